@@ -1,0 +1,1 @@
+"""The world: an immutable graph with node and edge features."""

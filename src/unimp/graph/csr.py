@@ -1,0 +1,63 @@
+"""Compressed rows: grouping by a key, and picking rows, in time linear in what is touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+
+def index_dtype(largest: int) -> torch.dtype:
+    """int32 where `largest` fits, int64 elsewhere: indices are most of a graph's bytes."""
+    return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
+
+
+def group(keys: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
+    """Sort positions by key, stably.
+
+    Returns `indptr` [num_groups+1] and `order` [len(keys)]: the positions of group g are
+    order[indptr[g]:indptr[g+1]], in rising order.
+    """
+    count = keys.numel()
+    dtype = index_dtype(max(count, num_groups))
+    if keys.device.type != "cpu":
+        order = torch.argsort(keys, stable=True).to(dtype)
+        counts = torch.bincount(keys, minlength=num_groups)
+        indptr = torch.zeros(num_groups + 1, dtype=dtype, device=keys.device)
+        indptr[1:] = counts.cumsum(0)
+        return indptr, order
+    # Turning one-entry-a-row CSR into CSC is a counting sort: O(E), where argsort is O(E log E).
+    ones = np.ones(count, dtype=np.int8)
+    index = keys.numpy()
+    rows = sp.csr_array(
+        (ones, index, np.arange(count + 1, dtype=index.dtype)), shape=(count, num_groups)
+    )
+    columns = rows.tocsc()
+    return torch.from_numpy(columns.indptr).to(dtype), torch.from_numpy(columns.indices).to(dtype)
+
+
+def pick_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries of some rows, one row after the other.
+
+    Returns `picked_indptr` [len(rows)+1] and `positions`: where the picked entries stand in the
+    arrays that `indptr` describes.
+    """
+    rows = rows.long()
+    start = indptr[rows].long()
+    length = indptr[rows + 1].long() - start
+    picked = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=indptr.device)
+    torch.cumsum(length, 0, out=picked[1:])
+    total = int(picked[-1])
+    # Position = start of its row + offset within the row.
+    positions = torch.repeat_interleave(start - picked[:-1], length, output_size=total)
+    positions += torch.arange(total, device=indptr.device)
+    return picked.to(index_dtype(max(total, rows.numel()))), positions
+
+
+def row_of_entry(indptr: Tensor) -> Tensor:
+    """The row each entry belongs to: [entries]."""
+    rows = torch.arange(indptr.numel() - 1, dtype=indptr.dtype, device=indptr.device)
+    return torch.repeat_interleave(
+        rows, (indptr[1:] - indptr[:-1]).long(), output_size=int(indptr[-1])
+    )

@@ -1,0 +1,130 @@
+"""Node features, dense or sparse, checked once where they enter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimp.errors import GraphError
+from unimp.graph.csr import pick_rows
+
+
+@dataclass(frozen=True, eq=False)
+class SparseFeatures:
+    """Node features of which most are zero, kept as compressed rows and never made dense.
+
+    Node i has value[indptr[i]:indptr[i+1]] in the columns column[indptr[i]:indptr[i+1]].
+    """
+
+    indptr: Tensor  # [N+1]
+    column: Tensor  # [nonzeros]
+    value: Tensor  # [nonzeros] float32
+    shape: tuple[int, int]  # N, F
+
+    def __post_init__(self) -> None:
+        rows, width = self.shape
+        value = as_float(self.value, "the values of sparse node features")
+        object.__setattr__(self, "value", value)
+        counts = self.indptr[1:] - self.indptr[:-1]
+        if self.indptr.numel() != rows + 1 or int(self.indptr[0]) != 0:
+            raise GraphError(
+                f"sparse node features of {rows} nodes need {rows + 1} row pointers that start "
+                f"at 0; got {self.indptr.numel()} of them. Build them as scipy.sparse.csr_array."
+            )
+        if bool((counts < 0).any()) or int(self.indptr[-1]) != value.numel():
+            raise GraphError(
+                "the row pointers of sparse node features must rise from 0 to the number of "
+                f"stored values ({value.numel()}); the last one is {int(self.indptr[-1])}"
+            )
+        if self.column.numel() != value.numel():
+            raise GraphError(
+                f"sparse node features hold {value.numel()} values but {self.column.numel()} "
+                "column numbers; each value needs one"
+            )
+        if value.numel() and not 0 <= int(self.column.min()) <= int(self.column.max()) < width:
+            raise GraphError(
+                f"column numbers of sparse node features must lie in 0..{width - 1}; they run "
+                f"from {int(self.column.min())} to {int(self.column.max())}"
+            )
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseFeatures:
+        """Take over any scipy.sparse matrix or array."""
+        rows = matrix.tocsr()
+        return cls(
+            indptr=torch.from_numpy(rows.indptr.copy()),
+            column=torch.from_numpy(rows.indices.copy()),
+            value=torch.from_numpy(np.asarray(rows.data, dtype=np.float32).copy()),
+            shape=(int(rows.shape[0]), int(rows.shape[1])),
+        )
+
+    def __getitem__(self, nodes: Tensor) -> SparseFeatures:
+        """The rows of some nodes, in the order given."""
+        indptr, positions = pick_rows(self.indptr, nodes)
+        return SparseFeatures(
+            indptr=indptr,
+            column=self.column[positions],
+            value=self.value[positions],
+            shape=(nodes.numel(), self.shape[1]),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.value.device
+
+    def to(self, device: torch.device | str) -> SparseFeatures:
+        if torch.device(device) == self.device:
+            return self
+        return SparseFeatures(
+            self.indptr.to(device), self.column.to(device), self.value.to(device), self.shape
+        )
+
+    def scale_rows(self) -> SparseFeatures:
+        """Divide each row by its sum, as is usual for bags of words; empty rows stay empty."""
+        counts = (self.indptr[1:] - self.indptr[:-1]).long()
+        rows = torch.repeat_interleave(torch.arange(self.shape[0]), counts)
+        sums = torch.zeros(self.shape[0]).index_add_(0, rows, self.value)
+        sums[sums == 0] = 1.0
+        return SparseFeatures(self.indptr, self.column, self.value / sums[rows], self.shape)
+
+    def __repr__(self) -> str:
+        share = self.value.numel() / max(1, self.shape[0] * self.shape[1])
+        return f"SparseFeatures({self.shape[0]} × {self.shape[1]}, {share:.2%} filled)"
+
+
+def as_float(values: Any, what: str) -> Tensor:
+    """`values` as float32, refused with the place of the first one that is no finite number."""
+    tensor = as_tensor(values, what)
+    if tensor.dtype.is_complex:
+        raise GraphError(f"{what} must be real numbers; got {tensor.dtype}")
+    result = tensor.to(torch.float32).contiguous()
+    finite = torch.isfinite(result)
+    if not bool(finite.all()):
+        place = torch.nonzero(~finite)[0].tolist()
+        given = result[tuple(place)].item()
+        where = f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
+        raise GraphError(
+            f"{what} hold {given} at {where} ({int((~finite).sum())} such in all); "
+            "fill or drop missing and infinite values first"
+        )
+    return result
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Any array-like as a tensor, with a message of ours where torch and numpy would fail."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise GraphError(
+            f"{what} must be numbers; got an array of {array.dtype} (first entry: "
+            f"{array.reshape(-1)[:1].tolist()}). Encode text and categories as numbers first."
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    # A copy: the caller's array may be read-only or change later, and a Graph does not.
+    return torch.from_numpy(np.array(array, order="C", copy=True))

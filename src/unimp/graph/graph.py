@@ -1,0 +1,353 @@
+"""A graph as an immutable value: in-edges as compressed rows, node and edge features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unimp.errors import GraphError
+from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
+from unimp.graph.features import SparseFeatures, as_float, as_tensor
+from unimp.graph.hop import Hop
+
+Merge = Literal["mean", "sum", "max", "min", "first"]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes 0..N−1, their in-edges, and what is known of both.
+
+    Node i receives from source[indptr[i]:indptr[i+1]], sorted by source. Attention normalizes
+    over in-edges, so they lie together. Edge slot k has the features edge_attr[edge_id[k]]; the
+    two directions of an undirected edge share one row.
+
+    Make one with `Graph.from_edges`, which checks everything. `x is None` means that nodes have
+    no features; `edge_attr is None`, that edges have none. Methods return new graphs.
+    """
+
+    indptr: Tensor  # [N+1]
+    source: Tensor  # [E]
+    edge_id: Tensor  # [E] row of edge_attr; without edge features, the edge's place when given
+    x: Tensor | SparseFeatures | None = None  # [N, F]
+    edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
+
+    @classmethod
+    def from_edges(
+        cls,
+        edge_index: Any,
+        *,
+        num_nodes: int | None = None,
+        x: Any = None,
+        edge_attr: Any = None,
+    ) -> Graph:
+        """Build from an edge list [2, E]: row 0 the sources, row 1 the targets of messages.
+
+        Arrays, tensors and nested lists of numbers are taken; x also as `SparseFeatures` or any
+        scipy.sparse matrix. Without `num_nodes`, x says how many nodes there are, or else the
+        largest number among the edges. Duplicate edges and self-loops are kept: see
+        `deduplicate` and `without_self_loops`.
+        """
+        features = _checked_features(x)
+        source, target = _checked_edges(edge_index)
+        if num_nodes is None:
+            if features is not None:
+                num_nodes = int(features.shape[0])
+            else:
+                num_nodes = 1 + max(int(source.max()), int(target.max())) if len(source) else 0
+        if num_nodes < 1:
+            raise GraphError("a graph needs at least one node; give x, num_nodes or some edges")
+        for end, name in ((source, "source"), (target, "target")):
+            _check_range(end, num_nodes, name)
+        if features is not None and features.shape[0] != num_nodes:
+            raise GraphError(
+                f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row a node, "
+                "in the order of the node numbers"
+            )
+        if edge_attr is not None:
+            edge_attr = as_float(edge_attr, "edge features")
+            if edge_attr.ndim == 1:
+                edge_attr = edge_attr[:, None]
+            if edge_attr.ndim != 2 or edge_attr.shape[0] != len(source):
+                raise GraphError(
+                    f"edge features have shape {tuple(edge_attr.shape)} for {len(source)} edges; "
+                    "they need one row an edge, in the order of the edges"
+                )
+        edge_id = torch.arange(len(source), dtype=index_dtype(len(source)))
+        return _sorted_by_target(source, target, edge_id, num_nodes, features, edge_attr)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self.source.numel()
+
+    @property
+    def num_features(self) -> int:
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def num_edge_features(self) -> int:
+        return 0 if self.edge_attr is None else int(self.edge_attr.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    @cached_property
+    def target(self) -> Tensor:
+        """The target of each edge: [E]."""
+        return row_of_entry(self.indptr)
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The edges as a list [2, E], sources above targets."""
+        return torch.stack((self.source, self.target))
+
+    @property
+    def in_degree(self) -> Tensor:
+        return self.indptr[1:] - self.indptr[:-1]
+
+    @cached_property
+    def hop(self) -> Hop:
+        """The whole graph as one square hop."""
+        return Hop(self.indptr, self.source, self.num_nodes, self.edge_attr_of(None))
+
+    def edge_attr_of(self, slots: Tensor | None) -> Tensor | None:
+        """Features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""
+        if self.edge_attr is None:
+            return None
+        return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
+
+    def symmetrize(self, merge: Merge = "mean") -> Graph:
+        """Add the reverse of every edge, with the same features, and merge what coincides."""
+        source = torch.cat((self.source, self.target))
+        target = torch.cat((self.target, self.source))
+        edge_id = torch.cat((self.edge_id, self.edge_id))
+        both = _sorted_by_target(source, target, edge_id, self.num_nodes, self.x, self.edge_attr)
+        return both.deduplicate(merge)
+
+    def deduplicate(self, merge: Merge = "mean") -> Graph:
+        """Keep one edge for each (source, target); its features are the `merge` of all theirs."""
+        if self.num_edges == 0:
+            return self
+        first = torch.ones(self.num_edges, dtype=torch.bool)
+        first[1:] = (self.source[1:] != self.source[:-1]) | (self.target[1:] != self.target[:-1])
+        if bool(first.all()):
+            return self
+        kept = torch.nonzero(first).squeeze(1)
+        indptr = torch.zeros(self.num_nodes + 1, dtype=torch.int64)
+        indptr[1:] = torch.bincount(self.target[kept], minlength=self.num_nodes).cumsum(0)
+        edge_id, edge_attr = self.edge_id[kept], self.edge_attr
+        if edge_attr is not None and merge != "first":
+            edge_id, edge_attr = _merge_edges(first, kept, self.edge_id, edge_attr, merge)
+        return Graph(
+            indptr=indptr.to(self.indptr.dtype),
+            source=self.source[kept],
+            edge_id=edge_id,
+            x=self.x,
+            edge_attr=edge_attr,
+        )
+
+    def with_self_loops(self) -> Graph:
+        """Add a self-loop to each node that has none; a new loop's edge features are zero."""
+        has_loop = torch.zeros(self.num_nodes, dtype=torch.bool)
+        has_loop[self.source[self.source == self.target].long()] = True
+        missing = torch.nonzero(~has_loop).squeeze(1).to(self.source.dtype)
+        if missing.numel() == 0:
+            return self
+        edge_attr = self.edge_attr
+        fresh = int(self.edge_id.max()) + 1 if self.num_edges else 0
+        if edge_attr is None:
+            new_id = torch.arange(fresh, fresh + missing.numel())
+        else:
+            # All new loops share one row of zeros.
+            new_id = torch.full((missing.numel(),), edge_attr.shape[0])
+            edge_attr = torch.cat((edge_attr, edge_attr.new_zeros(1, edge_attr.shape[1])))
+        return _sorted_by_target(
+            torch.cat((self.source, missing)),
+            torch.cat((self.target, missing)),
+            torch.cat((self.edge_id.long(), new_id)),
+            self.num_nodes,
+            self.x,
+            edge_attr,
+        )
+
+    def without_self_loops(self) -> Graph:
+        return self._keep(self.source != self.target)
+
+    def induced_subgraph(self, nodes: Tensor) -> Graph:
+        """The graph among `nodes` alone; new node i is nodes[i]."""
+        nodes = self._checked_nodes(nodes)
+        local = torch.full((self.num_nodes,), -1, dtype=self.source.dtype, device=self.device)
+        local[nodes] = torch.arange(nodes.numel(), dtype=self.source.dtype, device=self.device)
+        picked, slots = pick_rows(self.indptr, nodes)
+        source = local[self.source[slots].long()]
+        inside = source >= 0
+        slots, source = slots[inside], source[inside]
+        # Edges kept up to each row's end: the row pointers of what remains.
+        kept = torch.zeros(inside.numel() + 1, dtype=torch.int64, device=self.device)
+        torch.cumsum(inside, 0, out=kept[1:])
+        return Graph(
+            indptr=kept[picked.long()].to(index_dtype(max(slots.numel(), nodes.numel()))),
+            source=source,
+            edge_id=self.edge_id[slots],
+            x=None if self.x is None else self.x[nodes],
+            edge_attr=self.edge_attr,
+        )
+
+    def renumber(self, order: Tensor) -> Graph:
+        """The same graph with other node numbers: new node i is the old order[i]."""
+        order = self._checked_nodes(order)
+        if order.numel() != self.num_nodes:
+            raise GraphError(
+                f"renumbering needs every node once: got {order.numel()} of {self.num_nodes}; "
+                "for a part of the graph use induced_subgraph"
+            )
+        moved = self.induced_subgraph(order)
+        return _sorted_by_target(
+            moved.source, moved.target, moved.edge_id, moved.num_nodes, moved.x, moved.edge_attr
+        )
+
+    def with_features(self, x: Any) -> Graph:
+        """The same edges with other node features (None: without any)."""
+        features = _checked_features(x)
+        if features is not None and features.shape[0] != self.num_nodes:
+            raise GraphError(f"x has {features.shape[0]} rows for {self.num_nodes} nodes")
+        return replace(self, x=features)
+
+    def without_edge_attr(self) -> Graph:
+        return replace(self, edge_attr=None)
+
+    def to(self, device: torch.device | str) -> Graph:
+        if torch.device(device) == self.device:
+            return self
+        return Graph(
+            indptr=self.indptr.to(device),
+            source=self.source.to(device),
+            edge_id=self.edge_id.to(device),
+            x=None if self.x is None else self.x.to(device),
+            edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
+        )
+
+    def _keep(self, chosen: Tensor) -> Graph:
+        kept = torch.zeros(self.num_edges + 1, dtype=torch.int64)
+        torch.cumsum(chosen, 0, out=kept[1:])
+        return Graph(
+            indptr=kept[self.indptr.long()].to(self.indptr.dtype),
+            source=self.source[chosen],
+            edge_id=self.edge_id[chosen],
+            x=self.x,
+            edge_attr=self.edge_attr,
+        )
+
+    def _checked_nodes(self, nodes: Tensor) -> Tensor:
+        nodes = torch.as_tensor(nodes, device=self.device).long()
+        _check_range(nodes, self.num_nodes, "node")
+        if nodes.numel() != torch.unique(nodes).numel():
+            raise GraphError("a node is named twice; each may be named once")
+        return nodes
+
+    def __repr__(self) -> str:
+        kind = "sparse " if isinstance(self.x, SparseFeatures) else ""
+        parts = [f"{self.num_nodes:,} nodes", f"{self.num_edges:,} in-edges"]
+        if self.x is not None:
+            parts.append(f"{self.num_features} {kind}features")
+        if self.edge_attr is not None:
+            parts.append(f"{self.num_edge_features} edge features")
+        return f"Graph({', '.join(parts)})"
+
+
+def _sorted_by_target(
+    source: Tensor,
+    target: Tensor,
+    edge_id: Tensor,
+    num_nodes: int,
+    x: Tensor | SparseFeatures | None,
+    edge_attr: Tensor | None,
+) -> Graph:
+    """Sort edges by (target, source), so that rows are contiguous and duplicates adjacent."""
+    dtype = index_dtype(max(num_nodes, len(source)))
+    source, target = source.to(dtype), target.to(dtype)
+    # Two stable counting sorts, the less significant key first.
+    by_source = group(source, num_nodes)[1].long()
+    indptr, by_target = group(target[by_source], num_nodes)
+    order = by_source[by_target.long()]
+    return Graph(
+        indptr=indptr,
+        source=source[order],
+        edge_id=edge_id[order].to(index_dtype(int(edge_id.max()) if len(edge_id) else 0)),
+        x=x,
+        edge_attr=edge_attr,
+    )
+
+
+def _merge_edges(
+    first: Tensor, kept: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
+) -> tuple[Tensor, Tensor]:
+    """New ids and features for edges that coincide; rows that are shared already stay shared."""
+    unique = (torch.cumsum(first, 0) - 1).long()  # [E] which kept edge each slot falls into
+    merged_id = edge_id[kept].clone().long()
+    differs = edge_id.long() != merged_id[unique]
+    groups = torch.unique(unique[differs])  # the kept edges with more than one row behind them
+    if groups.numel() == 0:
+        return merged_id.to(edge_id.dtype), edge_attr
+    place = torch.full((kept.numel(),), -1, dtype=torch.int64)
+    place[groups] = torch.arange(groups.numel())
+    involved = place[unique] >= 0
+    rows, into = edge_attr[edge_id[involved].long()], place[unique[involved]]
+    reduce: dict[str, str] = {"mean": "mean", "sum": "sum", "max": "amax", "min": "amin"}
+    merged = torch.zeros(groups.numel(), edge_attr.shape[1]).scatter_reduce_(
+        0, into[:, None].expand_as(rows), rows, reduce[merge], include_self=False
+    )
+    merged_id[groups] = edge_attr.shape[0] + torch.arange(groups.numel())
+    edge_attr = torch.cat((edge_attr, merged))
+    # Rows that no edge names any more are dropped.
+    used, compact = torch.unique(merged_id, return_inverse=True)
+    return compact.to(index_dtype(used.numel())), edge_attr[used]
+
+
+def _checked_features(x: Any) -> Tensor | SparseFeatures | None:
+    if x is None or isinstance(x, SparseFeatures):
+        return x
+    if hasattr(x, "tocsr"):
+        return SparseFeatures.from_scipy(x)
+    features = as_float(x, "node features")
+    if features.ndim != 2:
+        raise GraphError(
+            f"node features have shape {tuple(features.shape)}; they need one row a node and one "
+            "column a feature"
+        )
+    return features
+
+
+def _checked_edges(edge_index: Any) -> tuple[Tensor, Tensor]:
+    edges = as_tensor(edge_index, "edges")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise GraphError(
+            f"edges have shape {tuple(edges.shape)}; they need shape (2, E), sources above "
+            f"targets{hint}"
+        )
+    if edges.numel() and (edges.dtype.is_floating_point or edges.dtype == torch.bool):
+        raise GraphError(
+            f"edges are {str(edges.dtype).removeprefix('torch.')}; they must be whole node numbers"
+        )
+    return edges[0].long(), edges[1].long()
+
+
+def _check_range(nodes: Tensor, num_nodes: int, name: str) -> None:
+    outside = (nodes < 0) | (nodes >= num_nodes)
+    if bool(outside.any()):
+        place = int(torch.nonzero(outside)[0])
+        what = f"{name} of edge {place}" if name != "node" else f"entry {place}"
+        raise GraphError(
+            f"{what} is {int(nodes[place])}, but nodes are numbered 0..{num_nodes - 1} "
+            f"({int(outside.sum())} such in all); num_nodes may be too small, or ids may not have "
+            "been renumbered"
+        )

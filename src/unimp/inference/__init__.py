@@ -1,0 +1,1 @@
+"""Logits for any nodes, given any labels."""

@@ -1,0 +1,66 @@
+"""Exact inference, layer by layer over all in-neighbors, on a graph of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimp.graph.graph import Graph
+from unimp.model.node_model import NodeModel
+from unimp.ops.sampling import ALL, sample_hops
+
+
+@torch.no_grad()
+def exact_logits(
+    model: NodeModel,
+    graph: Graph,
+    observed: Tensor,
+    *,
+    chunk_edges: int,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Logits of all nodes, equal to those of the full batch: [N, classes], in main memory.
+
+    Each layer is computed for all nodes before the next begins, a chunk of targets at a time;
+    a chunk has at most `chunk_edges` in-edges (or one target, if that one has more), so what the
+    device holds is bounded by it. Between layers one row a node is kept in main memory.
+    """
+    model.eval()
+    if graph.num_edges <= chunk_edges:
+        hop = graph.hop.to(device)
+        x = None if graph.x is None else graph.x.to(device)
+        logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)
+        return logits.cpu()
+    # Embedding and read-out look at no edges; as many nodes as edges at a time keep the bound.
+    everyone = torch.split(torch.arange(graph.num_nodes), max(1, chunk_edges))
+    h = torch.cat(
+        [
+            model.embed(
+                None if graph.x is None else graph.x[nodes].to(device), observed[nodes].to(device)
+            ).cpu()
+            for nodes in everyone
+        ]
+    )
+    rng = np.random.default_rng(0)  # never asked: all in-neighbors are taken
+    for index in range(model.num_layers):
+        rows = []
+        for targets in target_chunks(graph, chunk_edges):
+            nodes, (hop,) = sample_hops(graph, targets, [ALL], rng=rng)
+            rows.append(model.propagate(h[nodes].to(device), hop.to(device), index).cpu())
+        h = torch.cat(rows)
+    return torch.cat([model.read_out(h[nodes].to(device)).cpu() for nodes in everyone])
+
+
+def target_chunks(graph: Graph, chunk_edges: int) -> Iterator[Tensor]:
+    """Consecutive targets, as many at a time as have at most `chunk_edges` in-edges together."""
+    indptr = graph.indptr.numpy()
+    begin = 0
+    while begin < graph.num_nodes:
+        limit = int(indptr[begin]) + chunk_edges
+        end = int(np.searchsorted(indptr, limit, side="right")) - 1
+        end = min(max(end, begin + 1), graph.num_nodes)
+        yield torch.arange(begin, end)
+        begin = end

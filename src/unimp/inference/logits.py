@@ -1,0 +1,38 @@
+"""Logits of all nodes, given observed labels: the one entry to inference."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unimp.graph.graph import Graph
+from unimp.inference.exact import exact_logits
+from unimp.inference.parts import partition_logits
+from unimp.model.node_model import NodeModel
+
+
+def predict_logits(
+    model: NodeModel,
+    graph: Graph,
+    observed: Tensor,
+    *,
+    regime: Literal["exact", "partition"] = "exact",
+    chunk_edges: int = 5_000_000,
+    parts: int = 5,
+    passes: int = 1,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Logits [N, classes], in main memory; `observed` holds the labels the model may see."""
+    if regime == "exact":
+        return exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
+    return partition_logits(
+        model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
+    )
+
+
+def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:
+    """What the logits say: softmax over classes, or a sigmoid for each binary task."""
+    return torch.sigmoid(logits) if multilabel else torch.softmax(logits, 1)

@@ -1,0 +1,1 @@
+"""Layers, UniMP, and the baselines it is measured against."""

@@ -1,0 +1,171 @@
+"""The graph transformer layer: equations 3 to 5 of the paper."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unimp.graph.features import SparseFeatures
+from unimp.graph.hop import Hop
+from unimp.ops.attention import Attention, Backend, graph_attention
+
+
+class GraphTransformerLayer(nn.Module):
+    """One pass of messages, weighted by dot-product attention, and what a target keeps of itself.
+
+    For each head c, an edge from j to i, and encoded edge features W_e e_ij + b_e:
+
+        q_i = W_q h_i + b_q    k_j = W_k h_j + b_k    v_j = W_v h_j + b_v    r_i = W_r h_i + b_r
+        α_ij = softmax_j( q_i·(k_j + W_e e_ij + b_e) / √D )
+        ĥ_i = ‖_c Σ_j α_ij (v_j + W_e e_ij + b_e)        (the mean over heads, if not `concat`)
+
+    The residual is one of
+
+        none     h'_i = ĥ_i
+        simple   h'_i = ĥ_i + r_i
+        gated    h'_i = (1 − β_i) ĥ_i + β_i r_i,  β_i = sigmoid( w_g·[r_i ; ĥ_i ; ĥ_i − r_i] + b_g )
+
+    Norm, ReLU and dropout belong to the model, which leaves them out after the last layer.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        width: int,
+        *,
+        heads: int,
+        concat: bool = True,
+        residual: str = "simple",
+        gate_bias: bool = True,
+        edge_encoder: EdgeEncoder | None = None,
+        attention_dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.concat = width, heads, concat
+        self.attention_dropout, self.backend = attention_dropout, backend
+        self.out_width = heads * width if concat else width
+        self.query = _attention_linear(in_width, heads * width)
+        self.key = _attention_linear(in_width, heads * width)
+        self.value = _attention_linear(in_width, heads * width)
+        self.skip = nn.Linear(in_width, self.out_width) if residual != "none" else None
+        self.gate = (
+            nn.Linear(3 * self.out_width, 1, bias=gate_bias) if residual == "gated" else None
+        )
+        self.edge_encoder = edge_encoder
+
+    def forward(self, h: Tensor, hop: Hop) -> Tensor:
+        """h [num_sources, in_width] → [num_targets, out_width]."""
+        message = self.attention(h, hop).out  # [T, H, D]
+        message = message.flatten(1) if self.concat else message.mean(1)
+        if self.skip is None:
+            return message
+        kept: Tensor = self.skip(h[: hop.num_targets])
+        if self.gate is None:
+            return message + kept
+        # w·[r; ĥ; ĥ−r] = (w1−w3)·r + (w2+w3)·ĥ: the concatenation need not be built.
+        on_kept, on_message, on_difference = self.gate.weight.view(3, -1)
+        logit = kept @ (on_kept - on_difference) + message @ (on_message + on_difference)
+        if self.gate.bias is not None:
+            logit = logit + self.gate.bias
+        return message.lerp(kept, torch.sigmoid(logit)[:, None])
+
+    def attention(self, h: Tensor, hop: Hop) -> Attention:
+        """The messages [T, H, D] and the attention weights [E, H] of this layer."""
+        targets = h[: hop.num_targets]
+        weight, bias = None, None
+        if self.edge_encoder is not None:
+            weight = self.edge_encoder.weight.view(self.heads, self.width, -1)
+            bias = self.edge_encoder.bias.view(self.heads, self.width)
+        dropout = self.attention_dropout if self.training else 0.0
+        return graph_attention(
+            self._by_head(self.query(targets)),
+            self._by_head(self.key(h)),
+            self._by_head(self.value(h)),
+            hop,
+            edge_weight=weight,
+            edge_bias=bias,
+            dropout=dropout,
+            seed=int(torch.randint(2**31, ())) if dropout else 0,
+            backend=self.backend,
+        )
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.heads, self.width)
+
+
+class EdgeEncoder(nn.Linear):
+    """Edge features → the width of keys and values; one for all layers, or one a layer.
+
+    It is never applied to an edge: attention takes its weights apart (see `graph_attention`).
+    """
+
+
+class FeatureEncoder(nn.Module):
+    """Linear, then LayerNorm: wide or sparse node features → the width of the model.
+
+    Sparse features are summed as weighted rows of the weight matrix and never made dense.
+    """
+
+    def __init__(self, in_width: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor | SparseFeatures) -> Tensor:
+        rows: Tensor
+        if isinstance(x, SparseFeatures):
+            rows = F.embedding_bag(
+                x.column,
+                self.linear.weight.t(),
+                x.indptr.to(x.column.dtype),
+                mode="sum",
+                per_sample_weights=x.value,
+                include_last_offset=True,
+            )
+            rows = rows + self.linear.bias
+        else:
+            rows = self.linear(x)
+        return self.norm(rows)  # type: ignore[no-any-return]
+
+
+class LabelTable(nn.Module):
+    """Classes → one learned vector each; a node whose label is not observed adds zero."""
+
+    def __init__(self, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_classes, width)  # N(0, 1), as the authors start
+
+    def forward(self, observed: Tensor) -> Tensor:
+        """observed [N], UNLABELED where not observed → [N, width]."""
+        seen = observed >= 0
+        rows: Tensor = self.table(observed.clamp(min=0))
+        return rows * seen[:, None]
+
+
+class LabelEncoder(nn.Module):
+    """Rows of binary labels → Linear + LayerNorm; a row with no entry observed adds zero.
+
+    A missing entry of an observed row counts as 0. A row observed to be all zero still adds the
+    bias: it says something that a hidden row does not.
+    """
+
+    def __init__(self, num_tasks: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_tasks, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, observed: Tensor) -> Tensor:
+        """observed [N, T] → [N, width]."""
+        seen = (observed >= 0).any(1)
+        rows = self.linear(observed.clamp(min=0).to(self.linear.weight.dtype))
+        return self.norm(rows) * seen[:, None]  # type: ignore[no-any-return]
+
+
+def _attention_linear(in_width: int, out_width: int) -> nn.Linear:
+    """Xavier-uniform weights and zero bias, as the authors start q, k and v: it matters."""
+    linear = nn.Linear(in_width, out_width)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

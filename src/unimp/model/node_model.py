@@ -1,0 +1,51 @@
+"""What every model here is: embed, propagate once a hop, read out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from unimp.graph.features import SparseFeatures
+from unimp.graph.hop import Hop
+
+
+class NodeModel(nn.Module):
+    """Logits for nodes, from features and *observed* labels, one hop a layer.
+
+    The three steps are apart so that inference can run them layer by layer over a graph of any
+    size. `forward` receives observed labels, never all labels: what is hidden cannot reach it.
+    """
+
+    takes_labels: bool
+    takes_edge_features: bool
+    num_layers: int  # hops it runs over; 0: it looks at no neighbors
+
+    @abstractmethod
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        """h⁰ [N, …] from each node's own features and observed label."""
+
+    @abstractmethod
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        """Layer `index` with what follows it: [num_sources, …] → [num_targets, …]."""
+
+    @abstractmethod
+    def read_out(self, h: Tensor) -> Tensor:
+        """Logits from the last layer's output."""
+
+    def forward(
+        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+    ) -> Tensor:
+        """Logits of the last hop's targets: [num_targets, classes].
+
+        x [N, F] or None and observed [N] or [N, T] belong to the sources of hops[0].
+        """
+        h = self.embed(x, observed)
+        for index, hop in enumerate(hops):
+            h = self.propagate(h, hop, index)
+        return self.read_out(h)
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

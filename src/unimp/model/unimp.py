@@ -1,0 +1,169 @@
+"""UniMP: features and observed labels, added and propagated together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unimp.errors import RecipeError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.hop import Hop
+from unimp.model.layers import (
+    EdgeEncoder,
+    FeatureEncoder,
+    GraphTransformerLayer,
+    LabelEncoder,
+    LabelTable,
+)
+from unimp.model.node_model import NodeModel
+from unimp.ops.attention import Backend
+from unimp.tasks.task import Sizes
+
+
+class UniMP(NodeModel):
+    """A graph transformer over h⁰ = X + embed(Y_observed).
+
+        h⁰ = dropout( LayerNorm( x + embed(observed) ) )            norm by `input_norm`
+        hˡ⁺¹ = dropout( ReLU( LayerNorm( layer(hˡ) ) ) )
+        logits = layer(hᴸ⁻¹), heads averaged           (head = average)
+        logits = W hᴸ + b                               (head = linear)
+
+    Each layer runs on its own hop, so the same code serves a full batch, a part and sampled
+    neighbors.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        layers: int = 3,
+        width: int = 128,
+        heads: int = 2,
+        dropout: float = 0.3,
+        input_dropout: float | None = None,
+        attention_dropout: float = 0.0,
+        residual: Literal["none", "simple", "gated"] = "gated",
+        gate: Literal["none", "last", "all"] = "last",
+        gate_bias: bool = True,
+        input_norm: bool = True,
+        head: Literal["average", "linear"] = "average",
+        feature_encoder: bool = False,
+        edge_encoder: Literal["per-layer", "shared"] = "per-layer",
+        use_features: bool = True,
+        use_labels: bool = True,
+        use_edge_features: bool = True,
+        label_width: int = 128,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        use_features = use_features and sizes.features > 0
+        if not (use_features or use_labels):
+            raise RecipeError(
+                "the model would receive neither features nor labels; the task has no node "
+                "features, so the inputs must include Y"
+            )
+        if sizes.sparse and use_features and not feature_encoder:
+            raise RecipeError(
+                "the task's node features are sparse; set model.feature_encoder=true, which "
+                "projects them without making them dense"
+            )
+        if edge_encoder == "shared" and head == "average":
+            raise RecipeError(
+                "one edge encoder cannot serve layers of different width, and the averaged last "
+                "layer is as wide as there are classes; set model.edge_encoder=per-layer or "
+                "model.head=linear"
+            )
+        hidden = heads * width
+        self.dropout = dropout
+        self.input_dropout = dropout if input_dropout is None else input_dropout
+        self.takes_edge_features = use_edge_features and sizes.edge_features > 0
+        self.takes_labels = use_labels
+        self.takes_features = use_features
+        self.num_layers = layers
+
+        if not use_features:
+            in_width = hidden if feature_encoder else label_width
+        else:
+            in_width = hidden if feature_encoder else sizes.features
+        self.in_width = in_width
+        self.feature_encoder = (
+            FeatureEncoder(sizes.features, in_width) if use_features and feature_encoder else None
+        )
+        self.label_embedding: LabelTable | LabelEncoder | None = None
+        if use_labels:
+            embedding = LabelEncoder if sizes.multilabel else LabelTable
+            self.label_embedding = embedding(sizes.classes, in_width)
+        self.input_norm = nn.LayerNorm(in_width) if input_norm else None
+
+        self.edge_encoder = (
+            EdgeEncoder(sizes.edge_features, hidden)
+            if self.takes_edge_features and edge_encoder == "shared"
+            else None
+        )
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        for index in range(layers):
+            last = index == layers - 1
+            averaged = last and head == "average"
+            layer_width = sizes.classes if averaged else width
+            own_encoder = self.edge_encoder
+            if self.takes_edge_features and own_encoder is None:
+                own_encoder = EdgeEncoder(sizes.edge_features, heads * layer_width)
+            gated = residual == "gated" and (gate == "all" or (gate == "last" and last))
+            self.layers.append(
+                GraphTransformerLayer(
+                    in_width if index == 0 else hidden,
+                    layer_width,
+                    heads=heads,
+                    concat=not averaged,
+                    residual="gated" if gated else ("none" if residual == "none" else "simple"),
+                    gate_bias=gate_bias,
+                    edge_encoder=own_encoder,
+                    attention_dropout=attention_dropout,
+                    backend=backend,
+                )
+            )
+            if not averaged:
+                self.norms.append(nn.LayerNorm(hidden))
+        self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        h: Tensor | None = None
+        if self.takes_features:
+            if self.feature_encoder is not None:
+                h = self.feature_encoder(x)
+            elif isinstance(x, Tensor):
+                h = x
+        if self.label_embedding is not None:
+            labels = self.label_embedding(observed)
+            h = labels if h is None else h + labels
+        assert h is not None  # __init__ refuses a model without inputs
+        if self.input_norm is not None:
+            h = self.input_norm(h)
+        return F.dropout(h, self.input_dropout, self.training)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        h = self.layers[index](h, hop)
+        if index < len(self.norms):
+            h = F.dropout(F.relu(self.norms[index](h)), self.dropout, self.training)
+        return h
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h if self.head is None else self.head(h)
+
+    @torch.no_grad()
+    def attention_weights(
+        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+    ) -> list[Tensor]:
+        """The attention weights [E, H] of each layer, in the order of its hop's edges."""
+        h, weights = self.embed(x, observed), []
+        for index, hop in enumerate(hops):
+            layer = self.layers[index]
+            assert isinstance(layer, GraphTransformerLayer)
+            weights.append(layer.attention(h, hop).weights)
+            h = self.propagate(h, hop, index)
+        return weights

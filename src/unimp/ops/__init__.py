@@ -1,0 +1,1 @@
+"""Fast arithmetic on hops: attention and neighbor sampling."""

@@ -1,0 +1,209 @@
+"""Graph attention with torch.sparse: nothing wider than edges × heads is ever built.
+
+Scores are sampled dense-dense products, sums are sparse-dense products, one head at a time, and
+the backward pass is written out. Deterministic on CPU: each output row is summed by one thread
+in the order of its edges.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp.graph.hop import Hop
+from unimp.ops.reference import dropout_factors
+
+# torch says once a process that CSR is in beta. It is said here, where nobody has to read it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.sparse_csr_tensor([0, 1], [0], [1.0])
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hop: Hop,
+    edge_query: Tensor | None,
+    dropout: float,
+    seed: int,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    """As `reference.attend`; the weights p take no gradient here."""
+    if edge_query is None or hop.edge_attr is None:
+        out, weights = _apply(query, key, value, None, None, hop, dropout, seed)
+        return out, None, None, weights
+    out, weights, edge_mean, mass = _apply(
+        query, key, value, edge_query, hop.edge_attr, hop, dropout, seed
+    )
+    return out, edge_mean, mass, weights
+
+
+class _Attend(torch.autograd.Function):
+    """The forward and backward passes of `attend`.
+
+    With g, ḡ and γ the gradients of o, ē and A:
+
+        da_ij = g_i·v_j + ḡ_i·e_ij + γ_i            δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i
+        ds_ij = (a_ij da_ij − p_ij δ_i) / √D
+        dq_i = Σ_j ds_ij k_j    du_i = Σ_j ds_ij e_ij    dk_j = Σ_i ds_ij q_i    dv_j = Σ_i a_ij g_i
+        de_ij = ds_ij u_i + a_ij ḡ_i
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_query: Tensor | None,
+        edge_attr: Tensor | None,
+        hop: Hop,
+        dropout: float,
+        seed: int,
+    ) -> tuple[Tensor, ...]:
+        edges = _Edges(hop)
+        heads, scale = query.shape[1], query.shape[2] ** -0.5
+        factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
+        # Head-major copies once, so that each head's rows lie together in every product: [H, ·, D].
+        query, key, value = (rows.transpose(0, 1).contiguous() for rows in (query, key, value))
+        if edge_query is not None:
+            edge_query = edge_query.transpose(0, 1).contiguous()
+        weights = query.new_empty(heads, hop.num_edges)
+        out, edge_mean, mass = [], [], []
+        for h in range(heads):
+            score = edges.dot(query[h], key[h])
+            if edge_query is not None and edge_attr is not None:
+                score += edges.dot_edges(edge_query[h], edge_attr)
+            p = edges.softmax(score.mul_(scale), out=weights[h])
+            a = p if factors is None else p * factors[:, h]
+            out.append(edges.sum_sources(a, value[h]))
+            if edge_query is not None and edge_attr is not None:
+                edge_mean.append(edges.sum_edges(a, edge_attr))
+                mass.append(edges.total(a))
+        ctx.hop, ctx.dropout, ctx.seed = hop, dropout, seed
+        results = [torch.stack(out, 1), weights.t()]
+        if edge_query is not None:
+            results += [torch.stack(edge_mean, 1), torch.stack(mass, 1)]
+        ctx.mark_non_differentiable(results[1])
+        ctx.save_for_backward(
+            query, key, value, weights, results[0], edge_query, edge_attr, *results[2:]
+        )
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, out, edge_query, edge_attr, *edge_side = ctx.saved_tensors
+        edges = _Edges(ctx.hop)
+        heads, scale = query.shape[0], query.shape[2] ** -0.5
+        factors = dropout_factors(ctx.hop.num_edges, heads, ctx.dropout, ctx.seed, query)
+        delta = (grads[0] * out).sum(-1)  # [T, H]
+        if edge_side:
+            edge_mean, mass = edge_side
+            delta += (grads[2] * edge_mean).sum(-1) + grads[3] * mass
+            grad_mean, grad_mass = grads[2].transpose(0, 1).contiguous(), grads[3].t().contiguous()
+        grad_out, delta = grads[0].transpose(0, 1).contiguous(), delta.t().contiguous()
+        grad_edge_attr = torch.zeros_like(edge_attr) if ctx.needs_input_grad[4] else None
+        grad_query, grad_key, grad_value, grad_edge_query = [], [], [], []
+        target = ctx.hop.target
+        for h in range(heads):
+            p = weights[h]
+            a = p if factors is None else p * factors[:, h]
+            grad_a = edges.dot(grad_out[h], value[h])
+            if edge_side:
+                grad_a += edges.dot_edges(grad_mean[h], edge_attr)
+                grad_a += grad_mass[h].index_select(0, target)
+            grad_score = grad_a.mul_(a).sub_(p * delta[h].index_select(0, target)).mul_(scale)
+            grad_query.append(edges.sum_sources(grad_score, key[h]))
+            grad_key.append(edges.sum_targets(grad_score, query[h]))
+            grad_value.append(edges.sum_targets(a, grad_out[h]))
+            if edge_side:
+                grad_edge_query.append(edges.sum_edges(grad_score, edge_attr))
+            if grad_edge_attr is not None:
+                grad_edge_attr += grad_score[:, None] * edge_query[h].index_select(0, target)
+                grad_edge_attr += a[:, None] * grad_mean[h].index_select(0, target)
+        return (
+            torch.stack(grad_query, 1),
+            torch.stack(grad_key, 1),
+            torch.stack(grad_value, 1),
+            torch.stack(grad_edge_query, 1) if edge_side else None,
+            grad_edge_attr,
+            None,
+            None,
+            None,
+        )
+
+
+# torch leaves `apply` untyped.
+_apply: Callable[..., Any] = _Attend.apply
+
+
+class _Edges:
+    """The sparse products over one hop's edges, each with one number an edge, [E]."""
+
+    def __init__(self, hop: Hop) -> None:
+        self.hop = hop
+        # An edge stands in its target's row and in a column of its own: with this pattern the
+        # products that serve node features serve edge features as well.
+        self.own_column = torch.arange(
+            hop.num_edges, dtype=hop.source.dtype, device=hop.source.device
+        )
+
+    def dot(self, targets: Tensor, sources: Tensor) -> Tensor:
+        """targets_i · sources_j for each edge j → i."""
+        return self._sampled_product(self.hop.source, targets, sources)
+
+    def dot_edges(self, targets: Tensor, edges: Tensor) -> Tensor:
+        """targets_i · edges_ij for each edge."""
+        return self._sampled_product(self.own_column, targets, edges)
+
+    def sum_sources(self, weight: Tensor, sources: Tensor) -> Tensor:
+        """Σ_j weight_ij sources_j for each target i."""
+        return sum_rows(self.hop.indptr, self.hop.source, weight, sources)
+
+    def sum_edges(self, weight: Tensor, edges: Tensor) -> Tensor:
+        """Σ_j weight_ij edges_ij for each target i."""
+        return sum_rows(self.hop.indptr, self.own_column, weight, edges)
+
+    def sum_targets(self, weight: Tensor, targets: Tensor) -> Tensor:
+        """Σ_i weight_ij targets_i for each source j."""
+        transpose = self.hop.transpose
+        weight = weight.index_select(0, transpose.slot)
+        return sum_rows(transpose.indptr, transpose.target, weight, targets)
+
+    def total(self, weight: Tensor) -> Tensor:
+        """Σ_j weight_ij for each target i."""
+        return torch.segment_reduce(weight, "sum", offsets=self.hop.indptr, initial=0)
+
+    def softmax(self, score: Tensor, *, out: Tensor) -> Tensor:
+        """Softmax over the in-edges of each target."""
+        if score.numel() == 0:
+            return out
+        top = torch.segment_reduce(score, "max", offsets=self.hop.indptr, initial=-torch.inf)
+        target = self.hop.target
+        torch.exp(score - top.index_select(0, target), out=out)
+        return out.div_(self.total(out).index_select(0, target))
+
+    def _sampled_product(self, column: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        if column.numel() == 0:
+            return rows.new_zeros(0)
+        pattern = torch.sparse_csr_tensor(
+            self.hop.indptr, column, rows.new_zeros(column.numel()), (len(rows), len(columns))
+        )
+        product: Tensor = torch.sparse.sampled_addmm(pattern, rows, columns.t(), beta=0.0)
+        return product.values()
+
+
+def sum_rows(indptr: Tensor, column: Tensor, weight: Tensor, dense: Tensor) -> Tensor:
+    """Σ_k weight_k dense[column_k] over the entries k of each row of `indptr`: [rows, width]."""
+    shape = (indptr.numel() - 1, len(dense))
+    if column.numel() == 0:
+        return dense.new_zeros(shape[0], dense.shape[1])
+    matrix = torch.sparse_csr_tensor(indptr, column, weight, shape)
+    if weight.device.type == "cpu":
+        # torch's own row-parallel kernel; the MKL one behind `@` is slower with int32 indices.
+        return torch.sparse.mm(matrix, dense, "sum")  # type: ignore[no-any-return]
+    return matrix @ dense

@@ -1,0 +1,302 @@
+"""Every option, declared once, with its help text; and the recipes that set them.
+
+A recipe is a TOML file of the sections below. `load_recipe` reads one by name or path and lays
+`section.key=value` settings over it. What it does not set keeps the default declared here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from unimp.errors import RecipeError, nearest_names
+from unimp.model.baselines import MLP
+from unimp.model.node_model import NodeModel
+from unimp.model.unimp import UniMP
+from unimp.tasks.catalog import task_names
+from unimp.tasks.task import Sizes
+
+
+def option(default: Any, help: str, **limits: Any) -> Any:
+    """One option: its default and the sentence that the command line shows for it."""
+    return Field(default=default, description=help, **limits)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskOptions(Section):
+    """What is asked, of which graph."""
+
+    name: str = option("debian", "a task's name (unimp data list), or the path of an .npz file")
+    split: int | Literal["seed"] = option(
+        "seed", "which split of the task; `seed`: the one numbered as the run's seed"
+    )
+    features: str = option("", "another array of the .npz file to use as node features")
+    metric: Literal["", "accuracy", "rocauc"] = option("", "how to score; empty: as the task says")
+    node_features: Literal["sum", "mean"] = option(
+        "sum", "ogbn-proteins: how edge features become node features (paper: mean; its code: sum)"
+    )
+    scale: float = option(1.0, "synthetic tasks: size relative to the original", gt=0)
+    scale_rows: bool = option(False, "divide each node's features by their sum")
+    symmetrize: bool = option(False, "add the reverse of every edge")
+    self_loops: bool = option(False, "add a self-loop to every node")
+
+
+class ModelOptions(Section):
+    """What answers."""
+
+    name: Literal["unimp", "mlp", "label-propagation"] = option(
+        "unimp", "the model, or a baseline that sees features alone or labels alone"
+    )
+    inputs: Literal["X,A,Y", "X,A", "A,Y"] = option(
+        "X,A,Y", "what UniMP receives: features X, edges A, observed labels Y"
+    )
+    layers: int = option(3, "graph layers (or layers of an MLP)", ge=1)
+    width: int = option(128, "width of each head (an MLP is heads × width wide)", ge=1)
+    heads: int = option(2, "attention heads", ge=1)
+    dropout: float = option(0.3, "after each hidden layer", ge=0, lt=1)
+    input_dropout: float = option(0.3, "on the sum of features and labels", ge=0, lt=1)
+    attention_dropout: float = option(0.0, "on attention weights; the paper has none", ge=0, lt=1)
+    residual: Literal["none", "simple", "gated"] = option(
+        "gated", "what a node keeps of itself: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4)"
+    )
+    gate: Literal["none", "last", "all"] = option(
+        "last", "layers that are gated if residual = gated (others: ĥ + r); the paper's text: all"
+    )
+    gate_bias: bool = option(True, "a bias in the gate")
+    input_norm: bool = option(True, "LayerNorm on the sum of features and labels")
+    head: Literal["average", "linear"] = option(
+        "average", "the last layer averages its heads (equation 5), or a linear layer follows it"
+    )
+    feature_encoder: bool = option(
+        False, "Linear + LayerNorm on features before labels are added; needed for sparse features"
+    )
+    edge_features: bool = option(True, "use edge features, where the task has them")
+    edge_encoder: Literal["per-layer", "shared"] = option(
+        "per-layer", "one edge encoder a layer, or one for all (needs head = linear)"
+    )
+    label_width: int = option(128, "width of the label embedding where there are no features", ge=1)
+    backend: Literal["auto", "sparse", "reference"] = option(
+        "auto", "what computes attention; all give the same numbers"
+    )
+    steps: int = option(50, "label propagation: iterations", ge=1)
+    restart: float = option(
+        0.1, "label propagation: share of the start kept in each step; the paper: 0", ge=0, lt=1
+    )
+
+
+class MaskOptions(Section):
+    """Masked label prediction."""
+
+    label_rate: float = option(
+        0.625,
+        "share of the known labels that are observed in training; the rest is hidden",
+        ge=0,
+        lt=1,
+    )
+    redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
+
+
+class BatchOptions(Section):
+    """How the graph is cut for training."""
+
+    regime: Literal["full", "partition", "neighbors"] = option(
+        "full", "the whole graph, random parts of it, or sampled neighbors of hidden nodes"
+    )
+    parts: int = option(9, "partition: number of parts, drawn anew each epoch", ge=1)
+    batch_size: int = option(1500, "neighbors: hidden nodes a step", ge=1)
+    fanout: list[int] = option(
+        [10], "neighbors: in-neighbors a target, for each layer or one for all; -1: every one"
+    )
+    workers: int = option(1, "threads that prepare batches ahead; 0: none", ge=0)
+
+
+class TrainOptions(Section):
+    """The loop."""
+
+    epochs: int = option(500, "passes over the batches", ge=1)
+    lr: float = option(1e-3, "Adam's step size", gt=0)
+    weight_decay: float = option(0.0, "L2 on every parameter, coupled as in the paper", ge=0)
+    eval_from: int = option(1, "the first epoch that is scored", ge=1)
+    eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
+    patience: int = option(0, "stop after so many epochs without a better score; 0: never", ge=0)
+    time_limit: float = option(0.0, "seconds after which no epoch is begun; 0: none", ge=0)
+    device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
+
+
+class InferenceOptions(Section):
+    """How logits are computed when scoring and predicting."""
+
+    regime: Literal["exact", "partition"] = option(
+        "exact", "all in-neighbors, layer by layer; or random parts, as the paper on proteins"
+    )
+    chunk_edges: int = option(
+        5_000_000,
+        "exact: edges a layer handles at a time; bounds memory, changes nothing else",
+        ge=1,
+    )
+    parts: int = option(5, "partition: number of parts", ge=1)
+    passes: int = option(1, "partition: partitions whose logits are averaged", ge=1)
+
+
+class Recipe(Section):
+    """Everything one run depends on, but the seed."""
+
+    name: str = ""
+    about: str = ""
+    task: TaskOptions = TaskOptions()
+    model: ModelOptions = ModelOptions()
+    mask: MaskOptions = MaskOptions()
+    batch: BatchOptions = BatchOptions()
+    train: TrainOptions = TrainOptions()
+    inference: InferenceOptions = InferenceOptions()
+
+    @property
+    def label_rate(self) -> float:
+        """The share of known labels observed in training; 0 for a model that takes none."""
+        takes_labels = self.model.name == "unimp" and "Y" in self.model.inputs
+        return self.mask.label_rate if takes_labels else 0.0
+
+    def build_model(self, sizes: Sizes) -> NodeModel:
+        """The model, freshly initialized; label propagation has none to build."""
+        m = self.model
+        if m.name == "label-propagation":
+            raise RecipeError("label propagation has no parameters, so there is no model to build")
+        if m.name == "mlp":
+            return MLP(sizes, layers=m.layers, width=m.heads * m.width, dropout=m.dropout)
+        return UniMP(
+            sizes,
+            layers=m.layers,
+            width=m.width,
+            heads=m.heads,
+            dropout=m.dropout,
+            input_dropout=m.input_dropout,
+            attention_dropout=m.attention_dropout,
+            residual=m.residual,
+            gate=m.gate,
+            gate_bias=m.gate_bias,
+            input_norm=m.input_norm,
+            head=m.head,
+            feature_encoder=m.feature_encoder,
+            edge_encoder=m.edge_encoder,
+            use_features="X" in m.inputs,
+            use_labels="Y" in m.inputs,
+            use_edge_features=m.edge_features,
+            label_width=m.label_width,
+            backend=m.backend,
+        )
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump())
+
+    def with_settings(self, settings: Iterable[str]) -> Recipe:
+        """This recipe with `section.key=value` settings laid over it."""
+        values = self.model_dump()
+        for setting in settings:
+            path, equals, text = setting.partition("=")
+            if not equals:
+                raise RecipeError(f"{setting!r} is no setting; write section.key=value")
+            section, key = _place(path.strip())
+            values[section][key] = _parsed(text.strip())
+        return _validated(values)
+
+
+def options() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every option: section, key, and the field that declares it."""
+    for section in SECTIONS:
+        for key, declared in _section_fields(section).items():
+            yield section, key, declared
+
+
+def load_recipe(name: str | Path, settings: Iterable[str] = ()) -> Recipe:
+    """A recipe by name, by path, or the default one for a task of that name."""
+    path = Path(name)
+    names = recipe_names()
+    if str(name) in names:
+        text = (_recipe_folder() / f"{name}.toml").read_text(encoding="utf-8")
+        recipe = read_recipe(text, str(name))
+    elif path.suffix == ".toml":
+        if not path.is_file():
+            raise RecipeError(f"no recipe file {name}")
+        recipe = read_recipe(path.read_text(encoding="utf-8"), path.stem)
+    elif path.suffix == ".npz" or str(name) in task_names():
+        recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
+    else:
+        known = [*names, *task_names()]
+        raise RecipeError(f"no recipe or task {str(name)!r}; {nearest_names(str(name), known)}")
+    return recipe.with_settings(settings)
+
+
+def read_recipe(text: str, name: str) -> Recipe:
+    """Parse a recipe's TOML; `name` is used where the recipe itself gives none."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"recipe {name} is not valid TOML: {error}") from error
+    for section, given in values.items():
+        if section in ("name", "about"):
+            continue
+        if section not in SECTIONS:
+            raise RecipeError(
+                f"recipe {name}: no section [{section}]; {nearest_names(section, SECTIONS)}"
+            )
+        for key in given:
+            _place(f"{section}.{key}")
+    return _validated({"name": name, **values})
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    files = (entry.name for entry in _recipe_folder().iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+SECTIONS = tuple(key for key in Recipe.model_fields if key not in ("name", "about"))
+
+
+def _recipe_folder() -> Any:
+    return resources.files("unimp") / "recipes"
+
+
+def _section_fields(section: str) -> dict[str, FieldInfo]:
+    kind = Recipe.model_fields[section].annotation
+    assert isinstance(kind, type)
+    assert issubclass(kind, Section)
+    return kind.model_fields
+
+
+def _place(path: str) -> tuple[str, str]:
+    section, _, key = path.partition(".")
+    known = [f"{s}.{k}" for s, k, _ in options()]
+    if f"{section}.{key}" not in known:
+        raise RecipeError(f"no option {path!r}; {nearest_names(path, known)}")
+    return section, key
+
+
+def _parsed(text: str) -> Any:
+    """A value as TOML reads it; bare words are strings, so that quotes need not be typed."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _validated(values: dict[str, Any]) -> Recipe:
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in problem['loc'][:2])}: {problem['msg']} "
+            f"(given: {problem['input']!r})"
+            for problem in error.errors()
+        ]
+        raise RecipeError("\n".join(dict.fromkeys(problems))) from error

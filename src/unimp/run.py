@@ -1,0 +1,281 @@
+"""One seeded experiment on one page: recipe → task → batches → model → training → scores → folder.
+
+Read this file first. Each step is one call to the stage that does it:
+
+    task     what is asked          tasks.catalog.load_task
+    model    what answers           recipe.build_model
+    batches  how the graph is cut   training.batching.make_batches
+    fit      masked label training  training.loop.fit
+    predict  logits, given labels   inference.logits.predict_logits
+    folder   what is kept           run_folder.write_run
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp import run_folder
+from unimp.errors import RunError
+from unimp.graph.graph import Graph
+from unimp.inference.logits import predict_logits, probabilities
+from unimp.model.baselines import propagate_labels
+from unimp.model.node_model import NodeModel, count_parameters
+from unimp.recipe import Recipe, load_recipe
+from unimp.tasks.catalog import load_task
+from unimp.tasks.labels import PROTOCOLS, is_known, reveal_only
+from unimp.tasks.metrics import score
+from unimp.tasks.task import Task
+from unimp.training.batching import Masks, make_batches
+from unimp.training.checkpoint import load_weights
+from unimp.training.loop import Epoch, Fit, Schedule, fit
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with its task, and the folder that holds both."""
+
+    recipe: Recipe
+    seed: int
+    task: Task
+    model: NodeModel | None  # None: label propagation, which has no parameters
+    metrics: Mapping[str, Any]
+    device: str
+    folder: Path | None = None
+
+    def logits(self, observed: Tensor) -> Tensor:
+        """Logits of all nodes, given the labels that may be seen: [N, classes]."""
+        if self.model is None:
+            options = self.recipe.model
+            return propagate_labels(
+                self.task.graph,
+                observed,
+                self.task.num_classes,
+                steps=options.steps,
+                restart=options.restart,
+            )
+        graph = graph_for(self.recipe, self.model, self.task, self.device)
+        return predict_logits(
+            self.model,
+            graph,
+            observed,
+            seed=self.seed,
+            device=self.device,
+            **self.recipe.inference.model_dump(),
+        )
+
+    def evaluate(self, reveal: str = "train") -> dict[str, float]:
+        """Scores under a protocol: with train labels as inputs, or train and validation labels.
+
+        A set whose labels are inputs is not scored, as the model would be told the answers.
+        """
+        known = self.task.split.known(reveal)
+        return score_split(self.logits(reveal_only(known, self.task.labels)), self.task, reveal)
+
+    def predict(self, labels: Mapping[int, int] | Tensor | None = None) -> Tensor:
+        """Probabilities of each class for all nodes, [N, classes], without retraining.
+
+        Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
+        the task's own (−1 where nothing new is known) or as {node: class}.
+        """
+        observed = self.observed_with(labels)
+        return probabilities(self.logits(observed), multilabel=self.task.is_multilabel)
+
+    def observed_with(self, labels: Mapping[int, int] | Tensor | None) -> Tensor:
+        """The train labels, with labels that arrived since laid over them."""
+        observed = reveal_only(self.task.split.train, self.task.labels)
+        if labels is None:
+            return observed
+        if isinstance(labels, Tensor):
+            if labels.shape != observed.shape:
+                raise RunError(
+                    f"labels have shape {tuple(labels.shape)}; the task's have "
+                    f"{tuple(observed.shape)}, -1 where nothing is known"
+                )
+            return torch.where(labels >= 0, labels.to(observed.dtype), observed)
+        observed = observed.clone()
+        for node, label in labels.items():
+            if not 0 <= node < len(observed) or not 0 <= label < self.task.num_classes:
+                raise RunError(
+                    f"label {label} of node {node}: nodes run from 0 to {len(observed) - 1}, "
+                    f"classes from 0 to {self.task.num_classes - 1}"
+                )
+            observed[node] = label
+        return observed
+
+    def __repr__(self) -> str:
+        lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
+        for protocol, scores in self.metrics["scores"].items():
+            text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            lines.append(f"  {protocol} labels revealed: {text}")
+        return "\n".join(lines + ([f"  in {self.folder}"] if self.folder else []))
+
+
+def run(
+    recipe: Recipe | str,
+    *,
+    seed: int = 0,
+    out: Path | str | None = None,
+    settings: Sequence[str] = (),
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Run:
+    """Train and score one seed of a recipe; with `out`, keep it in that folder."""
+    if isinstance(recipe, str):
+        recipe = load_recipe(recipe)
+    recipe = recipe.with_settings(settings)
+    folder = None if out is None else run_folder.claim(Path(out))
+    started = time.perf_counter()
+    task = task_of(recipe, seed)
+    device = choose_device(recipe.train.device)
+    with seeded(seed, device):
+        if recipe.model.name == "label-propagation":
+            model, result = None, Fit(stopped="nothing to train")
+        else:
+            model = recipe.build_model(task.sizes).to(device)
+            result = train(model, recipe, task, seed=seed, device=device, on_epoch=on_epoch)
+    scored = Run(recipe, seed, task, model, {}, device, folder)
+    metrics = {
+        "metric": task.metric,
+        "scores": {p: scored.evaluate(p) for p in protocols_of(model)},
+        "best_epoch": result.best.epoch if result.best else None,
+        "epochs": len(result.history),
+        "stopped": result.stopped,
+        "failed": result.failed,
+        "parameters": count_parameters(model) if model else 0,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+    finished = Run(recipe, seed, task, model, metrics, device, folder)
+    if folder is not None:
+        run_folder.write_run(
+            folder,
+            recipe=recipe,
+            task=task,
+            model=model,
+            metrics=metrics,
+            history=result.history,
+            probabilities=finished.predict(),
+            seed=seed,
+            device=device,
+            command=sys.argv,
+        )
+    return finished
+
+
+def train(
+    model: NodeModel,
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    device: str,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Fit:
+    """Train `model` on the task's train labels by masked label prediction."""
+    graph = graph_for(recipe, model, task, device)
+    known = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    masks = Masks(known, recipe.label_rate, redraw=recipe.mask.redraw, seed=seed)
+    batches = make_batches(
+        graph, task.labels, masks, num_layers=model.num_layers, **recipe.batch.model_dump()
+    )
+    observed = reveal_only(task.split.train, task.labels)
+
+    def evaluate() -> dict[str, float]:
+        logits = predict_logits(
+            model, graph, observed, seed=seed, device=device, **recipe.inference.model_dump()
+        )
+        return score_split(logits, task, "train")
+
+    options = recipe.train
+    schedule = Schedule(
+        epochs=options.epochs,
+        eval_from=options.eval_from,
+        eval_every=options.eval_every,
+        patience=options.patience,
+        time_limit=options.time_limit,
+    )
+    return fit(
+        model,
+        batches,
+        task.labels,
+        schedule,
+        lr=options.lr,
+        weight_decay=options.weight_decay,
+        evaluate=evaluate,
+        on_epoch=on_epoch,
+        device=device,
+    )
+
+
+def load_run(folder: Path | str, *, device: str = "auto") -> Run:
+    """A run from its folder, once its data and weights are seen to be those it was made with."""
+    folder = Path(folder)
+    recipe, metrics, manifest = run_folder.read_run(folder)
+    task = task_of(recipe, manifest["seed"])
+    if task.data_hash() != manifest["data_hash"]:
+        raise RunError(
+            f"{folder} was made with other data than {recipe.task.name!r} gives now; restore the "
+            "data, or train again"
+        )
+    device = choose_device(device)
+    model = None
+    if recipe.model.name != "label-propagation":
+        model = recipe.build_model(task.sizes)
+        load_weights(model, folder / "model.safetensors")
+        model = model.to(device).eval()
+    return Run(recipe, manifest["seed"], task, model, metrics, device, folder)
+
+
+def task_of(recipe: Recipe, seed: int) -> Task:
+    """The recipe's task, with the split that this seed uses."""
+    options = recipe.task.model_dump()
+    split = options.pop("split")
+    options["metric"] = options["metric"] or None
+    return load_task(**options, split=seed if split == "seed" else split)
+
+
+def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
+    """The graph as the model uses it: without edge features it ignores, on the device if whole."""
+    graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()
+    whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
+    return graph.to(device) if whole and graph.num_edges <= recipe.inference.chunk_edges else graph
+
+
+def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:
+    """Scores of the sets whose labels are not inputs under the protocol."""
+    scored = {"train": ("val", "test"), "train+val": ("test",)}[reveal]
+    known = is_known(task.labels)
+    sets = {name: getattr(task.split, name) for name in scored}
+    return {
+        name: score(task.metric, logits[nodes], task.labels[nodes])
+        for name, nodes in sets.items()
+        if nodes.numel() and bool(known[nodes].any())
+    }
+
+
+def protocols_of(model: NodeModel | None) -> tuple[str, ...]:
+    """The protocols that differ: to a model without label inputs, revealing more means nothing."""
+    return PROTOCOLS if model is None or model.takes_labels else ("train",)
+
+
+def choose_device(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed torch for initialization and dropout, and leave its state as it was found."""
+    cuda = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield

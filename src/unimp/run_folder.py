@@ -1,0 +1,168 @@
+"""What a run leaves behind: files that can be read without this package, each whole or absent.
+
+recipe.toml            every option
+model.safetensors      weights
+metrics.json           scores by protocol
+history.jsonl          one line an epoch
+predictions.parquet    one row a node
+manifest.json          versions, seed, threads, data hash, command; written last: its presence
+                       says that the run is whole
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimp.errors import RunError
+from unimp.graph.files import write_atomically
+from unimp.model.node_model import NodeModel
+from unimp.ops.attention import choose_backend
+from unimp.recipe import Recipe, read_recipe
+from unimp.tasks.labels import is_known
+from unimp.tasks.task import Task
+from unimp.training.checkpoint import save_weights
+from unimp.training.loop import Epoch
+
+FORMAT = 1
+
+
+def claim(folder: Path) -> Path:
+    """Make the folder of a new run; one that holds a run already is left alone."""
+    if (folder / "manifest.json").exists():
+        raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_run(
+    folder: Path,
+    *,
+    recipe: Recipe,
+    task: Task,
+    model: NodeModel | None,
+    metrics: Mapping[str, Any],
+    history: Sequence[Epoch],
+    probabilities: Tensor,
+    seed: int,
+    device: str,
+    command: Sequence[str],
+) -> None:
+    """Write all files of a run, the manifest last."""
+    write_atomically(folder / "recipe.toml", recipe.to_toml().encode())
+    if model is not None:
+        save_weights(model, folder / "model.safetensors")
+    write_json(folder / "metrics.json", metrics)
+    lines = "".join(json.dumps(epoch.as_line()) + "\n" for epoch in history)
+    write_atomically(folder / "history.jsonl", lines.encode())
+    write_predictions(folder / "predictions.parquet", task, probabilities)
+    manifest = {
+        "format": FORMAT,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": list(command),
+        "seed": seed,
+        "protocol": "train labels are inputs when scoring; a line `train+val` adds validation's",
+        "task": task.name,
+        "data_hash": task.data_hash(),
+        "device": _device_name(device),
+        "threads": torch.get_num_threads(),
+        "backend": choose_backend(recipe.model.backend),
+        "versions": {
+            "unimp": version("unimp"),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "platform": platform.platform(),
+    }
+    write_json(folder / "manifest.json", manifest)
+
+
+def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
+    """The recipe, metrics and manifest of a whole run."""
+    if not (folder / "manifest.json").is_file():
+        seeds = sorted(folder.glob("seed-*/manifest.json"))
+        hint = f"; it holds several: name one, such as {seeds[0].parent}" if seeds else ""
+        raise RunError(f"{folder} is not a finished run: it has no manifest.json{hint}")
+    manifest = _read_json(folder / "manifest.json")
+    if manifest.get("format") != FORMAT:
+        raise RunError(
+            f"{folder} has format {manifest.get('format')}; this version reads format {FORMAT}"
+        )
+    try:
+        text = (folder / "recipe.toml").read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot read {folder / 'recipe.toml'}: {error}") from error
+    return read_recipe(text, folder.name), _read_json(folder / "metrics.json"), manifest
+
+
+def write_predictions(
+    path: Path, task: Task, probabilities: Tensor, *, every_class: bool = False
+) -> None:
+    """One row a node: its id, set, known label, prediction, and the probabilities.
+
+    Classes: the likeliest class and its probability (`confidence`); with `every_class`, a column
+    `p_<class>` for each. Binary tasks: the names of tasks above one half, and one column each.
+    A path that ends in .csv gives CSV; any other, Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    names = task.class_names or tuple(str(c) for c in range(task.num_classes))
+    ids = task.node_names or range(task.graph.num_nodes)
+    known = is_known(task.labels).numpy()
+    sets = np.full(task.graph.num_nodes, "", dtype=object)
+    for name in ("train", "val", "test"):
+        sets[getattr(task.split, name).numpy()] = name
+    columns: dict[str, Any] = {"node": pa.array(ids), "set": pa.array(sets, pa.string())}
+    if task.is_multilabel:
+        columns["known"] = pa.array(known)
+        above = [np.flatnonzero(row) for row in (probabilities > 0.5).numpy()]
+        columns["prediction"] = pa.array(" ".join(names[t] for t in row) for row in above)
+    else:
+        lookup = np.array([*names, ""], dtype=object)
+        labels = pa.array(lookup[task.labels.numpy()], pa.string(), mask=~known)
+        confidence, prediction = probabilities.max(1)
+        columns["label"] = labels
+        columns["prediction"] = pa.array(lookup[prediction.numpy()], pa.string())
+        columns["confidence"] = pa.array(confidence.numpy())
+    if task.is_multilabel or every_class:
+        for c, name in enumerate(names):
+            columns[f"p_{name}"] = pa.array(probabilities[:, c].numpy())
+    table, buffer = pa.table(columns), io.BytesIO()
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, buffer)
+    else:
+        pyarrow.parquet.write_table(table, buffer, compression="zstd")
+    write_atomically(path, buffer.getvalue())
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise RunError(f"{path} does not hold a JSON object")
+    return values
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        return f"{device}: {torch.cuda.get_device_name(device)}"
+    return f"{device}: {platform.processor() or platform.machine()}"

@@ -1,0 +1,88 @@
+"""Labels and who may see them: the masks behind masked label prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unimp.errors import TaskError
+
+UNLABELED = -1
+"""A label that is not known: as a class, or as one entry of a multi-label row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The node sets of a task: int64 node numbers, no node in two of them."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+    def __post_init__(self) -> None:
+        both = torch.cat((self.train, self.val, self.test))
+        unique, counts = torch.unique(both, return_counts=True)
+        if bool((counts > 1).any()):
+            node = int(unique[counts > 1][0])
+            raise TaskError(
+                f"node {node} stands twice in the split ({int((counts > 1).sum())} such nodes); "
+                "train, val and test must not overlap"
+            )
+
+    def known(self, reveal: str) -> Tensor:
+        """The nodes whose labels a protocol reveals: `train`, or `train+val`."""
+        if reveal not in PROTOCOLS:
+            raise TaskError(f"no protocol {reveal!r}; there are {' and '.join(PROTOCOLS)}")
+        return self.train if reveal == "train" else torch.cat((self.train, self.val))
+
+
+PROTOCOLS = ("train", "train+val")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMask:
+    """The known nodes, divided into inputs and targets; the two never overlap."""
+
+    observed: Tensor  # [N] bool: label is fed to the model
+    hidden: Tensor  # [N] bool: label is withheld and must be predicted
+
+    def __post_init__(self) -> None:
+        if bool((self.observed & self.hidden).any()):
+            raise TaskError("a label is both observed and hidden; it must be one of them")
+
+    def reveal(self, labels: Tensor) -> Tensor:
+        """Labels as the model may see them: UNLABELED everywhere but `observed`."""
+        observed = self.observed if labels.ndim == 1 else self.observed[:, None]
+        return torch.where(observed, labels, torch.full_like(labels, UNLABELED))
+
+
+def mask_labels(known: Tensor, label_rate: float, *, generator: torch.Generator) -> LabelMask:
+    """Draw which known labels are observed and which are hidden.
+
+    UniMP trains by hiding part of what it knows and predicting it back:
+
+        max  Σ_{i ∈ hidden} log p(y_i | X, A, Y_observed)
+
+    known: [N] bool. Exactly round(label_rate · |known|) labels are observed, the rest hidden.
+    """
+    if not 0.0 <= label_rate <= 1.0:
+        raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1")
+    nodes = torch.nonzero(known).squeeze(1)
+    shuffled = nodes[torch.randperm(nodes.numel(), generator=generator)]
+    observed = torch.zeros_like(known)
+    observed[shuffled[: round(label_rate * nodes.numel())]] = True
+    return LabelMask(observed=observed, hidden=known & ~observed)
+
+
+def reveal_only(nodes: Tensor, labels: Tensor) -> Tensor:
+    """Labels as the model may see them when exactly `nodes` are observed."""
+    observed = torch.zeros(labels.shape[0], dtype=torch.bool)
+    observed[nodes] = True
+    return LabelMask(observed, torch.zeros_like(observed)).reveal(labels)
+
+
+def is_known(labels: Tensor) -> Tensor:
+    """Nodes of which at least one label entry is known: [N] bool."""
+    return labels != UNLABELED if labels.ndim == 1 else (labels != UNLABELED).any(1)

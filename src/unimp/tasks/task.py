@@ -1,0 +1,136 @@
+"""A task: a graph, its labels, a split and the metric that scores it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unimp.errors import TaskError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED, Split, is_known
+
+Metric = Literal["accuracy", "rocauc"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a task that a model is built for."""
+
+    features: int  # width of x; 0: nodes have no features
+    edge_features: int  # width of edge_attr; 0: edges have none
+    classes: int  # classes, or binary tasks
+    multilabel: bool
+    sparse: bool = False  # x is SparseFeatures
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a data set's name gives you, checked whole."""
+
+    name: str
+    graph: Graph
+    labels: Tensor  # [N] int64 class, −1 unknown; or [N, T] int8 of 0/1, −1 missing
+    split: Split
+    metric: Metric
+    num_classes: int  # classes, or T binary tasks
+    class_names: tuple[str, ...] | None = field(default=None, repr=False)
+    node_names: tuple[str, ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        if labels.shape[0] != self.graph.num_nodes:
+            raise TaskError(
+                f"{labels.shape[0]} labels for {self.graph.num_nodes} nodes; each node needs one, "
+                f"{UNLABELED} where it is unknown"
+            )
+        top = 1 if labels.ndim == 2 else self.num_classes - 1
+        outside = (labels < UNLABELED) | (labels > top)
+        if bool(outside.any()):
+            place = torch.nonzero(outside)[0].tolist()
+            raise TaskError(
+                f"the label of node {place[0]} is {int(labels[tuple(place)])}; accepted are "
+                f"0..{top}, and {UNLABELED} for unknown"
+            )
+        if labels.ndim == 2 and labels.shape[1] != self.num_classes:
+            raise TaskError(f"labels have {labels.shape[1]} columns for {self.num_classes} tasks")
+        for names, count, what in (
+            (self.class_names, self.num_classes, "class"),
+            (self.node_names, self.graph.num_nodes, "node"),
+        ):
+            if names is not None and len(names) != count:
+                raise TaskError(f"{len(names)} {what} names where {count} are needed")
+        known = is_known(labels)
+        for name in ("train", "val", "test"):
+            nodes: Tensor = getattr(self.split, name)
+            if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(labels):
+                raise TaskError(f"the {name} set names a node outside 0..{len(labels) - 1}")
+            if name != "test" and not bool(known[nodes].all()):
+                node = int(nodes[~known[nodes]][0])
+                raise TaskError(
+                    f"node {node} stands in the {name} set but its label is unknown; take it out"
+                )
+        if self.split.train.numel() == 0:
+            raise TaskError("the train set is empty; at least one known label is needed")
+
+    @property
+    def is_multilabel(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            features=self.graph.num_features,
+            edge_features=self.graph.num_edge_features,
+            classes=self.num_classes,
+            multilabel=self.is_multilabel,
+            sparse=isinstance(self.graph.x, SparseFeatures),
+        )
+
+    @property
+    def homophily(self) -> float:
+        """The share of edges between two known nodes whose labels agree; NaN if there are none."""
+        source = self.labels[self.graph.source.long()]
+        target = self.labels[self.graph.target.long()]
+        both = (source != UNLABELED) & (target != UNLABELED)
+        return float((source == target)[both].double().mean())
+
+    def with_graph(self, graph: Graph) -> Task:
+        """The same question on other edges or features of the same nodes."""
+        return Task(
+            self.name,
+            graph,
+            self.labels,
+            self.split,
+            self.metric,
+            self.num_classes,
+            self.class_names,
+            self.node_names,
+        )
+
+    def data_hash(self) -> str:
+        """SHA-256 of everything a result depends on: edges, features, labels and split."""
+        digest = hashlib.sha256()
+        graph, x = self.graph, self.graph.x
+        parts: list[Tensor | None] = [graph.indptr, graph.source, graph.edge_id, graph.edge_attr]
+        parts += [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
+        parts += [self.labels, self.split.train, self.split.val, self.split.test]
+        for part in parts:
+            if part is None:
+                digest.update(b"none")
+                continue
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(part.contiguous().cpu().numpy().data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        kind = "binary tasks" if self.is_multilabel else "classes"
+        sizes = (self.split.train.numel(), self.split.val.numel(), self.split.test.numel())
+        return (
+            f"Task({self.name!r}, {self.graph!r}, {self.num_classes} {kind}, "
+            f"train/val/test {'/'.join(f'{s:,}' for s in sizes)}, metric {self.metric})"
+        )

@@ -1,0 +1,1 @@
+"""Batches, masks and the loop."""

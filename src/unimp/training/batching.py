@@ -1,0 +1,246 @@
+"""The three regimes as one shape: a batch is seeds, what surrounds them, and hops."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unimp.errors import RecipeError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.ops.sampling import sample_hops
+from unimp.tasks.labels import LabelMask, mask_labels
+
+T = TypeVar("T")
+Redraw = Literal["step", "epoch", "run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one step of the model sees: nodes, seeds first, and one hop a layer.
+
+    The model's logits belong to nodes[:num_seeds]. `observed` holds labels as the model may see
+    them, UNLABELED elsewhere; `hidden` says which seeds are to be predicted.
+    """
+
+    nodes: Tensor  # [n] node numbers
+    num_seeds: int
+    x: Tensor | SparseFeatures | None  # [n, F]
+    observed: Tensor  # [n] or [n, T]
+    hidden: Tensor  # [num_seeds] bool
+    hops: tuple[Hop, ...]
+
+    @property
+    def seeds(self) -> Tensor:
+        return self.nodes[: self.num_seeds]
+
+    def to(self, device: torch.device | str) -> Batch:
+        if torch.device(device) == self.nodes.device:
+            return self
+        # Layers may share one hop, and with it one transpose; moving must not pull them apart.
+        moved = {id(hop): hop.to(device) for hop in self.hops}
+        return Batch(
+            self.nodes.to(device),
+            self.num_seeds,
+            None if self.x is None else self.x.to(device),
+            self.observed.to(device),
+            self.hidden.to(device),
+            tuple(moved[id(hop)] for hop in self.hops),
+        )
+
+
+class Masks:
+    """The label masks of a run: which mask is in force is a function of (seed, epoch, step)."""
+
+    def __init__(self, known: Tensor, label_rate: float, *, redraw: Redraw, seed: int) -> None:
+        self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
+
+    def at(self, epoch: int, step: int) -> LabelMask:
+        place = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
+        generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *place))
+        return mask_labels(self.known, self.label_rate, generator=generator)
+
+
+class Batches(Protocol):
+    """A regime: the batches of one epoch."""
+
+    def epoch(self, epoch: int) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """One batch an epoch: every node is a seed, and every layer runs on the whole graph.
+
+    The graph may lie on the device already, so that it does not travel once an epoch.
+    """
+
+    graph: Graph
+    labels: Tensor
+    masks: Masks
+    num_layers: int
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        mask = self.masks.at(epoch, 0)
+        yield Batch(
+            nodes=torch.arange(self.graph.num_nodes, device=self.graph.device),
+            num_seeds=self.graph.num_nodes,
+            x=self.graph.x,
+            observed=mask.reveal(self.labels).to(self.graph.device),
+            hidden=mask.hidden.to(self.graph.device),
+            hops=(self.graph.hop,) * self.num_layers,
+        )
+
+
+@dataclass(frozen=True)
+class RandomPartition:
+    """The nodes in `parts` random parts, drawn anew each epoch; a part sees its own edges alone."""
+
+    graph: Graph
+    labels: Tensor
+    masks: Masks
+    num_layers: int
+    parts: int
+    workers: int = 1
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        rng = _generator(self.masks.seed, "partition", epoch)
+        parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
+        jobs = (self._job(part, epoch, step) for step, part in enumerate(parts))
+        return in_background(jobs, workers=self.workers)
+
+    def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
+        def make() -> Batch:
+            mask = self.masks.at(epoch, step)
+            part = self.graph.induced_subgraph(nodes)
+            return Batch(
+                nodes=nodes,
+                num_seeds=nodes.numel(),
+                x=part.x,
+                observed=mask.reveal(self.labels)[nodes],
+                hidden=mask.hidden[nodes],
+                hops=(part.hop,) * self.num_layers,
+            )
+
+        return make
+
+
+@dataclass(frozen=True)
+class NeighborSampling:
+    """Batches of hidden nodes, each with sampled in-neighbors, layer by layer outward.
+
+    A batch depends on (seed, epoch, step) and not on how many workers prepare batches ahead.
+    """
+
+    graph: Graph
+    labels: Tensor
+    masks: Masks
+    fanout: tuple[int, ...]  # of each layer, the layer next to the seeds last
+    batch_size: int
+    workers: int = 1
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        hidden = int(self.masks.at(epoch, 0).hidden.sum())
+        steps = math.ceil(hidden / self.batch_size)
+        return in_background(
+            (self._job(epoch, step) for step in range(steps)), workers=self.workers
+        )
+
+    def _job(self, epoch: int, step: int) -> Callable[[], Batch]:
+        def make() -> Batch:
+            mask = self.masks.at(epoch, step)
+            pool = torch.nonzero(mask.hidden).squeeze(1)
+            # A mask that lasts the epoch is walked through once, in an order of the epoch's own;
+            # a mask drawn for this step gives its seeds alone.
+            fresh = self.masks.redraw == "step"
+            order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
+            begin = 0 if fresh else step * self.batch_size
+            chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
+            seeds = pool[torch.from_numpy(chosen)]
+            rng = _generator(self.masks.seed, "neighbors", epoch, step)
+            nodes, hops = sample_hops(self.graph, seeds, self.fanout, rng=rng)
+            return Batch(
+                nodes=nodes,
+                num_seeds=seeds.numel(),
+                x=None if self.graph.x is None else self.graph.x[nodes],
+                observed=mask.reveal(self.labels)[nodes],
+                hidden=torch.ones(seeds.numel(), dtype=torch.bool),
+                hops=tuple(hops),
+            )
+
+        return make
+
+
+def make_batches(
+    graph: Graph,
+    labels: Tensor,
+    masks: Masks,
+    *,
+    regime: Literal["full", "partition", "neighbors"],
+    num_layers: int,
+    parts: int = 1,
+    fanout: Sequence[int] = (),
+    batch_size: int = 1024,
+    workers: int = 1,
+) -> Batches:
+    """The batches of a regime, for a model of `num_layers` layers."""
+    if regime == "full":
+        return FullBatch(graph, labels, masks, num_layers)
+    if regime == "partition":
+        return RandomPartition(graph, labels, masks, num_layers, parts, workers)
+    # A model without graph layers has nothing to sample; one number serves all layers.
+    per_layer = tuple(fanout) * (num_layers if len(fanout) == 1 else 1) if num_layers else ()
+    if len(per_layer) != num_layers:
+        raise RecipeError(
+            f"batch.fanout names {len(fanout)} layers and the model has {num_layers}; give one "
+            "number a layer, or one for all"
+        )
+    return NeighborSampling(graph, labels, masks, per_layer, batch_size, workers)
+
+
+def random_parts(num_nodes: int, parts: int, *, rng: np.random.Generator) -> list[Tensor]:
+    """Every node in exactly one of `parts` random parts of nearly equal size."""
+    if not 1 <= parts <= num_nodes:
+        raise RecipeError(f"cannot divide {num_nodes} nodes into {parts} parts")
+    order = rng.permutation(num_nodes)
+    return [torch.from_numpy(np.sort(part)) for part in np.array_split(order, parts)]
+
+
+def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[T]:
+    """Run jobs ahead of whoever consumes their results, in threads; results keep their order.
+
+    At most workers + 1 results wait, so that memory is bounded. workers = 0 runs them in place.
+    """
+    if workers == 0:
+        yield from (job() for job in jobs)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="batch") as pool:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(job))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _derived_seed(seed: int, purpose: str, *counters: int) -> int:
+    """One seed for each purpose and moment, so that no draw depends on another having happened."""
+    key = [seed, *purpose.encode(), *counters]
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(_derived_seed(seed, purpose, *counters)))

@@ -1,0 +1,147 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp.errors import TrainingError
+from unimp.model.node_model import NodeModel
+from unimp.training.batching import Batches
+from unimp.training.objective import masked_label_loss
+
+Scores = Mapping[str, float]  # "train", "val", "test" → score
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, when to score, and when to stop early."""
+
+    epochs: int
+    eval_from: int = 1  # the first epoch that is scored
+    eval_every: int = 1  # the last epoch is always scored
+    patience: int = 0  # epochs without a better validation score before stopping; 0: never
+    time_limit: float = 0.0  # seconds after which no epoch is begun; 0: none
+
+    def scores_at(self, epoch: int) -> bool:
+        due = epoch >= self.eval_from and (epoch - self.eval_from) % self.eval_every == 0
+        return due or epoch == self.epochs
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of the history."""
+
+    epoch: int
+    loss: float
+    seconds: float
+    scores: Scores | None = None
+
+    def as_line(self) -> dict[str, Any]:
+        line = asdict(self)
+        return {**{k: v for k, v in line.items() if k != "scores"}, **(self.scores or {})}
+
+
+@dataclass
+class Fit:
+    """What training came to; the model itself holds the chosen state."""
+
+    history: list[Epoch] = field(default_factory=list)
+    best: Epoch | None = None
+    stopped: str = "all epochs done"
+    failed: bool = False  # the loss stopped being a number; the model holds the last good state
+
+
+def fit(
+    model: NodeModel,
+    batches: Batches,
+    labels: Tensor,
+    schedule: Schedule,
+    *,
+    lr: float,
+    weight_decay: float,
+    evaluate: Callable[[], Scores],
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    device: torch.device | str = "cpu",
+) -> Fit:
+    """Train `model` in place and leave it in its best state by validation score.
+
+    Adam with coupled L2, as in the paper. `evaluate` scores the model as it is; of equal
+    validation scores the latest epoch counts. If the loss stops being a finite number, training
+    stops at that step and the model gets its last good state back: the best one scored, or
+    else the one before the epoch that failed.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
+    labels = labels.to(device)
+    result, started = Fit(), time.perf_counter()
+    best_state = _state(model)
+    for epoch in range(1, schedule.epochs + 1):
+        begun = time.perf_counter()
+        if schedule.time_limit and begun - started > schedule.time_limit:
+            result.stopped = f"time limit of {schedule.time_limit:g} s after epoch {epoch - 1}"
+            break
+        if result.best is None:
+            best_state = _state(model)
+        loss = _train_epoch(model, batches, labels, optimizer, epoch, device)
+        if not math.isfinite(loss):
+            result.stopped, result.failed = f"the loss became {loss} in epoch {epoch}", True
+            break
+        scores = evaluate() if schedule.scores_at(epoch) else None
+        record = Epoch(epoch, loss, time.perf_counter() - begun, scores)
+        result.history.append(record)
+        if scores is not None and (
+            result.best is None
+            or result.best.scores is None
+            or scores["val"] >= result.best.scores["val"]
+        ):
+            result.best, best_state = record, _state(model)
+        on_epoch(record)
+        if schedule.patience and result.best and epoch - result.best.epoch >= schedule.patience:
+            result.stopped = f"no better validation score in {schedule.patience} epochs"
+            break
+    if result.best is not None or result.failed:
+        model.load_state_dict(best_state)
+    return result
+
+
+def _train_epoch(
+    model: NodeModel,
+    batches: Batches,
+    labels: Tensor,
+    optimizer: torch.optim.Optimizer,
+    epoch: int,
+    device: torch.device | str,
+) -> float:
+    """One pass over the batches; the mean loss over hidden nodes, or the first non-finite one."""
+    model.train()
+    total, count = 0.0, 0
+    for batch in batches.epoch(epoch):
+        hidden_here = int(batch.hidden.sum())
+        if hidden_here == 0:  # a small part may hold no hidden node
+            continue
+        batch = batch.to(device)
+        logits = model(batch.x, batch.observed, batch.hops)
+        loss = masked_label_loss(logits, labels[batch.seeds], batch.hidden)
+        value = loss.item()
+        if not math.isfinite(value):
+            return value
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        total, count = total + value * hidden_here, count + hidden_here
+    if count == 0:
+        raise TrainingError(
+            "no label is hidden, so there is nothing to predict; lower mask.label_rate or add "
+            "training labels"
+        )
+    return total / count
+
+
+def _state(model: NodeModel) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
