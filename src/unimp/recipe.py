@@ -112,6 +112,9 @@ class BatchOptions(Section):
     regime: Literal["full", "partition", "neighbors"] = option(
         "full", "the whole graph, random parts of it, or sampled neighbors of hidden nodes"
     )
+    prune: bool = option(
+        True, "full, on CPU: compute only what the hidden nodes can be reached from; the same loss"
+    )
     parts: int = option(9, "partition: number of parts, drawn anew each epoch", ge=1)
     batch_size: int = option(1500, "neighbors: hidden nodes a step", ge=1)
     fanout: list[int] = option(

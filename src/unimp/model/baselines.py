@@ -14,6 +14,7 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder
 from unimp.model.node_model import NodeModel
+from unimp.ops.dropout import dropout
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -47,7 +48,7 @@ class MLP(NodeModel):
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
         h = x
         for block in self.blocks:
-            h = F.dropout(F.relu(block(h)), self.dropout, self.training)
+            h = dropout(F.relu(block(h)), self.dropout, self.training)
         assert isinstance(h, Tensor)
         return h
 

@@ -21,6 +21,7 @@ from unimp.model.layers import (
 )
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import Backend
+from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
 
@@ -144,12 +145,12 @@ class UniMP(NodeModel):
         assert h is not None  # __init__ refuses a model without inputs
         if self.input_norm is not None:
             h = self.input_norm(h)
-        return F.dropout(h, self.input_dropout, self.training)
+        return dropout(h, self.input_dropout, self.training)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         h = self.layers[index](h, hop)
         if index < len(self.norms):
-            h = F.dropout(F.relu(self.norms[index](h)), self.dropout, self.training)
+            h = dropout(F.relu(self.norms[index](h)), self.dropout, self.training)
         return h
 
     def read_out(self, h: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops.sampling import sample_hops
+from unimp.ops.sampling import ALL, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
 T = TypeVar("T")
@@ -78,18 +78,29 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class FullBatch:
-    """One batch an epoch: every node is a seed, and every layer runs on the whole graph.
+    """One batch an epoch, with every edge of the graph.
 
-    The graph may lie on the device already, so that it does not travel once an epoch.
+    Every node is a seed and every layer runs on the whole graph. With `prune`, the hidden nodes
+    are the seeds and each layer computes only what they can be reached from: the same loss and
+    gradients for less work where few nodes are hidden. The graph may lie on the device already,
+    so that it does not travel once an epoch; it is not pruned then.
     """
 
     graph: Graph
     labels: Tensor
     masks: Masks
     num_layers: int
+    prune: bool = False
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         mask = self.masks.at(epoch, 0)
+        if self.prune and self.graph.device.type == "cpu":
+            seeds = torch.nonzero(mask.hidden).squeeze(1)
+            everyone = (ALL,) * self.num_layers
+            yield sampled_batch(
+                self.graph, self.labels, mask, seeds, everyone, rng=_generator(self.masks.seed, "")
+            )
+            return
         yield Batch(
             nodes=torch.arange(self.graph.num_nodes, device=self.graph.device),
             num_seeds=self.graph.num_nodes,
@@ -166,17 +177,30 @@ class NeighborSampling:
             chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
             seeds = pool[torch.from_numpy(chosen)]
             rng = _generator(self.masks.seed, "neighbors", epoch, step)
-            nodes, hops = sample_hops(self.graph, seeds, self.fanout, rng=rng)
-            return Batch(
-                nodes=nodes,
-                num_seeds=seeds.numel(),
-                x=None if self.graph.x is None else self.graph.x[nodes],
-                observed=mask.reveal(self.labels)[nodes],
-                hidden=torch.ones(seeds.numel(), dtype=torch.bool),
-                hops=tuple(hops),
-            )
+            return sampled_batch(self.graph, self.labels, mask, seeds, self.fanout, rng=rng)
 
         return make
+
+
+def sampled_batch(
+    graph: Graph,
+    labels: Tensor,
+    mask: LabelMask,
+    seeds: Tensor,
+    fanout: Sequence[int],
+    *,
+    rng: np.random.Generator,
+) -> Batch:
+    """A batch for hidden `seeds`, with (some of) their in-neighbors."""
+    nodes, hops = sample_hops(graph, seeds, fanout, rng=rng)
+    return Batch(
+        nodes=nodes,
+        num_seeds=seeds.numel(),
+        x=None if graph.x is None else graph.x[nodes],
+        observed=mask.reveal(labels)[nodes],
+        hidden=torch.ones(seeds.numel(), dtype=torch.bool),
+        hops=tuple(hops),
+    )
 
 
 def make_batches(
@@ -186,6 +210,7 @@ def make_batches(
     *,
     regime: Literal["full", "partition", "neighbors"],
     num_layers: int,
+    prune: bool = False,
     parts: int = 1,
     fanout: Sequence[int] = (),
     batch_size: int = 1024,
@@ -193,7 +218,7 @@ def make_batches(
 ) -> Batches:
     """The batches of a regime, for a model of `num_layers` layers."""
     if regime == "full":
-        return FullBatch(graph, labels, masks, num_layers)
+        return FullBatch(graph, labels, masks, num_layers, prune)
     if regime == "partition":
         return RandomPartition(graph, labels, masks, num_layers, parts, workers)
     # A model without graph layers has nothing to sample; one number serves all layers.
