@@ -1,1 +1,42 @@
-"""Label the rest of a graph from its features and the labels already known."""
+"""Label the rest of a graph from its features and the labels already known.
+
+`run("debian")` trains UniMP on the bundled graph; `unimp.run` is the file to read first.
+"""
+
+__version__ = "0.1.0"
+
+from unimp.errors import UnimpError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.inference.logits import predict_logits
+from unimp.model.unimp import UniMP
+from unimp.ops.attention import graph_attention
+from unimp.recipe import Recipe, load_recipe
+from unimp.run import Run, load_run, run
+from unimp.tasks.catalog import load_task
+from unimp.tasks.labels import UNLABELED, LabelMask, Split, mask_labels
+from unimp.tasks.npz import save_npz
+from unimp.tasks.task import Task
+
+__all__ = [
+    "UNLABELED",
+    "Graph",
+    "Hop",
+    "LabelMask",
+    "Recipe",
+    "Run",
+    "SparseFeatures",
+    "Split",
+    "Task",
+    "UniMP",
+    "UnimpError",
+    "graph_attention",
+    "load_recipe",
+    "load_run",
+    "load_task",
+    "mask_labels",
+    "predict_logits",
+    "run",
+    "save_npz",
+]

@@ -16,7 +16,6 @@ import io
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp import __version__
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
@@ -78,7 +78,7 @@ def write_run(
         "threads": torch.get_num_threads(),
         "backend": choose_backend(recipe.model.backend),
         "versions": {
-            "unimp": version("unimp"),
+            "unimp": __version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
