@@ -25,8 +25,8 @@ def exact_logits(
     """Logits of all nodes, equal to those of the full batch: [N, classes], in main memory.
 
     Each layer is computed for all nodes before the next begins, a chunk of targets at a time;
-    a chunk has at most `chunk_edges` in-edges (or one target, if that one has more), so what the
-    device holds is bounded by it. Between layers one row a node is kept in main memory.
+    a chunk has at most `chunk_edges` targets and in-edges (or one target, if that one has more), so
+    what the device holds is bounded by it. Between layers one row a node is kept in main memory.
     """
     model.eval()
     if graph.num_edges <= chunk_edges:
@@ -55,12 +55,13 @@ def exact_logits(
 
 
 def target_chunks(graph: Graph, chunk_edges: int) -> Iterator[Tensor]:
-    """Consecutive targets, as many at a time as have at most `chunk_edges` in-edges together."""
-    indptr = graph.indptr.numpy()
+    """Consecutive targets, as many as are, with their in-edges, at most `chunk_edges`."""
+    # Targets count too: a run of nodes without in-edges is not free.
+    cost = graph.indptr.numpy() + np.arange(graph.num_nodes + 1)
     begin = 0
     while begin < graph.num_nodes:
-        limit = int(indptr[begin]) + chunk_edges
-        end = int(np.searchsorted(indptr, limit, side="right")) - 1
+        limit = int(cost[begin]) + chunk_edges
+        end = int(np.searchsorted(cost, limit, side="right")) - 1
         end = min(max(end, begin + 1), graph.num_nodes)
         yield torch.arange(begin, end)
         begin = end

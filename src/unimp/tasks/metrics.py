@@ -40,29 +40,29 @@ def mean_roc_auc(scores: Tensor, labels: Tensor) -> float:
 
     scores, labels [n, T]; as OGB's evaluator for ogbn-proteins.
     """
-    areas = []
-    for task in range(labels.shape[1]):
-        known = labels[:, task] != UNLABELED
-        positive = labels[known, task] == 1
-        positives = int(positive.sum())
-        negatives = positive.numel() - positives
-        if positives == 0 or negatives == 0:
-            continue
-        ranks = _mean_ranks(scores[known, task])
-        above = float(ranks[positive].sum()) - positives * (positives + 1) / 2
-        areas.append(above / (positives * negatives))
-    return sum(areas) / len(areas) if areas else math.nan
+    known = labels != UNLABELED
+    positive = labels == 1
+    positives = positive.sum(0).double()
+    negatives = known.sum(0).double() - positives
+    # Entries that do not count are ranked last, where they leave the other ranks alone.
+    ranks = _mean_ranks(torch.where(known, scores, torch.inf))
+    above = (ranks * positive).sum(0) - positives * (positives + 1) / 2
+    areas = (above / (positives * negatives))[(positives > 0) & (negatives > 0)]
+    return float(areas.mean()) if areas.numel() else math.nan
 
 
 def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks from 1; equal values share the mean of theirs."""
-    ordered, order = torch.sort(values)
-    _, tie, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    mean = last - (counts.double() - 1) / 2
-    return torch.empty(len(values), dtype=torch.float64, device=values.device).scatter_(
-        0, order, mean[tie]
-    )
+    """Ranks from 1 within each column; equal values share the mean of theirs: [n, T]."""
+    ordered, order = torch.sort(values, dim=0)
+    place = torch.arange(1, len(values) + 1, device=values.device)[:, None].expand_as(values)
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    ends = torch.ones_like(begins)
+    ends[:-1] = begins[1:]
+    first = torch.where(begins, place, 0).cummax(0).values
+    last = torch.where(ends, place, len(values)).flip(0).cummin(0).values.flip(0)
+    mean = (first + last).double() / 2
+    return torch.empty_like(mean).scatter_(0, order, mean)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

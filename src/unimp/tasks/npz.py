@@ -50,8 +50,8 @@ def load_npz(
 
     `features` names another array to use in place of `x`. A float array [N, F] is taken as it is.
     An integer array [N, K] holds each node's ranked class guesses, best first, −1 for none, and
-    becomes [N, C]: a guess of rank k (from 0) adds 1 / (1 + k) to its class. The width does not
-    grow with K, and the order of the guesses shows in the weights.
+    becomes sparse [N, K·C]: guess c of rank k is a 1 in column k·C + c, so that what a guess is
+    worth at each rank can be learned.
 
     A file that cannot be used raises TaskError.
     """
@@ -185,17 +185,24 @@ def _node_features(
     return x, (None if x is None else len(x))
 
 
-def _ranked_guesses(file: ArrayFile, key: str, num_classes: int) -> tuple[Array | None, int | None]:
+def _ranked_guesses(
+    file: ArrayFile, key: str, num_classes: int
+) -> tuple[SparseFeatures | None, int | None]:
     guesses = file.integers(key, "[N, K]")
     if guesses is None or not num_classes:
         return None, None
     fix = "guesses are class numbers, −1 for none; save numbers of another kind as floats"
     if not file.within(key, guesses, UNLABELED, num_classes - 1, fix):
         return None, len(guesses)
-    x = np.zeros((len(guesses), num_classes), dtype=np.float32)
-    for rank in range(guesses.shape[1]):
-        node = np.flatnonzero(guesses[:, rank] != UNLABELED)
-        x[node, guesses[node, rank]] += 1 / (1 + rank)
+    made = guesses != UNLABELED
+    column = guesses + num_classes * np.arange(guesses.shape[1])
+    indptr = np.concatenate(([0], np.cumsum(made.sum(1))))
+    x = SparseFeatures(
+        indptr=torch.from_numpy(indptr),
+        column=torch.from_numpy(column[made].astype(np.int64)),
+        value=torch.ones(int(indptr[-1])),
+        shape=(len(guesses), num_classes * guesses.shape[1]),
+    )
     return x, len(guesses)
 
 

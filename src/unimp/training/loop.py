@@ -74,8 +74,8 @@ def fit(
 
     Adam with coupled L2, as in the paper. `evaluate` scores the model as it is; of equal
     validation scores the latest epoch counts. If the loss stops being a finite number, training
-    stops at that step and the model gets its last good state back: the best one scored, or
-    else the one before the epoch that failed.
+    stops at that step (if a weight does, after that epoch) and the model gets its last good state
+    back: the best one scored, or else the one before the epoch that failed.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     labels = labels.to(device)
@@ -92,17 +92,20 @@ def fit(
         if not math.isfinite(loss):
             result.stopped, result.failed = f"the loss became {loss} in epoch {epoch}", True
             break
+        if not _is_finite(model):  # a finite loss can have a gradient that is not
+            result.stopped, result.failed = f"a weight became non-finite in epoch {epoch}", True
+            break
         scores = evaluate() if schedule.scores_at(epoch) else None
         record = Epoch(epoch, loss, time.perf_counter() - begun, scores)
         result.history.append(record)
         if scores is not None and (
-            result.best is None
-            or result.best.scores is None
-            or scores["val"] >= result.best.scores["val"]
+            result.best is None or _validation(scores) >= _validation(result.best.scores)
         ):
             result.best, best_state = record, _state(model)
         on_epoch(record)
-        if schedule.patience and result.best and epoch - result.best.epoch >= schedule.patience:
+        # Decided where a score came: between scores nothing was learned about being better.
+        waited = epoch - result.best.epoch if scores is not None and result.best else 0
+        if schedule.patience and waited >= schedule.patience:
             result.stopped = f"no better validation score in {schedule.patience} epochs"
             break
     if result.best is not None or result.failed:
@@ -141,6 +144,16 @@ def _train_epoch(
             "training labels"
         )
     return total / count
+
+
+def _validation(scores: Scores | None) -> float:
+    """The validation score; the lowest there is where no validation label can be scored."""
+    value = math.nan if scores is None else scores.get("val", math.nan)
+    return -math.inf if math.isnan(value) else value
+
+
+def _is_finite(model: NodeModel) -> bool:
+    return all(bool(torch.isfinite(p).all()) for p in model.parameters())
 
 
 def _state(model: NodeModel) -> dict[str, Tensor]:

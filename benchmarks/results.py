@@ -1,0 +1,177 @@
+"""Train the rows of a results table over several seeds and write them down.
+
+    python benchmarks/results.py debian --seeds 0-9      → benchmarks/results/debian.json
+    python benchmarks/results.py --readme                → the tables in README.md, from the files
+
+A row is a recipe with settings. Each run is added to the file as it ends, with its hardware and
+command; a run that stands there already is not repeated, so a table can be filled piece by piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimp import __version__
+from unimp.cli import mean_text, parse_seeds
+from unimp.graph.files import write_atomically
+from unimp.recipe import load_recipe
+from unimp.run import run
+
+FOLDER = Path(__file__).parent / "results"
+README = Path(__file__).parent.parent / "README.md"
+PROTOCOL = (
+    "test score at the best validation epoch; train labels are inputs when scoring; +val: "
+    "validation labels are inputs too, without retraining"
+)
+NO_EDGE_FEATURES = "model.edge_features=false"
+
+# table → rows of (inputs, model, recipe, settings)
+TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
+    "debian": [
+        ("X", "MLP", "debian", ["model.name=mlp"]),
+        ("A,Y", "label propagation", "debian", ["model.name=label-propagation"]),
+        ("A,Y", "UniMP", "debian", ["model.inputs=A,Y", NO_EDGE_FEATURES]),
+        ("X,A", "UniMP", "debian", ["model.inputs=X,A", NO_EDGE_FEATURES]),
+        ("X,A,Y + edge features", "UniMP", "debian", []),
+    ],
+    "debian-tags": [
+        ("X", "MLP", "debian-tags", ["model.name=mlp"]),
+        ("A,Y", "label propagation", "debian-tags", ["model.name=label-propagation"]),
+        ("A,Y + edge features", "UniMP", "debian-tags", ["model.inputs=A,Y"]),
+        ("X,A + edge features", "UniMP", "debian-tags", ["model.inputs=X,A"]),
+        ("X,A,Y + edge features", "UniMP", "debian-tags", []),
+    ],
+    "arxiv-labels": [
+        ("A,Y", "label propagation", "arxiv-labels", ["model.name=label-propagation"]),
+        ("A,Y", "UniMP", "arxiv-labels", []),
+    ],
+    "arxiv-guesses": [
+        ("X,A", "UniMP", "arxiv-guesses", ["model.inputs=X,A"]),
+        ("X,A,Y", "UniMP", "arxiv-guesses", []),
+    ],
+}
+
+
+def fill_table(
+    name: str, seeds: list[int], *, only: str, folder: Path, deadline: float, threads: int
+) -> dict[str, Any]:
+    """Train what is missing from a table, row by row, and return the table."""
+    if threads:
+        torch.set_num_threads(threads)
+    path = folder / f"{name}.json"
+    table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    table = {"table": name, "protocol": PROTOCOL, "rows": table.get("rows", [])}
+    for inputs, model, recipe, settings in TABLES[name]:
+        row = next((r for r in table["rows"] if (r["inputs"], r["model"]) == (inputs, model)), None)
+        if row is None:
+            row = {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings}
+            row["runs"] = []
+            table["rows"].append(row)
+        for seed in seeds:
+            if not re.search(only, f"{model}: {inputs}") or time.time() > deadline:
+                continue
+            if any(r["seed"] == seed for r in row["runs"]):
+                continue
+            metrics = run(load_recipe(recipe, settings), seed=seed).metrics
+            print(f"{name}, {model}, {inputs}, seed {seed}: {json.dumps(metrics)}", flush=True)
+            row["runs"].append({"seed": seed, **provenance(), **metrics})
+            row["runs"].sort(key=lambda r: int(r["seed"]))
+            write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
+    order = [(inputs, model) for inputs, model, _, _ in TABLES[name]]
+    table["rows"].sort(key=lambda r: order.index((r["inputs"], r["model"])))
+    return table
+
+
+def provenance() -> dict[str, str]:
+    cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    return {
+        "command": " ".join(["python", "benchmarks/results.py", *sys.argv[1:]]),
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
+        "torch": torch.__version__,
+        "unimp": __version__,
+    }
+
+
+def markdown(table: dict[str, Any]) -> str:
+    """The table as the README shows it."""
+    rows = [row for row in table["rows"] if row["runs"]]
+    metric = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[rows[0]["runs"][0]["metric"]]
+    lines = [
+        f"| inputs | model | parameters | seeds | val {metric} | test {metric} "
+        "| test, +val labels | hardware |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        runs = row["runs"]
+        scores = [r["scores"] for r in runs]
+        cells = [
+            mean_text([s[protocol][part] for s in scores]) if protocol in scores[0] else ""
+            for protocol, part in (("train", "val"), ("train", "test"), ("train+val", "test"))
+        ]
+        hardware = ", ".join(sorted({r["hardware"] for r in runs}))
+        lines.append(
+            f"| {row['inputs']} | {row['model']} | {runs[0]['parameters']:,} | {len(runs)} "
+            f"| {' | '.join(cells)} | {hardware} |"
+        )
+    return "\n".join([*lines, "", f"`python benchmarks/results.py {table['table']}`"])
+
+
+def write_readme(folder: Path) -> None:
+    """Put each table that has results between its markers in the README."""
+    text = README.read_text(encoding="utf-8")
+    for name in TABLES:
+        path = folder / f"{name}.json"
+        if path.exists():
+            table = json.loads(path.read_text(encoding="utf-8"))
+            text = put_between(text, f"<!-- results: {name} -->", markdown(table))
+    README.write_text(text, encoding="utf-8")
+
+
+def put_between(text: str, marker: str, body: str) -> str:
+    """`text` with `body` between the marker and the next end marker."""
+    before, found, rest = text.partition(marker)
+    if not found:
+        return text
+    _, end, after = rest.partition("<!-- end -->")
+    return f"{before}{marker}\n{body}\n{end}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--seeds", default="0-9")
+    parser.add_argument("--only", default="", help="rows whose 'model: inputs' this pattern finds")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this long")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
+    parser.add_argument("--readme", action="store_true", help="write the tables into README.md")
+    arguments = parser.parse_args()
+    deadline = time.time() + 60 * arguments.minutes
+    for name in arguments.tables:
+        table = fill_table(
+            name,
+            parse_seeds(arguments.seeds),
+            only=arguments.only,
+            folder=arguments.out,
+            deadline=deadline,
+            threads=arguments.threads,
+        )
+        print(markdown(table))
+    if arguments.readme:
+        write_readme(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Sparse node features: the same rows as the dense matrix, and nothing malformed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from unimp.errors import GraphError
+from unimp.graph.features import SparseFeatures, as_float
+
+
+def matrix(seed: int = 0) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(seed)
+    dense = rng.random((12, 20)) * (rng.random((12, 20)) < 0.2)
+    dense[4] = 0.0
+    return dense.astype(np.float32)
+
+
+def dense(features: SparseFeatures) -> np.ndarray[Any, Any]:
+    parts = features.value.numpy(), features.column.numpy(), features.indptr.numpy()
+    return sp.csr_array(parts, features.shape).toarray()
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.coo_matrix, sp.csr_matrix])
+def test_any_scipy_matrix_is_taken_over(form: Any) -> None:
+    features = SparseFeatures.from_scipy(form(matrix()))
+    assert np.array_equal(dense(features), matrix())
+    assert features.value.dtype == torch.float32
+
+
+def test_chosen_rows_come_in_the_order_asked_for() -> None:
+    nodes = torch.tensor([7, 4, 0, 7])
+    picked = SparseFeatures.from_scipy(sp.csr_array(matrix()))[nodes]
+    assert np.array_equal(dense(picked), matrix()[nodes.numpy()])
+    assert picked.shape == (4, 20)
+
+
+def test_no_rows_can_be_chosen() -> None:
+    picked = SparseFeatures.from_scipy(sp.csr_array(matrix()))[torch.tensor([], dtype=torch.int64)]
+    assert picked.shape == (0, 20)
+
+
+def test_scaled_rows_sum_to_one_and_empty_rows_stay_empty() -> None:
+    sums = dense(SparseFeatures.from_scipy(sp.csr_array(matrix())).scale_rows()).sum(1)
+    assert sums[4] == 0.0
+    assert np.allclose(np.delete(sums, 4), 1.0)
+
+
+def test_a_row_that_sums_to_zero_is_left_as_it_is() -> None:
+    features = SparseFeatures.from_scipy(sp.csr_array(np.array([[2.0, -2.0], [0.0, 4.0]])))
+    assert dense(features.scale_rows()).tolist() == [[2.0, -2.0], [0.0, 1.0]]
+
+
+def test_whole_numbers_and_half_precision_become_float32() -> None:
+    for values in ([1, 2], np.array([1, 2], dtype=np.float16), torch.tensor([True, False])):
+        assert as_float(values, "values").dtype == torch.float32
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"must be real numbers; got torch\.complex64"):
+        as_float(torch.ones(2, dtype=torch.complex64), "node features")
+
+
+def parts(**changes: Any) -> dict[str, Any]:
+    return {
+        "indptr": torch.tensor([0, 1, 3]),
+        "column": torch.tensor([2, 0, 1]),
+        "value": torch.tensor([1.0, 2.0, 3.0]),
+        "shape": (2, 3),
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"indptr": torch.tensor([0, 3])}, "2 nodes need 3 row pointers"),
+        ({"indptr": torch.tensor([1, 2, 3])}, "start at 0"),
+        ({"indptr": torch.tensor([0, 4, 3])}, "must rise from 0"),
+        ({"indptr": torch.tensor([0, 1, 2])}, "stored values (3); the last one is 2"),
+        ({"column": torch.tensor([2, 0])}, "3 values but 2 column numbers"),
+        ({"column": torch.tensor([2, 0, 3])}, "must lie in 0..2; they run from 0 to 3"),
+        ({"column": torch.tensor([2, -1, 0])}, "they run from -1 to 2"),
+        ({"value": torch.tensor([1.0, float("nan"), 3.0])}, "sparse node features hold nan"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_the_place(
+    changes: dict[str, Tensor], told: str
+) -> None:
+    SparseFeatures(**parts())
+    with pytest.raises(GraphError) as caught:
+        SparseFeatures(**parts(**changes))
+    assert told in str(caught.value)
+
+
+def test_sparse_features_say_how_full_they_are() -> None:
+    assert repr(SparseFeatures(**parts())) == "SparseFeatures(2 × 3, 50.00% filled)"

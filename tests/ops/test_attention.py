@@ -1,0 +1,287 @@
+"""Attention: its meaning by loops, each backend against it, and what is never built."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from unimp.errors import RecipeError
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.ops.attention import BACKENDS, choose_backend, graph_attention
+from unimp.ops.reference import dropout_factors
+
+Maker = Callable[..., Graph]
+HEADS, WIDTH, EDGE_WIDTH = 3, 5, 2
+
+
+def hop_of(num_targets: int, num_sources: int, edges: list[tuple[int, int]]) -> Hop:
+    """Edges as (target, source)."""
+    edges = sorted(edges)
+    degree = torch.tensor([0] + [sum(t == i for t, _ in edges) for i in range(num_targets)])
+    source = torch.tensor([s for _, s in edges], dtype=torch.int32)
+    return Hop(degree.cumsum(0).to(torch.int32), source, num_sources)
+
+
+def random_edges(num_targets: int, num_sources: int, count: int) -> list[tuple[int, int]]:
+    generator = torch.Generator().manual_seed(count)
+    target = torch.randint(num_targets, (count,), generator=generator).tolist()
+    source = torch.randint(num_sources, (count,), generator=generator).tolist()
+    return list(zip(target, source, strict=True))
+
+
+HOPS = {
+    "square": hop_of(8, 8, random_edges(8, 8, 25)),
+    "bipartite": hop_of(4, 11, random_edges(4, 11, 20)),
+    "targets without in-edges": hop_of(6, 9, random_edges(3, 9, 12)),
+    "hub": hop_of(5, 40, [(2, s) for s in range(40)] + [(0, 7)]),
+    "duplicate edges": hop_of(3, 4, [(0, 1)] * 4 + [(0, 2), (2, 3), (2, 3)]),
+    "more duplicates than pairs of nodes": hop_of(1, 2, [(0, 1)] * 5 + [(0, 0)]),
+    "one edge": hop_of(3, 5, [(1, 4)]),
+    "no edges": hop_of(3, 5, []),
+}
+
+
+def operands(
+    hop: Hop, *, edges: bool, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """Random operands by name, each a leaf that takes gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes: dict[str, tuple[int, ...]] = {
+        "query": (hop.num_targets, HEADS, WIDTH),
+        "key": (hop.num_sources, HEADS, WIDTH),
+        "value": (hop.num_sources, HEADS, WIDTH),
+    }
+    if edges:
+        shapes["edge_weight"] = (HEADS, WIDTH, EDGE_WIDTH)
+        shapes["edge_bias"] = (HEADS, WIDTH)
+        shapes["edge_attr"] = (hop.num_edges, EDGE_WIDTH)
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64)
+        .to(dtype)
+        .requires_grad_()
+        for name, shape in shapes.items()
+    }
+
+
+def attend(hop: Hop, given: dict[str, Tensor], **options: Any) -> Any:
+    given = dict(given)
+    hop = Hop(hop.indptr, hop.source, hop.num_sources, given.pop("edge_attr", None))
+    return graph_attention(hop=hop, **given, **options)
+
+
+def by_loops(hop: Hop, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Equations 3 and 4 as printed: every edge encoded, one target and one head at a time."""
+    out, weights = torch.zeros_like(given["query"]), torch.zeros(hop.num_edges, HEADS).double()
+    for i in range(hop.num_targets):
+        slots = range(int(hop.indptr[i]), int(hop.indptr[i + 1]))
+        for h in range(HEADS) if slots else ():
+            keys = [given["key"][hop.source[k], h] for k in slots]
+            values = [given["value"][hop.source[k], h] for k in slots]
+            if "edge_attr" in given:
+                encoded = [
+                    given["edge_weight"][h] @ given["edge_attr"][k] + given["edge_bias"][h]
+                    for k in slots
+                ]
+                keys = [key + e for key, e in zip(keys, encoded, strict=True)]
+                values = [value + e for value, e in zip(values, encoded, strict=True)]
+            scores = torch.stack([given["query"][i, h] @ key / math.sqrt(WIDTH) for key in keys])
+            alpha = scores.softmax(0)
+            weights[slots.start : slots.stop, h] = alpha
+            out[i, h] = sum(a * value for a, value in zip(alpha, values, strict=True))
+    return out, weights
+
+
+def gradients(out: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).to(out.dtype)
+    found = torch.autograd.grad((out * direction).sum(), list(given.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(tensor) if grad is None else grad
+        for (name, tensor), grad in zip(given.items(), found, strict=True)
+    }
+
+
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("name", HOPS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attention_is_what_the_equations_say(backend: Any, name: str, edges: bool) -> None:
+    given = operands(HOPS[name], edges=edges)
+    with torch.no_grad():
+        got = attend(HOPS[name], given, backend=backend)
+        out, weights = by_loops(HOPS[name], given)
+    torch.testing.assert_close(got.out, out, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(got.weights, weights, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("name", HOPS)
+def test_backends_agree_on_outputs_and_all_gradients(
+    name: str, edges: bool, dropout: float
+) -> None:
+    given = operands(HOPS[name], edges=edges)
+    options = {"dropout": dropout, "seed": 5}
+    expected = attend(HOPS[name], given, backend="reference", **options)
+    got = attend(HOPS[name], given, backend="sparse", **options)
+    torch.testing.assert_close(got.out, expected.out, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(got.weights, expected.weights.detach(), rtol=1e-11, atol=1e-12)
+    theirs = gradients(expected.out, given)
+    for operand, grad in gradients(got.out, given).items():
+        torch.testing.assert_close(grad, theirs[operand], rtol=1e-10, atol=1e-12)
+        assert bool(torch.isfinite(grad).all()), operand
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_those_of_finite_differences(
+    backend: Any, edges: bool, dropout: float
+) -> None:
+    hop = hop_of(3, 4, [(0, 1), (0, 2), (0, 2), (2, 0), (2, 3)])
+    given = operands(hop, edges=edges)
+
+    def out(*tensors: Tensor) -> Tensor:
+        by_name = dict(zip(given, tensors, strict=True))
+        return attend(hop, by_name, backend=backend, dropout=dropout, seed=1).out
+
+    assert torch.autograd.gradcheck(out, tuple(given.values()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_of_the_in_edges_of_each_target_sum_to_one(backend: Any) -> None:
+    hop = HOPS["targets without in-edges"]
+    given = operands(hop, edges=True)
+    weights = attend(hop, given, backend=backend, dropout=0.5).weights.detach()
+    sums = torch.zeros(hop.num_targets, HEADS).double().index_add(0, hop.target, weights)
+    has_edges = (hop.indptr.diff() > 0).double()
+    torch.testing.assert_close(sums, has_edges[:, None].expand_as(sums))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_target_without_in_edges_receives_zeros(backend: Any) -> None:
+    hop = HOPS["targets without in-edges"]
+    out = attend(hop, operands(hop, edges=True), backend=backend).out
+    assert bool((out[3:] == 0).all())
+    assert bool((out[:3] != 0).any())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_large_scores_do_not_overflow(backend: Any) -> None:
+    hop = HOPS["square"]
+    given = operands(hop, edges=True, dtype=torch.float32)
+    given["query"] = (given["query"].detach() * 1e4).requires_grad_()
+    out = attend(hop, given, backend=backend).out
+    assert bool(torch.isfinite(out).all())
+    assert all(bool(torch.isfinite(grad).all()) for grad in gradients(out, given).values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_seed_decides_which_weights_are_dropped(backend: Any) -> None:
+    hop = HOPS["square"]
+    given = operands(hop, edges=False)
+    first, again, other = (
+        attend(hop, given, backend=backend, dropout=0.5, seed=seed).out for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_mean_and_draws_each_edge_head_and_seed_anew(rate: float) -> None:
+    like = torch.zeros(0, dtype=torch.float64)
+    masks = [dropout_factors(20_000, 4, rate, seed, like) for seed in (0, 1, 12345)]
+    for factors in masks:
+        assert factors is not None
+        assert factors.shape == (20_000, 4)
+        values = factors.unique()
+        torch.testing.assert_close(values, torch.tensor([0.0, 1 / (1 - rate)]).double())
+        # Five standard deviations of a mean over 80,000 draws.
+        assert abs(float(factors.mean()) - 1) < 5 * math.sqrt(rate / (1 - rate) / 80_000)
+        correlation = torch.corrcoef(factors.T) - torch.eye(4)
+        assert float(correlation.abs().max()) < 0.05
+    both = torch.corrcoef(torch.stack([m.flatten() for m in masks if m is not None]))
+    assert float((both - torch.eye(3)).abs().max()) < 0.05
+    assert dropout_factors(10, 4, 0.0, 0, like) is None
+
+
+def test_single_precision_errs_at_most_twice_as_much_as_the_reference() -> None:
+    # Root mean square over seeds: the largest error of one seed is chance for either backend.
+    hop = hop_of(30, 60, random_edges(30, 60, 400) + [(3, s) for s in range(60)])
+    error: dict[str, Counter[str]] = {"reference": Counter(), "sparse": Counter()}
+
+    def results(given: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
+        out = attend(hop, given, backend=backend).out
+        return {"out": out.detach()} | gradients(out, given)
+
+    for seed in range(8):
+        given = operands(hop, edges=True, seed=seed, dtype=torch.float32)
+        exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
+        truth = results(exact, "reference")
+        for backend, total in error.items():
+            for name, got in results(given, backend).items():
+                total[name] += float((got - truth[name]).square().sum())
+    for name, squares in error["sparse"].items():
+        assert math.sqrt(squares) <= 2 * math.sqrt(error["reference"][name]), name
+
+
+class LargestOutput(TorchDispatchMode):
+    """The most numbers that any operation put into one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                dense = leaf.layout == torch.strided
+                self.numel = max(self.numel, leaf.numel() if dense else leaf._nnz())
+        return result
+
+
+def largest_output(backend: Any, *, edges: bool, dropout: float) -> tuple[int, int]:
+    hop = hop_of(50, 50, random_edges(50, 50, 2000))
+    given = operands(hop, edges=edges)
+    given.pop("edge_bias", None)
+    if edges:
+        given["edge_attr"].requires_grad_(False)
+    with LargestOutput() as largest:
+        out = attend(hop, given, backend=backend, dropout=dropout, seed=3).out
+        out.sum().backward()
+    return largest.numel, hop.num_edges
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+def test_nothing_wider_than_edges_by_heads_is_built(edges: bool, dropout: float) -> None:
+    largest, num_edges = largest_output("sparse", edges=edges, dropout=dropout)
+    assert num_edges <= largest <= num_edges * HEADS
+    # The recorder sees what it should: the reference builds a head's messages, E × D.
+    assert largest_output("reference", edges=edges, dropout=dropout)[0] >= num_edges * WIDTH
+
+
+def test_auto_is_a_backend_and_a_misspelt_one_is_told_its_neighbor() -> None:
+    assert choose_backend("auto") in BACKENDS
+    with pytest.raises(RecipeError, match="no attention backend 'sparce'; did you mean 'sparse'"):
+        choose_backend("sparce")
+
+
+def test_an_edge_encoder_needs_edge_features() -> None:
+    given = operands(HOPS["square"], edges=True)
+    del given["edge_attr"]
+    with pytest.raises(ValueError, match="the hop has no edge features"):
+        attend(HOPS["square"], given)
+
+
+def test_edge_features_without_an_encoder_are_not_looked_at(random_graph: Maker) -> None:
+    hop = random_graph(edge_features=2).hop
+    given = operands(hop, edges=False, dtype=torch.float32)
+    with_attr = graph_attention(hop=hop, **given).out
+    assert torch.equal(with_attr, graph_attention(hop=hop.without_edge_attr(), **given).out)

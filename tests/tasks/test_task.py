@@ -1,0 +1,120 @@
+"""A task is checked whole, says its sizes and has a hash of all that a result depends on."""
+
+import math
+from typing import Any
+
+import pytest
+import scipy.sparse as sp
+import torch
+
+from unimp.errors import TaskError
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.task import Sizes, Task
+
+
+def small_graph(**changes: Any) -> Graph:
+    options = {"x": torch.ones(5, 3), "edge_attr": torch.ones(4, 2)} | changes
+    return Graph.from_edges([[0, 1, 2, 3], [1, 2, 3, 4]], num_nodes=5, **options)
+
+
+def small_task(**changes: Any) -> Task:
+    options: dict[str, Any] = {
+        "name": "small",
+        "graph": small_graph(),
+        "labels": torch.tensor([0, 0, 2, 1, UNLABELED]),
+        "split": Split(torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3, 4])),
+        "metric": "accuracy",
+        "num_classes": 3,
+    }
+    return Task(**options | changes)
+
+
+def multilabel_task(**changes: Any) -> Task:
+    labels = torch.tensor([[1, 0], [0, 0], [1, UNLABELED], [0, 1], [1, 1]], dtype=torch.int8)
+    return small_task(**{"labels": labels, "num_classes": 2, "metric": "rocauc"} | changes)
+
+
+def test_a_task_says_the_sizes_a_model_is_built_for() -> None:
+    assert small_task().sizes == Sizes(3, 2, 3, multilabel=False)
+    assert multilabel_task().sizes == Sizes(3, 2, 2, multilabel=True)
+    bare = small_task(graph=small_graph(x=None, edge_attr=None))
+    assert bare.sizes == Sizes(0, 0, 3, multilabel=False)
+    sparse = small_task(graph=small_graph(x=sp.eye_array(5)))
+    assert sparse.sizes == Sizes(5, 2, 3, multilabel=False, sparse=True)
+
+
+def test_homophily_counts_edges_between_known_nodes() -> None:
+    # Edges 0→1 (0, 0), 1→2 (0, 2), 2→3 (2, 1); 3→4 has an unknown end.
+    assert small_task().homophily == pytest.approx(1 / 3)
+    labels = torch.tensor([0, UNLABELED, 0, UNLABELED, 0])
+    split = Split(torch.tensor([0]), torch.tensor([2]), torch.tensor([4]))
+    assert math.isnan(small_task(labels=labels, split=split).homophily)
+
+
+def test_a_task_prints_on_one_line() -> None:
+    text = repr(small_task())
+    for part in ("'small'", "5 nodes", "3 classes", "train/val/test 2/1/2", "metric accuracy"):
+        assert part in text
+    assert "2 binary tasks" in repr(multilabel_task())
+
+
+def test_another_graph_leaves_the_question_as_it_was() -> None:
+    task = small_task(class_names=("a", "b", "c"))
+    moved = task.with_graph(task.graph.symmetrize())
+    assert moved.graph.num_edges == 8
+    assert moved.labels is task.labels
+    assert (moved.split, moved.class_names) == (task.split, task.class_names)
+
+
+def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
+    return Split(*(torch.tensor(nodes, dtype=torch.int64) for nodes in (train, val, test)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"labels": torch.tensor([0, 1])}, "2 labels for 5 nodes"),
+        ({"labels": torch.tensor([0, 0, 2, 3, 1])}, "the label of node 3 is 3; accepted are 0..2"),
+        ({"labels": torch.tensor([0, -2, 2, 1, 1])}, "the label of node 1 is -2"),
+        ({"labels": torch.zeros(5, 2, dtype=torch.int8)}, "labels have 2 columns for 3 tasks"),
+        ({"labels": 2 * torch.ones(5, 3, dtype=torch.int8)}, "the label of node 0 is 2"),
+        ({"class_names": ("a", "b")}, "2 class names where 3 are needed"),
+        ({"node_names": ("a",)}, "1 node names where 5 are needed"),
+        ({"split": split_of([0], [1], [5])}, "the test set names a node outside 0..4"),
+        ({"split": split_of([0], [-1], [])}, "the val set names a node outside 0..4"),
+        ({"split": split_of([4], [1], [])}, "node 4 stands in the train set but its label is"),
+        ({"split": split_of([0, 1], [2, 4], [])}, "node 4 stands in the val set"),
+        ({"split": split_of([], [1], [0])}, "the train set is empty"),
+    ],
+)
+def test_what_cannot_be_a_task_is_refused_with_the_place(
+    changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(TaskError) as caught:
+        small_task(**changes)
+    assert told in str(caught.value)
+
+
+def test_test_labels_may_be_unknown() -> None:
+    assert small_task().labels[4] == UNLABELED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": torch.tensor([0, 0, 2, 2, UNLABELED])},
+        {"split": split_of([0], [2], [3, 4])},
+        {"split": split_of([0, 1], [], [3, 4])},
+        {"split": split_of([0, 1], [2], [3])},
+        {"graph": small_graph(x=2 * torch.ones(5, 3))},
+        {"graph": small_graph(x=None)},
+        {"graph": small_graph(x=sp.csr_array(torch.ones(5, 3).numpy()))},
+        {"graph": small_graph(edge_attr=torch.zeros(4, 2))},
+        {"graph": small_graph(edge_attr=None)},
+        {"graph": small_graph().symmetrize()},
+    ],
+)
+def test_the_hash_changes_with_everything_a_result_depends_on(changes: dict[str, Any]) -> None:
+    assert small_task().data_hash() == small_task(name="other").data_hash()
+    assert small_task(**changes).data_hash() != small_task().data_hash()

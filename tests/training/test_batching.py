@@ -1,0 +1,388 @@
+"""The three regimes: what a batch holds, what it never holds, and who prepares it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from unimp.errors import RecipeError
+from unimp.model.unimp import UniMP
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Task
+from unimp.training.batching import (
+    Batch,
+    Batches,
+    FullBatch,
+    Masks,
+    NeighborSampling,
+    RandomPartition,
+    in_background,
+    make_batches,
+    random_parts,
+)
+from unimp.training.objective import masked_label_loss
+
+LAYERS = 2
+REGIMES: list[dict[str, Any]] = [
+    {"regime": "full"},
+    {"regime": "full", "prune": True},
+    {"regime": "partition", "parts": 4},
+    {"regime": "neighbors", "fanout": (3,), "batch_size": 7},
+]
+
+
+def some_task(**options: Any) -> Task:
+    sizes = {"num_nodes": 120, "num_edges": 480, "num_classes": 4, "num_features": 6}
+    shares = {"split_shares": (0.5, 0.2, 0.3)}
+    return synthetic_task(**{**sizes, **shares, "edge_features": 2, **options})
+
+
+def known_of(task: Task) -> Tensor:
+    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    return known
+
+
+def masks_of(task: Task, *, redraw: Any = "epoch", rate: float = 0.5, seed: int = 0) -> Masks:
+    return Masks(known_of(task), rate, redraw=redraw, seed=seed)
+
+
+def batches_of(task: Task, masks: Masks, **options: Any) -> Batches:
+    return make_batches(task.graph, task.labels, masks, num_layers=LAYERS, **options)
+
+
+def model_for(task: Task) -> UniMP:
+    torch.manual_seed(0)
+    return UniMP(task.sizes, layers=LAYERS, width=8, heads=2, dropout=0.0)
+
+
+def same_batch(one: Batch, other: Batch) -> bool:
+    assert isinstance(one.x, Tensor)
+    assert isinstance(other.x, Tensor)
+    pairs = [
+        (one.nodes, other.nodes),
+        (one.x, other.x),
+        (one.observed, other.observed),
+        (one.hidden, other.hidden),
+    ]
+    for a, b in zip(one.hops, other.hops, strict=True):
+        pairs += [(a.indptr, b.indptr), (a.source, b.source), (a.edge_attr, b.edge_attr)]
+    return one.num_seeds == other.num_seeds and all(torch.equal(a, b) for a, b in pairs)
+
+
+def loss_and_gradients(
+    model: UniMP, task: Task, batches: list[Batch]
+) -> tuple[float, list[Tensor]]:
+    """Of the mean over the hidden nodes of all batches together."""
+    model.zero_grad()
+    count = sum(int(batch.hidden.sum()) for batch in batches)
+    total = torch.zeros(())
+    for batch in batches:
+        logits = model(batch.x, batch.observed, batch.hops)
+        loss = masked_label_loss(logits, task.labels[batch.seeds], batch.hidden)
+        total = total + loss * (int(batch.hidden.sum()) / count)
+    total.backward()
+    return total.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(("num_nodes", "parts"), [(10, 1), (10, 3), (10, 10), (101, 9)])
+def test_parts_cover_each_node_once_and_are_of_nearly_equal_size(
+    num_nodes: int, parts: int
+) -> None:
+    drawn = random_parts(num_nodes, parts, rng=np.random.default_rng(0))
+    assert len(drawn) == parts
+    assert torch.cat(drawn).sort().values.tolist() == list(range(num_nodes))
+    sizes = [part.numel() for part in drawn]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("parts", [0, 11])
+def test_more_parts_than_nodes_and_no_parts_are_refused(parts: int) -> None:
+    with pytest.raises(RecipeError, match=f"10 nodes into {parts} parts"):
+        random_parts(10, parts, rng=np.random.default_rng(0))
+
+
+def test_parts_are_drawn_anew_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
+    task = some_task()
+
+    def parts(seed: int, epoch: int) -> list[list[int]]:
+        batches = batches_of(task, masks_of(task, seed=seed), regime="partition", parts=4)
+        return [batch.nodes.tolist() for batch in batches.epoch(epoch)]
+
+    assert parts(0, 1) == parts(0, 1)
+    assert parts(0, 1) != parts(0, 2)
+    assert parts(0, 1) != parts(1, 1)
+
+
+def test_a_partition_batch_holds_exactly_the_edges_inside_its_part() -> None:
+    task = some_task()
+    attr = task.graph.edge_attr_of(None)
+    assert attr is not None
+    pairs = zip(*task.graph.edge_index.tolist(), strict=True)
+    everything = dict(zip(pairs, attr.tolist(), strict=True))
+    seen = []
+    for batch in batches_of(task, masks_of(task), regime="partition", parts=4).epoch(1):
+        part, (hop, again) = set(batch.nodes.tolist()), batch.hops
+        assert hop is again
+        assert hop.edge_attr is not None
+        ends = (batch.nodes[hop.source.long()], batch.nodes[hop.target.long()])
+        edges = zip(*(end.tolist() for end in ends), strict=True)
+        inside = {e: a for e, a in everything.items() if e[0] in part and e[1] in part}
+        assert dict(zip(edges, hop.edge_attr.tolist(), strict=True)) == inside
+        assert batch.num_seeds == len(part)
+        assert torch.equal(batch.x, task.graph.x[batch.nodes])  # type: ignore
+        seen += batch.nodes.tolist()
+    assert sorted(seen) == list(range(task.graph.num_nodes))
+
+
+def test_exhaustive_neighbor_batches_give_the_loss_and_gradients_of_the_full_batch() -> None:
+    task = some_task()
+    masks, model = masks_of(task), model_for(task)
+    full = list(batches_of(task, masks, regime="full").epoch(1))
+    sampled = batches_of(task, masks, regime="neighbors", fanout=(-1,), batch_size=7)
+    exhaustive = list(sampled.epoch(1))
+    assert len(exhaustive) > 1
+    loss, gradients = loss_and_gradients(model, task, full)
+    other_loss, other_gradients = loss_and_gradients(model, task, exhaustive)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    for gradient, other in zip(gradients, other_gradients, strict=True):
+        torch.testing.assert_close(other, gradient, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_exhaustive_neighbor_batches_give_the_logits_of_the_full_batch() -> None:
+    task = some_task()
+    masks, model = masks_of(task), model_for(task)
+    (full,) = batches_of(task, masks, regime="full").epoch(1)
+    logits = model(full.x, full.observed, full.hops)
+    for batch in batches_of(task, masks, regime="neighbors", fanout=(-1,), batch_size=7).epoch(1):
+        there = model(batch.x, batch.observed, batch.hops)
+        torch.testing.assert_close(there, logits[batch.seeds], rtol=1e-5, atol=1e-5)
+
+
+def test_a_pruned_full_batch_gives_the_same_loss_and_gradients_for_fewer_edges() -> None:
+    task = some_task(num_nodes=400, num_edges=500, split_shares=(0.05, 0.2, 0.75))
+    masks, model = masks_of(task), model_for(task)
+    whole = list(batches_of(task, masks, regime="full").epoch(1))
+    pruned = list(batches_of(task, masks, regime="full", prune=True).epoch(1))
+    assert sum(h.num_edges for h in pruned[0].hops) < sum(h.num_edges for h in whole[0].hops)
+    loss, gradients = loss_and_gradients(model, task, whole)
+    pruned_loss, pruned_gradients = loss_and_gradients(model, task, pruned)
+    assert pruned_loss == pytest.approx(loss, rel=1e-5)
+    for gradient, other in zip(gradients, pruned_gradients, strict=True):
+        torch.testing.assert_close(other, gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", REGIMES[1:])
+def test_every_hidden_node_is_predicted_exactly_once_an_epoch(options: dict[str, Any]) -> None:
+    task = some_task()
+    masks = masks_of(task)
+    for epoch in (1, 2):
+        predicted: list[int] = []
+        for batch in batches_of(task, masks, **options).epoch(epoch):
+            predicted += batch.seeds[batch.hidden].tolist()
+        hidden = torch.nonzero(masks.at(epoch, 0).hidden).squeeze(1)
+        assert sorted(predicted) == hidden.tolist()
+
+
+def test_neighbor_batches_take_their_seeds_in_another_order_each_epoch() -> None:
+    task = some_task()
+    batches = batches_of(
+        task, masks_of(task, redraw="run"), regime="neighbors", fanout=(2,), batch_size=100
+    )
+    (one,), (two,) = batches.epoch(1), batches.epoch(2)
+    assert one.seeds.tolist() != two.seeds.tolist()
+    assert sorted(one.seeds.tolist()) == sorted(two.seeds.tolist())
+
+
+@pytest.mark.parametrize("options", REGIMES[2:])
+def test_a_batch_depends_on_seed_epoch_and_step_and_not_on_the_workers(
+    options: dict[str, Any],
+) -> None:
+    task = some_task()
+
+    def epoch(workers: int, seed: int = 0, number: int = 2) -> list[Batch]:
+        batches = batches_of(task, masks_of(task, seed=seed), workers=workers, **options)
+        return list(batches.epoch(number))
+
+    expected = epoch(0)
+    for workers in (1, 3):
+        assert all(same_batch(a, b) for a, b in zip(expected, epoch(workers), strict=True))
+    assert not same_batch(expected[0], epoch(0, seed=1)[0])
+    assert not same_batch(expected[0], epoch(0, number=3)[0])
+
+
+@pytest.mark.parametrize("options", REGIMES)
+def test_seeds_come_first_and_hops_fit_one_into_the_next(options: dict[str, Any]) -> None:
+    task = some_task()
+    for batch in batches_of(task, masks_of(task), **options).epoch(1):
+        assert torch.equal(batch.seeds, batch.nodes[: batch.num_seeds])
+        assert batch.hops[0].num_sources == batch.nodes.numel() == batch.observed.shape[0]
+        assert batch.hops[0].num_targets == batch.hops[1].num_sources
+        assert batch.hops[1].num_targets == batch.num_seeds == batch.hidden.numel()
+        assert batch.nodes.unique().numel() == batch.nodes.numel()
+
+
+def test_no_target_has_more_in_edges_than_the_fanout_of_its_layer() -> None:
+    task = some_task()
+    batches = batches_of(task, masks_of(task), regime="neighbors", fanout=(5, 2), batch_size=10)
+    for batch in batches.epoch(1):
+        wide, narrow = batch.hops
+        assert int(wide.indptr.diff().max()) <= 5
+        assert int(narrow.indptr.diff().max()) <= 2
+
+
+def test_a_fanout_of_the_wrong_length_is_refused() -> None:
+    task = some_task()
+    with pytest.raises(RecipeError, match="names 3 layers and the model has 2"):
+        batches_of(task, masks_of(task), regime="neighbors", fanout=(5, 5, 5))
+
+
+def test_a_model_without_graph_layers_gets_its_seeds_and_no_hops() -> None:
+    task = some_task()
+    batches = make_batches(
+        task.graph,
+        task.labels,
+        masks_of(task),
+        regime="neighbors",
+        num_layers=0,
+        fanout=(10,),
+        batch_size=7,
+    )
+    for batch in batches.epoch(1):
+        assert batch.hops == ()
+        assert batch.nodes.numel() == batch.num_seeds <= 7
+
+
+def test_moving_a_batch_keeps_shared_hops_shared() -> None:
+    task = some_task()
+    (full,) = batches_of(task, masks_of(task), regime="full").epoch(1)
+    moved = full.to("meta")
+    assert moved.hops[0] is moved.hops[1]
+    assert moved.nodes.device == moved.hops[0].source.device == torch.device("meta")
+    neighbors = batches_of(task, masks_of(task), regime="neighbors", fanout=(2,))
+    (sampled,) = neighbors.epoch(1)
+    moved = sampled.to("meta")
+    assert moved.hops[0] is not moved.hops[1]
+    assert [h.num_edges for h in moved.hops] == [h.num_edges for h in sampled.hops]
+
+
+def test_a_batch_that_is_there_already_is_not_moved() -> None:
+    task = some_task()
+    (batch,) = batches_of(task, masks_of(task), regime="full").epoch(1)
+    assert batch.to("cpu") is batch
+
+
+@pytest.mark.parametrize(
+    ("redraw", "differs_by_step", "differs_by_epoch"),
+    [("step", True, True), ("epoch", False, True), ("run", False, False)],
+)
+def test_a_new_mask_is_drawn_as_often_as_asked(
+    redraw: str, differs_by_step: bool, differs_by_epoch: bool
+) -> None:
+    task = some_task()
+    masks = masks_of(task, redraw=redraw)
+
+    def hidden(epoch: int, step: int, of: Masks = masks) -> list[bool]:
+        mask = of.at(epoch, step)
+        assert torch.equal(mask.observed | mask.hidden, known_of(task))
+        return mask.hidden.tolist()  # type: ignore[no-any-return]
+
+    assert hidden(1, 0) == hidden(1, 0)
+    assert (hidden(1, 0) != hidden(1, 1)) == differs_by_step
+    assert (hidden(1, 0) != hidden(2, 0)) == differs_by_epoch
+    assert hidden(1, 0) != hidden(1, 0, masks_of(task, redraw=redraw, seed=1))
+
+
+@pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
+@pytest.mark.parametrize("options", REGIMES)
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_a_batch_never_holds_the_label_of_a_hidden_or_unknown_node(
+    options: dict[str, Any], redraw: str, tasks: int
+) -> None:
+    task = some_task(multilabel_tasks=tasks, missing_share=0.2)
+    masks = masks_of(task, redraw=redraw)
+    known = known_of(task)
+    for epoch in (1, 2, 3):
+        for step, batch in enumerate(batches_of(task, masks, **options).epoch(epoch)):
+            mask = masks.at(epoch, step)
+            assert bool(batch.hidden.any())
+            assert torch.equal(batch.hidden, mask.hidden[batch.seeds])
+            withheld = mask.hidden[batch.nodes] | ~known[batch.nodes]
+            assert bool((batch.observed[withheld] == UNLABELED).all())
+            # What is observed is there, and right.
+            seen = mask.observed[batch.nodes]
+            assert torch.equal(batch.observed[seen], task.labels[batch.nodes[seen]])
+
+
+def test_regimes_are_made_by_name() -> None:
+    task = some_task()
+    masks = masks_of(task)
+    assert isinstance(batches_of(task, masks, regime="full"), FullBatch)
+    assert isinstance(batches_of(task, masks, regime="partition"), RandomPartition)
+    assert isinstance(batches_of(task, masks, regime="neighbors", fanout=(1,)), NeighborSampling)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 5])
+def test_results_keep_the_order_of_the_jobs(workers: int) -> None:
+    jobs = [lambda i=i: i for i in range(20)]
+    assert list(in_background(jobs, workers=workers)) == list(range(20))
+    assert list(in_background([], workers=workers)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_what_a_job_raises_reaches_the_consumer_in_its_turn(workers: int) -> None:
+    def fail() -> int:
+        raise ZeroDivisionError("in a worker")
+
+    results = in_background([lambda: 0, lambda: 1, fail, lambda: 3], workers=workers)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ZeroDivisionError, match="in a worker"):
+        next(results)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_than_workers_plus_one_results_wait(workers: int) -> None:
+    handed_out = 0
+
+    def jobs() -> Iterator[Callable[[], int]]:
+        nonlocal handed_out
+        for i in range(50):
+            handed_out += 1
+            yield lambda i=i: i
+
+    for consumed, _ in enumerate(in_background(jobs(), workers=workers), start=1):
+        assert handed_out <= consumed + workers
+
+
+def test_the_next_batch_is_prepared_while_the_consumer_is_busy() -> None:
+    second_done = threading.Event()
+
+    def second() -> int:
+        second_done.set()
+        return 2
+
+    results = in_background([lambda: 1, second, lambda: 3], workers=1)
+    assert next(results) == 1
+    # The consumer is busy here, and asks for nothing.
+    assert second_done.wait(timeout=10)
+    assert list(results) == [2, 3]
+
+
+def test_two_workers_run_two_jobs_at_once() -> None:
+    both = threading.Barrier(2, timeout=10)
+    assert sorted(in_background([both.wait, both.wait], workers=2)) == [0, 1]
+
+
+def test_a_consumer_that_stops_early_leaves_no_thread_and_no_job_behind() -> None:
+    ran: list[int] = []
+    results = in_background([lambda i=i: ran.append(i) for i in range(50)], workers=2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert len(ran) <= 4
+    assert not [t for t in threading.enumerate() if t.name.startswith("batch")]

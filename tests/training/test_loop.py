@@ -1,0 +1,359 @@
+"""The loop: what is scored when, what is kept, and why it stops."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unimp.errors import TrainingError
+from unimp.graph.hop import Hop
+from unimp.model.node_model import NodeModel
+from unimp.recipe import Recipe
+from unimp.run import run
+from unimp.tasks.synthetic import synthetic_task
+from unimp.training.batching import Batch, Masks, make_batches
+from unimp.training.loop import Epoch, Fit, Schedule, fit
+
+LABELS = torch.tensor([0, 1, 0, 1])
+
+
+class OneVector(NodeModel):
+    """The same logits for all nodes: its parameter. The simplest thing that can be trained."""
+
+    takes_labels = takes_edge_features = False
+    num_layers = 0
+
+    def __init__(self, start: Sequence[float] = (0.5, -0.25)) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(start))
+
+    def embed(self, x: Any, observed: Tensor) -> Tensor:
+        return self.logits.expand(observed.shape[0], -1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        raise AssertionError
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h
+
+
+class OneBatch:
+    """One batch an epoch in which all nodes are hidden; it remembers which epochs were asked."""
+
+    def __init__(self, hidden: Tensor | None = None) -> None:
+        self.hidden = torch.ones(4, dtype=torch.bool) if hidden is None else hidden
+        self.epochs: list[int] = []
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        self.epochs.append(epoch)
+        yield Batch(torch.arange(4), 4, None, torch.full((4,), -1), self.hidden, ())
+
+
+class FailsInEpoch(OneVector):
+    """Its loss becomes NaN (or its gradient infinite) in the given epoch."""
+
+    def __init__(self, epoch: int, *, what: str = "loss") -> None:
+        super().__init__()
+        self.at, self.what, self.steps = epoch, what, 0
+
+    def read_out(self, h: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps == self.at:
+                # √0 is 0, and its slope is not a finite number.
+                return h * math.nan if self.what == "loss" else h + (h - h.detach()).sqrt()
+        return h
+
+
+def script(values: Sequence[float]) -> Callable[[], dict[str, float]]:
+    remaining = iter(values)
+    return lambda: {"val": next(remaining), "test": 0.0}
+
+
+def fitted(
+    values: Sequence[float],
+    *,
+    model: NodeModel | None = None,
+    batches: Any = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    **schedule: Any,
+) -> Fit:
+    return fit(
+        model or OneVector(),
+        batches or OneBatch(),
+        LABELS,
+        Schedule(**{"epochs": len(values), **schedule}),
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=script(values),
+        on_epoch=on_epoch,
+    )
+
+
+def states_by_epoch(model: NodeModel) -> tuple[dict[int, Tensor], Callable[[Epoch], None]]:
+    states: dict[int, Tensor] = {}
+
+    def keep(epoch: Epoch) -> None:
+        states[epoch.epoch] = next(model.parameters()).detach().clone()
+
+    return states, keep
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [((0.1, 0.3, 0.2), 2), ((0.3, 0.3, 0.2), 2), ((0.2, 0.2, 0.2), 3), ((0.3, 0.1, 0.3), 3)],
+)
+def test_the_model_is_left_at_its_best_validation_score_ties_to_the_latest_epoch(
+    values: tuple[float, ...], best: int
+) -> None:
+    model = OneVector((2.0, -2.0))
+    states, keep = states_by_epoch(model)
+    result = fitted(values, model=model, on_epoch=keep)
+    assert result.best is not None
+    assert result.best.epoch == best
+    assert torch.equal(model.logits, states[best])
+    assert len({tuple(state.tolist()) for state in states.values()}) == len(values)
+    assert not result.failed
+    assert result.stopped == "all epochs done"
+
+
+@pytest.mark.parametrize("scores", [{"test": 0.5}, {"val": math.nan, "test": 0.5}])
+def test_without_a_validation_score_the_latest_epoch_is_kept(scores: dict[str, float]) -> None:
+    result = fit(
+        OneVector(),
+        OneBatch(),
+        LABELS,
+        Schedule(epochs=3),
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=lambda: scores,
+    )
+    assert result.best is not None
+    assert result.best.epoch == 3
+
+
+def test_training_stops_after_patience_epochs_without_a_better_score() -> None:
+    result = fitted([0.1, 0.5, 0.4, 0.4, 0.4, 0.9], patience=3)
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3, 4, 5]
+    assert result.best is not None
+    assert result.best.epoch == 2
+    assert "3 epochs" in result.stopped
+
+
+def test_an_equal_score_renews_patience() -> None:
+    result = fitted([0.5, 0.4, 0.5, 0.4, 0.4, 0.4], patience=2)
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3, 4, 5]
+
+
+def test_patience_shorter_than_the_time_between_scores_waits_for_a_score() -> None:
+    result = fitted([0.1, 0.2, 0.1, 0.9], epochs=40, eval_every=10, patience=3)
+    assert [e.epoch for e in result.history if e.scores is not None] == [1, 11, 21]
+    assert result.history[-1].epoch == 21
+
+
+def test_no_epoch_is_begun_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def evaluate() -> dict[str, float]:
+        nonlocal now
+        now += 10.0  # every epoch takes ten seconds
+        return {"val": now}
+
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("unimp.training.loop.time", clock)
+    batches = OneBatch()
+    result = fit(
+        OneVector(),
+        batches,
+        LABELS,
+        Schedule(epochs=100, time_limit=25.0),
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=evaluate,
+    )
+    assert batches.epochs == [1, 2, 3]
+    assert "time limit of 25 s after epoch 3" in result.stopped
+    assert [epoch.seconds for epoch in result.history] == [10.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "scored"),
+    [
+        ({"epochs": 4}, [1, 2, 3, 4]),
+        ({"epochs": 100, "eval_from": 50, "eval_every": 10}, [50, 60, 70, 80, 90, 100]),
+        ({"epochs": 7, "eval_every": 3}, [1, 4, 7]),
+        ({"epochs": 8, "eval_every": 3}, [1, 4, 7, 8]),
+        ({"epochs": 5, "eval_from": 9}, [5]),
+    ],
+)
+def test_epochs_are_scored_on_schedule_and_the_last_one_always(
+    schedule: dict[str, int], scored: list[int]
+) -> None:
+    result = fitted([0.1] * 100, **schedule)
+    assert [e.epoch for e in result.history] == list(range(1, schedule["epochs"] + 1))
+    assert [e.epoch for e in result.history if e.scores is not None] == scored
+
+
+def test_a_line_of_history_holds_the_scores_where_there_are_any() -> None:
+    assert Epoch(3, 0.5, 1.0, {"val": 0.25}).as_line() == {
+        "epoch": 3,
+        "loss": 0.5,
+        "seconds": 1.0,
+        "val": 0.25,
+    }
+    assert Epoch(3, 0.5, 1.0).as_line() == {"epoch": 3, "loss": 0.5, "seconds": 1.0}
+
+
+def test_a_non_finite_loss_stops_the_run_and_the_best_scored_state_is_kept() -> None:
+    model, batches = FailsInEpoch(4), OneBatch()
+    states, keep = states_by_epoch(model)
+    result = fitted([0.1, 0.3, 0.2, 0.9, 0.9], model=model, batches=batches, on_epoch=keep)
+    assert result.failed
+    assert result.stopped == "the loss became nan in epoch 4"
+    assert batches.epochs == [1, 2, 3, 4]
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3]
+    assert torch.equal(model.logits, states[2])
+
+
+def test_before_any_score_the_state_before_the_failing_epoch_is_kept() -> None:
+    model = FailsInEpoch(4)
+    states, keep = states_by_epoch(model)
+    result = fitted([0.1] * 9, model=model, on_epoch=keep, eval_from=9)
+    assert result.failed
+    assert result.best is None
+    assert torch.equal(model.logits, states[3])
+
+
+def test_a_loss_that_fails_within_an_epoch_undoes_the_steps_before_it_in_that_epoch() -> None:
+    class TwoBatches(OneBatch):
+        def epoch(self, epoch: int) -> Iterator[Batch]:
+            yield from super().epoch(epoch)
+            yield from super().epoch(epoch)
+
+    model = FailsInEpoch(4)
+    states, keep = states_by_epoch(model)
+    result = fitted([0.1] * 9, model=model, batches=TwoBatches(), on_epoch=keep, eval_from=9)
+    assert result.stopped == "the loss became nan in epoch 2"
+    assert torch.equal(model.logits, states[1])
+
+
+@pytest.mark.parametrize("eval_from", [1, 9])
+def test_a_finite_loss_with_a_non_finite_gradient_does_not_spoil_the_kept_state(
+    eval_from: int,
+) -> None:
+    model = FailsInEpoch(3, what="gradient")
+    states, keep = states_by_epoch(model)
+    # The spoiled epoch would even have the best score.
+    result = fitted([0.1, 0.1, 0.9, 0.9], model=model, on_epoch=keep, eval_from=eval_from)
+    assert result.failed
+    assert "non-finite in epoch 3" in result.stopped
+    assert torch.equal(model.logits, states[2])
+
+
+def test_one_step_is_adam_with_the_decay_added_to_the_gradient() -> None:
+    lr, decay, start = 0.1, 0.5, torch.tensor([0.5, -0.25])
+    model = OneVector(start.tolist())
+    fit(
+        model,
+        OneBatch(),
+        LABELS,
+        Schedule(epochs=2),
+        lr=lr,
+        weight_decay=decay,
+        evaluate=script([0.1, 0.2]),
+    )
+    # The labels are half 0, half 1: the gradient of the mean cross-entropy is softmax(z) − ½.
+    z, first, second = start.double(), torch.zeros(2).double(), torch.zeros(2).double()
+    for step in (1, 2):
+        gradient = torch.softmax(z, 0) - 0.5 + decay * z
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        move = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+        z = z - lr * move
+    torch.testing.assert_close(model.logits.detach(), z.float(), rtol=1e-5, atol=1e-6)
+    # Decoupled decay, as in AdamW, would have shrunk the weights by lr · decay on top.
+    assert not torch.allclose(model.logits.detach(), z.float() * (1 - lr * decay), atol=1e-4)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_hidden_nodes() -> None:
+    class Uneven(OneBatch):
+        def epoch(self, epoch: int) -> Iterator[Batch]:
+            for hidden in ([1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]):
+                chosen = torch.tensor(hidden, dtype=torch.bool)
+                yield Batch(torch.arange(4), 4, None, torch.full((4,), -1), chosen, ())
+
+    model = OneVector((1.0, 0.0))
+    result = fit(
+        model,
+        Uneven(),
+        LABELS,
+        Schedule(epochs=1),
+        lr=1e-9,
+        weight_decay=0.0,
+        evaluate=script([0.1]),
+    )
+    of_class = -torch.log_softmax(torch.tensor([1.0, 0.0]), 0)
+    expected = float(of_class[0] + 2 * of_class[1]) / 3
+    assert result.history[0].loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_where_no_label_is_hidden_there_is_nothing_to_train(regime: Any) -> None:
+    task = synthetic_task(num_nodes=40, num_edges=60, num_classes=2, num_features=3)
+    known = torch.zeros(40, dtype=torch.bool)
+    known[task.split.train] = True
+    masks = Masks(known, 1.0, redraw="epoch", seed=0)
+    for prune in (False, True):
+        batches = make_batches(
+            task.graph, task.labels, masks, regime=regime, num_layers=0, prune=prune, parts=2
+        )
+        with pytest.raises(TrainingError, match=r"no label is hidden.*mask\.label_rate"):
+            fitted([0.1], batches=batches, model=OneVector())
+
+
+SMALL = (
+    "task.scale=0.03",
+    "model.width=8",
+    "model.layers=2",
+    "train.epochs=4",
+    "train.lr=0.01",
+    "train.device=cpu",
+    "batch.parts=3",
+    "batch.batch_size=4",
+    "batch.fanout=[4]",
+    "batch.workers=2",
+)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+@pytest.mark.parametrize("redraw", ["step", "epoch"])
+def test_the_same_seed_gives_the_same_history_to_the_last_bit(regime: str, redraw: str) -> None:
+    recipe = Recipe(name="small").with_settings(
+        ["task.name=synthetic", *SMALL, f"batch.regime={regime}", f"mask.redraw={redraw}"]
+    )
+
+    def history(seed: int) -> tuple[list[tuple[float, Any]], list[Tensor]]:
+        epochs: list[tuple[float, Any]] = []
+        done = run(recipe, seed=seed, on_epoch=lambda e: epochs.append((e.loss, e.scores)))
+        assert done.model is not None
+        return epochs, list(done.model.state_dict().values())
+
+    epochs, weights = history(3)
+    torch.rand(7)  # what others draw in between does not matter
+    again, same_weights = history(3)
+    assert len(epochs) == 4
+    assert epochs == again
+    assert all(torch.equal(a, b) for a, b in zip(weights, same_weights, strict=True))
+    assert history(4)[0] != epochs
+
+
+def test_a_run_leaves_the_random_state_of_torch_as_it_found_it() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    run(Recipe(name="small").with_settings(["task.name=synthetic", *SMALL]))
+    assert torch.equal(torch.rand(3), expected)
