@@ -148,10 +148,7 @@ def test_importing_contacts_no_network(fresh_import: str) -> None:
     "heavy",
     [
         "sklearn",
-        pytest.param(
-            "pyarrow",
-            marks=pytest.mark.xfail(strict=True, reason="tasks/ogb.py imports pyarrow at the top"),
-        ),
+        "pyarrow",
         "rich",
         "typer",
         "pandas",

@@ -237,7 +237,6 @@ def test_a_missing_file_is_refused_by_its_name(folder: Path, name: str) -> None:
     assert str(folder) in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="read_run lets RecipeError and UnicodeDecodeError through")
 @pytest.mark.parametrize("content", [b"[model\n", b"\xff\xfe", b"[modle]\nlayers = 3\n"])
 def test_a_damaged_recipe_is_refused_by_its_name(folder: Path, content: bytes) -> None:
     (folder / "recipe.toml").write_bytes(content)
@@ -245,7 +244,6 @@ def test_a_damaged_recipe_is_refused_by_its_name(folder: Path, content: bytes) -
         load_run(folder)
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="load_run takes manifest keys on trust")
 @pytest.mark.parametrize("key", ["seed", "data_hash"])
 def test_a_manifest_without_what_is_needed_is_refused(folder: Path, key: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())

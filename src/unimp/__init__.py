@@ -1,6 +1,6 @@
 """Label the rest of a graph from its features and the labels already known.
 
-`run("debian")` trains UniMP on the bundled graph; `unimp.run` is the file to read first.
+`run("debian")` trains UniMP on the bundled graph; `run.py` is the file to read first.
 """
 
 __version__ = "0.1.0"

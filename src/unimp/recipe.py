@@ -10,16 +10,17 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from unimp.errors import RecipeError, nearest_names
 from unimp.model.baselines import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
+from unimp.ops.sampling import ALL
 from unimp.tasks.catalog import task_names
 from unimp.tasks.task import Sizes
 
@@ -29,8 +30,17 @@ def option(default: Any, help: str, **limits: Any) -> Any:
     return Field(default=default, description=help, **limits)
 
 
+def _checked_fanout(number: int) -> int:
+    if number != ALL and number < 1:
+        raise ValueError("a fanout is at least 1, or -1 for all in-neighbors")
+    return number
+
+
+Fanout = Annotated[int, AfterValidator(_checked_fanout)]
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TaskOptions(Section):
@@ -117,7 +127,7 @@ class BatchOptions(Section):
     )
     parts: int = option(9, "partition: number of parts, drawn anew each epoch", ge=1)
     batch_size: int = option(1500, "neighbors: hidden nodes a step", ge=1)
-    fanout: list[int] = option(
+    fanout: list[Fanout] = option(
         [10], "neighbors: in-neighbors a target, for each layer or one for all; -1: every one"
     )
     workers: int = option(1, "threads that prepare batches ahead; 0: none", ge=0)
@@ -251,6 +261,11 @@ def read_recipe(text: str, name: str) -> Recipe:
         if section not in SECTIONS:
             raise RecipeError(
                 f"recipe {name}: no section [{section}]; {nearest_names(section, SECTIONS)}"
+            )
+        if not isinstance(given, dict):
+            raise RecipeError(
+                f"recipe {name}: {section} = {given!r} is no section; write [{section}] on a line "
+                "of its own and its options below"
             )
         for key in given:
             _place(f"{section}.{key}")

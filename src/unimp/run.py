@@ -26,6 +26,7 @@ from torch import Tensor
 from unimp import run_folder
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
+from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.baselines import propagate_labels
 from unimp.model.node_model import NodeModel, count_parameters
@@ -94,19 +95,27 @@ class Run:
         observed = reveal_only(self.task.split.train, self.task.labels)
         if labels is None:
             return observed
+        top = 1 if self.task.is_multilabel else self.task.num_classes - 1
         if isinstance(labels, Tensor):
-            if labels.shape != observed.shape:
+            if labels.shape != observed.shape or labels.dtype.is_floating_point:
                 raise RunError(
-                    f"labels have shape {tuple(labels.shape)}; the task's have "
-                    f"{tuple(observed.shape)}, -1 where nothing is known"
+                    f"labels are {labels.dtype} of shape {tuple(labels.shape)}; the task's are "
+                    f"whole numbers of shape {tuple(observed.shape)}, -1 where nothing is known"
+                )
+            if bool((labels > top).any()):
+                place = torch.nonzero(labels > top)[0].tolist()
+                raise RunError(
+                    f"the label of node {place[0]} is {int(labels[tuple(place)])}; the largest "
+                    f"is {top}"
                 )
             return torch.where(labels >= 0, labels.to(observed.dtype), observed)
-        observed = observed.clone()
+        if self.task.is_multilabel:
+            raise RunError("this task has several labels a node: give them as a tensor of rows")
         for node, label in labels.items():
-            if not 0 <= node < len(observed) or not 0 <= label < self.task.num_classes:
+            if not 0 <= node < len(observed) or not 0 <= label <= top:
                 raise RunError(
                     f"label {label} of node {node}: nodes run from 0 to {len(observed) - 1}, "
-                    f"classes from 0 to {self.task.num_classes - 1}"
+                    f"classes from 0 to {top}"
                 )
             observed[node] = label
         return observed
@@ -246,7 +255,9 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     """The graph as the model uses it: without edge features it ignores, on the device if whole."""
     graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()
     whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
-    return graph.to(device) if whole and graph.num_edges <= recipe.inference.chunk_edges else graph
+    return (
+        graph.to(device) if whole and fits_one_chunk(graph, recipe.inference.chunk_edges) else graph
+    )
 
 
 def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
-from unimp.errors import RunError
+from unimp.errors import RecipeError, RunError
 from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import choose_backend
@@ -38,10 +39,11 @@ FORMAT = 1
 
 
 def claim(folder: Path) -> Path:
-    """Make the folder of a new run; one that holds a run already is left alone."""
+    """A folder that may become a run's; one that holds a run already is left alone."""
     if (folder / "manifest.json").exists():
         raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; choose another folder")
     return folder
 
 
@@ -63,7 +65,7 @@ def write_run(
     if model is not None:
         save_weights(model, folder / "model.safetensors")
     write_json(folder / "metrics.json", metrics)
-    lines = "".join(json.dumps(epoch.as_line()) + "\n" for epoch in history)
+    lines = "".join(json.dumps(_plain(epoch.as_line())) + "\n" for epoch in history)
     write_atomically(folder / "history.jsonl", lines.encode())
     write_predictions(folder / "predictions.parquet", task, probabilities)
     manifest = {
@@ -99,11 +101,15 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
         raise RunError(
             f"{folder} has format {manifest.get('format')}; this version reads format {FORMAT}"
         )
+    missing = [key for key in ("seed", "data_hash") if key not in manifest]
+    if missing:
+        raise RunError(f"{folder / 'manifest.json'} lacks {' and '.join(missing)}; it is damaged")
+    path = folder / "recipe.toml"
     try:
-        text = (folder / "recipe.toml").read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot read {folder / 'recipe.toml'}: {error}") from error
-    return read_recipe(text, folder.name), _read_json(folder / "metrics.json"), manifest
+        recipe = read_recipe(path.read_text(encoding="utf-8"), folder.name)
+    except (OSError, UnicodeDecodeError, RecipeError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    return recipe, _read_json(folder / "metrics.json"), manifest
 
 
 def write_predictions(
@@ -149,7 +155,16 @@ def write_predictions(
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: a score that is not defined is null, not NaN, which is no JSON."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read_json(path: Path) -> dict[str, Any]:

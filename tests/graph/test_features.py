@@ -83,7 +83,7 @@ def parts(**changes: Any) -> dict[str, Any]:
         ({"column": torch.tensor([2, 0])}, "3 values but 2 column numbers"),
         ({"column": torch.tensor([2, 0, 3])}, "must lie in 0..2; they run from 0 to 3"),
         ({"column": torch.tensor([2, -1, 0])}, "they run from -1 to 2"),
-        ({"value": torch.tensor([1.0, float("nan"), 3.0])}, "sparse node features hold nan"),
+        ({"value": torch.tensor([1.0, float("nan"), 3.0])}, "hold nan at node 1, column 0"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_with_the_place(

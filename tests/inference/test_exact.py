@@ -89,11 +89,6 @@ def test_a_hub_larger_than_a_chunk_and_isolated_nodes_get_their_logits(chunk_edg
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=RuntimeError,
-    reason="ops.sparse: torch's sampled_addmm fails on more edges than targets × sources",
-)
 def test_a_target_with_many_duplicate_edges_gets_its_logits() -> None:
     edges = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 0]])
     graph = Graph.from_edges(edges, x=torch.randn(2, 5), edge_attr=torch.randn(4, 2))
@@ -134,12 +129,12 @@ def test_chunks_are_as_large_as_allowed() -> None:
     degree = graph.in_degree
     chunks = list(target_chunks(graph, 7))
     for chunk, following in itertools.pairwise(chunks):
-        assert int(degree[chunk].sum() + degree[following[0]]) > 7
+        assert int(degree[chunk].sum() + degree[following[0]]) + len(chunk) + 1 > 7
 
 
-def test_a_graph_without_edges_has_one_chunk() -> None:
+def test_targets_without_in_edges_count_too() -> None:
     graph = Graph.from_edges(torch.empty(2, 0, dtype=torch.int64), num_nodes=4)
-    assert [chunk.tolist() for chunk in target_chunks(graph, 3)] == [[0, 1, 2, 3]]
+    assert [chunk.tolist() for chunk in target_chunks(graph, 3)] == [[0, 1, 2], [3]]
 
 
 @pytest.mark.parametrize("chunk_edges", [7, 10_000])

@@ -27,7 +27,7 @@ class SparseFeatures:
 
     def __post_init__(self) -> None:
         rows, width = self.shape
-        value = as_float(self.value, "the values of sparse node features")
+        value = self.value.to(torch.float32)
         object.__setattr__(self, "value", value)
         counts = self.indptr[1:] - self.indptr[:-1]
         if self.indptr.numel() != rows + 1 or int(self.indptr[0]) != 0:
@@ -44,6 +44,15 @@ class SparseFeatures:
             raise GraphError(
                 f"sparse node features hold {value.numel()} values but {self.column.numel()} "
                 "column numbers; each value needs one"
+            )
+        finite = torch.isfinite(value)
+        if not bool(finite.all()):
+            entry = int(torch.nonzero(~finite)[0])
+            node = int(torch.searchsorted(self.indptr, torch.tensor(entry), right=True)) - 1
+            raise GraphError(
+                f"node features hold {value[entry].item()} at node {node}, column "
+                f"{int(self.column[entry])} ({int((~finite).sum())} such in all); fill or drop "
+                "missing and infinite values first"
             )
         if value.numel() and not 0 <= int(self.column.min()) <= int(self.column.max()) < width:
             raise GraphError(
@@ -117,8 +126,11 @@ def as_float(values: Any, what: str) -> Tensor:
 def as_tensor(values: Any, what: str) -> Tensor:
     """Any array-like as a tensor, with a message of ours where torch and numpy would fail."""
     if isinstance(values, Tensor):
-        return values.detach()
-    array = np.asarray(values)
+        return values.detach().clone()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different length
+        raise GraphError(f"{what} must be a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise GraphError(
             f"{what} must be numbers; got an array of {array.dtype} (first entry: "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from unimp.errors import GraphError
+from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
 from unimp.graph.hop import Hop
@@ -22,8 +22,8 @@ class Graph:
     """Nodes 0..N−1, their in-edges, and what is known of both.
 
     Node i receives from source[indptr[i]:indptr[i+1]], sorted by source. Attention normalizes
-    over in-edges, so they lie together. Edge slot k has the features edge_attr[edge_id[k]]; the
-    two directions of an undirected edge share one row.
+    over in-edges, so they lie together. Edge slot k has the features edge_attr[edge_id[k]]; an edge
+    and the reverse that `symmetrize` adds share one row.
 
     Make one with `Graph.from_edges`, which checks everything. `x is None` means that nodes have
     no features; `edge_attr is None`, that edges have none. Methods return new graphs.
@@ -126,14 +126,17 @@ class Graph:
 
     def symmetrize(self, merge: Merge = "mean") -> Graph:
         """Add the reverse of every edge, with the same features, and merge what coincides."""
-        source = torch.cat((self.source, self.target))
-        target = torch.cat((self.target, self.source))
-        edge_id = torch.cat((self.edge_id, self.edge_id))
+        other = self.source != self.target  # a self-loop is its own reverse
+        source = torch.cat((self.source, self.target[other]))
+        target = torch.cat((self.target, self.source[other]))
+        edge_id = torch.cat((self.edge_id, self.edge_id[other]))
         both = _sorted_by_target(source, target, edge_id, self.num_nodes, self.x, self.edge_attr)
         return both.deduplicate(merge)
 
     def deduplicate(self, merge: Merge = "mean") -> Graph:
         """Keep one edge for each (source, target); its features are the `merge` of all theirs."""
+        if merge not in get_args(Merge):
+            raise GraphError(f"no merge rule {merge!r}; {nearest_names(merge, get_args(Merge))}")
         if self.num_edges == 0:
             return self
         first = torch.ones(self.num_edges, dtype=torch.bool)
@@ -247,7 +250,10 @@ class Graph:
         )
 
     def _checked_nodes(self, nodes: Tensor) -> Tensor:
-        nodes = torch.as_tensor(nodes, device=self.device).long()
+        nodes = as_tensor(nodes, "nodes").to(self.device)
+        if nodes.numel() and nodes.dtype not in _WHOLE:
+            raise GraphError(f"nodes are named by number; got {_kind(nodes)}, such as a mask")
+        nodes = nodes.long()
         _check_range(nodes, self.num_nodes, "node")
         if nodes.numel() != torch.unique(nodes).numel():
             raise GraphError("a node is named twice; each may be named once")
@@ -334,11 +340,16 @@ def _checked_edges(edge_index: Any) -> tuple[Tensor, Tensor]:
             f"edges have shape {tuple(edges.shape)}; they need shape (2, E), sources above "
             f"targets{hint}"
         )
-    if edges.numel() and (edges.dtype.is_floating_point or edges.dtype == torch.bool):
-        raise GraphError(
-            f"edges are {str(edges.dtype).removeprefix('torch.')}; they must be whole node numbers"
-        )
+    if edges.numel() and edges.dtype not in _WHOLE:
+        raise GraphError(f"edges are {_kind(edges)}; they must be whole node numbers")
     return edges[0].long(), edges[1].long()
+
+
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_range(nodes: Tensor, num_nodes: int, name: str) -> None:

@@ -29,7 +29,7 @@ def exact_logits(
     what the device holds is bounded by it. Between layers one row a node is kept in main memory.
     """
     model.eval()
-    if graph.num_edges <= chunk_edges:
+    if fits_one_chunk(graph, chunk_edges):
         hop = graph.hop.to(device)
         x = None if graph.x is None else graph.x.to(device)
         logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)
@@ -52,6 +52,10 @@ def exact_logits(
             rows.append(model.propagate(h[nodes].to(device), hop.to(device), index).cpu())
         h = torch.cat(rows)
     return torch.cat([model.read_out(h[nodes].to(device)).cpu() for nodes in everyone])
+
+
+def fits_one_chunk(graph: Graph, chunk_edges: int) -> bool:
+    return graph.num_edges + graph.num_nodes <= chunk_edges
 
 
 def target_chunks(graph: Graph, chunk_edges: int) -> Iterator[Tensor]:

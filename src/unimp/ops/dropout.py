@@ -16,6 +16,8 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """
     if not training or rate == 0.0:
         return x
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"dropout rate is {rate}; it is a probability below 1")
     if x.device.type != "cpu":
         return F.dropout(x, rate, training=True)
     count = x.numel()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unimp.errors import GraphError
 from unimp.graph.csr import pick_rows
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -33,6 +34,8 @@ def sample_hops(
     local = np.full(graph.num_nodes, -1, dtype=np.int32)
     nodes = seeds.numpy().astype(np.int64)
     local[nodes] = np.arange(len(nodes), dtype=np.int32)
+    if not np.array_equal(local[nodes], np.arange(len(nodes))):
+        raise GraphError("a seed is named twice; each may be named once")
     hops: list[Hop] = []
     for take in reversed(fanout):
         indptr, slots = _in_edges(graph, nodes, take, rng)

@@ -200,7 +200,7 @@ class _Edges:
     def _sampled_product(self, column: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         if column.numel() > len(rows) * len(columns):
             # torch refuses more entries than a matrix has places; many edges may join two nodes.
-            return (rows[self.hop.target.long()] * columns[column.long()]).sum(-1)
+            return (rows @ columns.t())[self.hop.target.long(), column.long()]
         if column.numel() == 0:
             return rows.new_zeros(0)
         pattern = torch.sparse_csr_tensor(

@@ -1,5 +1,6 @@
 """An `.npz` file from outside: its arrays, and everything found wrong with them so far."""
 
+import lzma
 import tokenize
 import zipfile
 import zlib
@@ -18,7 +19,8 @@ Array = npt.NDArray[Any]
 # too large to hold; an object array.
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, OverflowError, MemoryError, EOFError, OSError),
-    *(RuntimeError, SyntaxError, tokenize.TokenError, zlib.error, zipfile.BadZipFile),
+    *(RuntimeError, SyntaxError, tokenize.TokenError),
+    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
 )
 
 

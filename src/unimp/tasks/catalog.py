@@ -70,8 +70,7 @@ def load_task(
     """Load a task by name, or from the path of an `.npz` file, and prepare its graph.
 
     `split` numbers one of the task's splits, counted around where there are fewer; for generated
-    tasks it is the seed. Preparation happens in the order of the arguments: rows of x scaled to
-    sum 1, reverse edges added, self-loops added.
+    tasks it is the seed. Then rows of x are scaled to sum 1, reverse edges added, and self-loops.
     """
     task = _load(name, split, features, metric, node_features, scale)
     graph = task.graph

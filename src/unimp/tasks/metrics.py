@@ -44,8 +44,10 @@ def mean_roc_auc(scores: Tensor, labels: Tensor) -> float:
     positive = labels == 1
     positives = positive.sum(0).double()
     negatives = known.sum(0).double() - positives
-    # Entries that do not count are ranked last, where they leave the other ranks alone.
-    ranks = _mean_ranks(torch.where(known, scores, torch.inf))
+    # Entries that do not count are ranked last, where they leave the other ranks alone; finite
+    # scores, so that they stay apart from a score of infinity.
+    largest = torch.finfo(scores.dtype).max
+    ranks = _mean_ranks(torch.where(known, scores.clamp(-largest, largest), torch.inf))
     above = (ranks * positive).sum(0) - positives * (positives + 1) / 2
     areas = (above / (positives * negatives))[(positives > 0) & (negatives > 0)]
     return float(areas.mean()) if areas.numel() else math.nan

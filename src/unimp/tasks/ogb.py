@@ -22,8 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv
 import torch
 
 from unimp.errors import TaskError, nearest_names
@@ -196,6 +194,9 @@ def _read_csv(
             " extra: pip install 'unimp[ogb]'), or point the data root at the folder that holds"
             f" {name.replace('-', '_')}"
         )
+    import pyarrow as pa  # here, so that importing the package does not load it
+    import pyarrow.csv
+
     try:
         with gzip.open(path, "rt", encoding="utf-8") as text:
             width = text.readline().count(",") + 1

@@ -43,6 +43,11 @@ class Task:
 
     def __post_init__(self) -> None:
         labels = self.labels
+        if labels.ndim not in (1, 2) or labels.dtype.is_floating_point:
+            raise TaskError(
+                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; they must be whole "
+                "numbers, one a node, or one row of 0/1 a node"
+            )
         if labels.shape[0] != self.graph.num_nodes:
             raise TaskError(
                 f"{labels.shape[0]} labels for {self.graph.num_nodes} nodes; each node needs one, "

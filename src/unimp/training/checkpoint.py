@@ -32,6 +32,11 @@ def load_weights(model: NodeModel, path: Path) -> None:
         for name, value in expected.items()
         if name in tensors and tensors[name].shape != value.shape
     ]
+    problems += [
+        f"{name} is {tensors[name].dtype}, the model needs {value.dtype}"
+        for name, value in expected.items()
+        if name in tensors and tensors[name].dtype != value.dtype
+    ]
     if problems:
         raise RunError(
             f"the weights in {path} do not fit their recipe: {'; '.join(sorted(problems))}"
