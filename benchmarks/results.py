@@ -134,7 +134,26 @@ def write_readme(folder: Path) -> None:
         if path.exists():
             table = json.loads(path.read_text(encoding="utf-8"))
             text = put_between(text, f"<!-- results: {name} -->", markdown(table))
+    scale = folder / "scale.json"
+    if scale.exists():
+        measured = json.loads(scale.read_text(encoding="utf-8"))
+        text = put_between(text, "<!-- results: scale -->", scale_markdown(measured))
     README.write_text(text, encoding="utf-8")
+
+
+def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:
+    """Time and memory of the synthetic graphs, as the README shows them."""
+    lines = [
+        "| graph | seconds an epoch | seconds of inference | peak memory | hardware | command |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in measured.items():
+        graph = row["graph"].removeprefix("Graph(").removesuffix(")")
+        lines.append(
+            f"| {name}: {graph} | {row['seconds_an_epoch']} | {row['seconds_inference']} "
+            f"| {row['gib_peak']} GiB | {row['hardware']} | `{row['command']}` |"
+        )
+    return "\n".join(lines)
 
 
 def put_between(text: str, marker: str, body: str) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from unimp import run_folder
 from unimp.errors import RunError, UnimpError, nearest_names
@@ -21,7 +23,7 @@ from unimp.recipe import Recipe, load_recipe, options, recipe_names
 from unimp.run import Run, load_run, run
 from unimp.tasks.catalog import data_folder, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
-from unimp.tasks.labels import PROTOCOLS
+from unimp.tasks.labels import PROTOCOLS, is_known
 from unimp.tasks.metrics import mean_and_std
 from unimp.tasks.ogb import fetch_ogb
 from unimp.tasks.task import Task
@@ -31,13 +33,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Label the rest of a graph from its features and the labels already known.",
+    epilog="Any command takes --debug: where an error came from, as a traceback.",
 )
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what a run depends on.")
 data_app = typer.Typer(no_args_is_help=True, help="Tasks: graphs with labels and a split.")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(data_app, name="data")
 
-out = Console(soft_wrap=True, highlight=False)
+# Text is printed as it is: paths and names may look like rich's markup.
+out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+SHOWN_PROBLEMS = 10
 
 Settings = Annotated[
     list[str] | None,
@@ -60,9 +65,11 @@ def train(
     numbers = parse_seeds(seeds)
     folder = folder or fresh_folder(Path("runs"), recipe.name)
     several = len(numbers) > 1
+    places = {seed: folder / f"seed-{seed}" if several else folder for seed in numbers}
+    for place in (folder, *places.values()):  # all refused now, or none after hours
+        run_folder.claim(place)
     done: list[Run] = []
-    for seed in numbers:
-        place = folder / f"seed-{seed}" if several else folder
+    for seed, place in places.items():
         with live_progress(recipe, seed) as on_epoch:
             done.append(run(recipe, seed=seed, out=place, on_epoch=on_epoch))
         if several:
@@ -72,7 +79,11 @@ def train(
                 f"{done[-1].metrics['stopped']}; {place} keeps the last good state. Try a smaller "
                 "train.lr."
             )
-    out.print(scores_table(recipe, done))
+    metric, count = done[0].task.metric, "1 seed"
+    if several:
+        count = f"mean ± std of {len(done)} seeds"
+    out.print(f"{recipe.name}: {metric} in %, {count}")
+    print_rows(scores_rows(done))
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
     out.print(f"run folder: {folder}")
@@ -112,17 +123,14 @@ def predict(
     extra = None if labels is None else read_labels(labels, loaded.task)
     chances = loaded.predict(extra)
     run_folder.write_predictions(path, loaded.task, chances, every_class=every_class)
-    known = len(loaded.task.split.train) + len(extra or ())
+    known = int(is_known(loaded.observed_with(extra)).sum())
     out.print(f"{len(chances):,} nodes labeled from {known:,} known labels: {path}")
 
 
 @recipe_app.command("list")
 def list_recipes() -> None:
     """Name the recipes that come with the package."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name in recipe_names():
-        table.add_row(name, load_recipe(name).about)
-    out.print(table)
+    print_rows((name, load_recipe(name).about) for name in recipe_names())
 
 
 @recipe_app.command("show")
@@ -131,29 +139,26 @@ def show_recipe(
 ) -> None:
     """Show every option of a recipe with its help, and the size of its model."""
     recipe = load_recipe(name, settings or ())
-    out.print(f"[bold]{recipe.name}[/bold]  {recipe.about}")
+    size = size_of_model(recipe)
+    print_rows([(recipe.name, recipe.about)])
     values, shown = recipe.model_dump(), ""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    rows: list[Sequence[str]] = []
     for section, key, declared in options():
         if section != shown:
-            table.add_row(f"\n\\[{section}]")
+            rows += [(), (f"[{section}]",)]
             shown = section
-        value = json.dumps(values[section][key])
-        changed = values[section][key] != declared.default
-        table.add_row(
-            f"  {key}", f"[bold]{value}[/bold]" if changed else value, declared.description
-        )
-    out.print(table)
-    out.print("\n" + size_of_model(recipe))
+        value, help_text = values[section][key], declared.description or ""
+        if value != declared.default:
+            help_text += f" (default {json.dumps(declared.default)})"
+        rows.append((f"  {key}", json.dumps(value), help_text))
+    print_rows(rows)
+    out.print("\n" + size)
 
 
 @data_app.command("list")
 def list_data() -> None:
     """Name the tasks there are."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, origin in task_names().items():
-        table.add_row(name, origin)
-    out.print(table)
+    print_rows(task_names().items())
     if data_folder() is None:
         out.print("Set UNIMP_DATA to a folder of .npz files to see those too.")
 
@@ -178,10 +183,7 @@ def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     if not task.is_multilabel:
         rows["edge homophily"] = f"{task.homophily:.3f}"
     rows["SHA-256"] = task.data_hash()
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for what, value in {"task": task.name, **rows}.items():
-        table.add_row(what, value)
-    out.print(table)
+    print_rows({"task": task.name, **rows}.items())
 
 
 @data_app.command("fetch")
@@ -232,44 +234,63 @@ def read_labels(path: Path, task: Task) -> dict[int, int]:
     """Labels from a CSV of node,label, by the task's own names or by numbers."""
     if task.is_multilabel:
         raise RunError("--labels takes one class a node; this run's task has several binary tasks")
-    nodes = {name: i for i, name in enumerate(task.node_names or ())}
-    classes = {name: i for i, name in enumerate(task.class_names or ())}
-    labels: dict[int, int] = {}
-    problems: list[str] = []
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
-    reader = csv.DictReader(text.splitlines())
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
     if not {"node", "label"} <= set(reader.fieldnames or ()):
         raise RunError(f"{path}: the first line must name the columns node and label")
+    columns = {
+        "node": (_numbers(task.node_names), task.graph.num_nodes),
+        "label": (_numbers(task.class_names), task.num_classes),
+    }
+    labels: dict[int, int] = {}
+    problems: list[str] = []
     for row in reader:
-        found = {
-            "node": _number(row["node"], nodes, task.graph.num_nodes),
-            "label": _number(row["label"], classes, task.num_classes),
-        }
-        for column, number in found.items():
-            if number is None:
-                known = nodes if column == "node" else classes
-                hint = f"; {nearest_names(row[column] or '', known)}" if known else ""
-                problems.append(
-                    f"line {reader.line_num}, {column} {row[column]!r} is unknown{hint}"
-                )
-        if found["node"] is not None and found["label"] is not None:
-            labels[found["node"]] = found["label"]
+        found: list[int] = []
+        for column, (names, count) in columns.items():
+            given = (row[column] or "").strip()
+            number = _number(given, names, count)
+            if number is not None:
+                found.append(number)
+                continue
+            # A search among all names takes a while, so only what is shown gets its hint.
+            hint = _hint(given, names, count) if len(problems) < SHOWN_PROBLEMS else ""
+            problems.append(f"line {reader.line_num}, {column} {given!r} is unknown; {hint}")
+        if len(found) < 2:
+            continue
+        node, label = found
+        if labels.setdefault(node, label) != label:
+            problems.append(
+                f"line {reader.line_num}, node {row['node']!r} has another label on a line above; "
+                "keep one of them"
+            )
     if problems:
-        shown = "\n".join(problems[:10])
-        more = f"\n… and {len(problems) - 10} more" if len(problems) > 10 else ""
+        shown = "\n".join(problems[:SHOWN_PROBLEMS])
+        left = len(problems) - SHOWN_PROBLEMS
+        more = f"\n… and {left} more" if left > 0 else ""
         raise RunError(f"{path}:\n{shown}{more}")
     return labels
 
 
-def _number(text: str | None, names: dict[str, int], count: int) -> int | None:
+def _numbers(names: Sequence[str] | None) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names or ())}
+
+
+def _number(text: str, names: Mapping[str, int], count: int) -> int | None:
     """A name's number; where there are no names, the number itself."""
-    text = (text or "").strip()
     if names:
         return names.get(text)
-    return int(text) if text.isdigit() and int(text) < count else None
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) and int(text) < count else None
+
+
+def _hint(text: str, names: Mapping[str, int], count: int) -> str:
+    if not names:
+        return f"numbers run from 0 to {count - 1}"
+    hint = nearest_names(text, names)
+    # Where nothing is near, all names are told; of a large graph that is no answer.
+    return hint if len(hint) < 1000 else f"none of the {count:,} names is near it"
 
 
 def one_line(done: Run) -> str:
@@ -278,22 +299,42 @@ def one_line(done: Run) -> str:
         for protocol, scores in done.metrics["scores"].items()
         for name, value in scores.items()
     ]
-    return f"{', '.join(parts)}, best epoch {done.metrics['best_epoch']}"
+    best = done.metrics["best_epoch"]
+    return ", ".join(parts) + ("" if best is None else f", best epoch {best}")
 
 
-def scores_table(recipe: Recipe, done: list[Run]) -> Table:
+def scores_rows(done: Sequence[Run]) -> list[Sequence[str]]:
     """Mean ± unbiased deviation over seeds, one line for each protocol."""
-    metric = done[0].task.metric
-    table = Table(title=f"{recipe.name}: {metric}, {len(done)} seed{'s' * (len(done) > 1)}")
-    for column in ("labels as inputs", "validation", "test"):
-        table.add_column(column)
+    rows: list[Sequence[str]] = [("labels as inputs", "validation", "test")]
     for protocol in done[0].metrics["scores"]:
         cells = []
         for name in ("val", "test"):
             values = [d.metrics["scores"][protocol].get(name) for d in done]
-            cells.append("" if None in values else mean_text([v for v in values if v is not None]))
-        table.add_row(protocol, *cells)
-    return table
+            cells.append("-" if None in values else mean_text([v for v in values if v is not None]))
+        rows.append((protocol, *cells))
+    return rows
+
+
+def print_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Rows in columns. On a terminal the last column wraps within itself; nothing is ever cut."""
+    rows = list(rows)
+    ragged = [len(row) - 1 for row in rows]
+    widths = [
+        max(len(row[c]) for row in rows if len(row) > c + 1) for c in range(max(ragged, default=0))
+    ]
+    for row in rows:
+        start = "".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=False))
+        last = row[-1] if row else ""
+        if out.is_terminal and out.width - len(start) >= 20:
+            last = textwrap.fill(
+                last,
+                out.width,
+                initial_indent=" " * len(start),
+                subsequent_indent=" " * len(start),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )[len(start) :]
+        out.print((start + last).rstrip())
 
 
 def mean_text(values: list[float]) -> str:
@@ -327,7 +368,8 @@ def size_of_model(recipe: Recipe) -> str:
     sizes = known_sizes(recipe.task.name)
     if sizes is None:
         try:
-            sizes = load_task(recipe.task.name, features=recipe.task.features).sizes
+            # A generated task has the same sizes at any scale, and a small one is quick to make.
+            sizes = load_task(recipe.task.name, features=recipe.task.features, scale=0.001).sizes
         except UnimpError:
             return "parameters: not known without the task's data"
     model = recipe.build_model(sizes)
@@ -337,19 +379,17 @@ def size_of_model(recipe: Recipe) -> str:
 
 
 def main() -> None:
-    """Run the command line; our own errors are told in one line, with no traceback."""
+    """Run the command line; errors are told in a line or two, with no traceback."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     try:
         app(args=arguments)
-    except UnimpError as error:
+    except Exception as error:
         if debug:
             raise
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[bold red]error:[/bold red] {_escaped(str(error))}"
-        )
+        told = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        told.print("error:", style="bold red", end=" ")
+        told.print(str(error))
+        if not isinstance(error, UnimpError | OSError):
+            told.print(f"({type(error).__name__}; the same command with --debug shows where)")
         sys.exit(1)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")

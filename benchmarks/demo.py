@@ -1,0 +1,32 @@
+"""Time the demo after the install and write it down: benchmarks/results/demo.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import runpy
+from pathlib import Path
+
+import torch
+
+from unimp.graph.files import write_atomically
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    seconds = runpy.run_path(str(HERE.parent / "examples" / "demo.py"))["main"]()
+    result = {
+        "command": "python benchmarks/demo.py",
+        "seconds": round(seconds, 1),
+        "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    write_atomically(HERE / "results" / "demo.json", (json.dumps(result, indent=1) + "\n").encode())
+    print(f"figure demo_seconds {seconds:.0f}")
+
+
+if __name__ == "__main__":
+    main()

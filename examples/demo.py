@@ -1,0 +1,50 @@
+"""Three ways to label Debian's packages: their own features, their neighbors' labels, and both.
+
+Trains an MLP (features alone), label propagation (labels alone) and UniMP (both, and the relations
+between packages) on the bundled graph, then reveals the validation labels to UniMP, which uses them
+without being trained again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from unimp import load_recipe, run
+from unimp.cli import fresh_folder
+from unimp.progress import live_progress
+
+ROWS = {
+    "MLP": ("features", ["model.name=mlp"]),
+    "label propagation": ("relations, known labels", ["model.name=label-propagation"]),
+    "UniMP": ("features, relations, known labels", []),
+}
+
+
+def main(seed: int = 0) -> float:
+    """Train and print; returns the seconds it took."""
+    started = time.perf_counter()
+    console, folder = Console(), fresh_folder(Path("runs"), "demo")
+    table = Table(title="The section of 50,896 Debian packages, from 6,366 known ones")
+    for column in ("model", "what it sees", "test accuracy"):
+        table.add_column(column)
+    for name, (sees, settings) in ROWS.items():
+        recipe = load_recipe("debian", settings)
+        with live_progress(recipe, seed) as on_epoch:
+            place = folder / name.lower().replace(" ", "-")
+            done = run(recipe, seed=seed, out=place, on_epoch=on_epoch)
+        scores = done.metrics["scores"]
+        table.add_row(name, sees, f"{scores['train']['test']:.2%}")
+    gained = scores["train+val"]["test"] - scores["train"]["test"]
+    table.add_row("UniMP", "… and 6,358 labels more, without retraining",
+                  f"{scores['train+val']['test']:.2%} ({100 * gained:+.2f} points)")  # fmt: skip
+    console.print(table)
+    console.print(f"run folder: {folder}")
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
