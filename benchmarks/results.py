@@ -10,6 +10,7 @@ command; a run that stands there already is not repeated, so a table can be fill
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -70,26 +71,35 @@ def fill_table(
         torch.set_num_threads(threads)
     path = folder / f"{name}.json"
     table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    table = {"table": name, "protocol": PROTOCOL, "rows": table.get("rows", [])}
+    earlier = {(row["inputs"], row["model"]): row["runs"] for row in table.get("rows", [])}
+    rows = []
     for inputs, model, recipe, settings in TABLES[name]:
-        row = next((r for r in table["rows"] if (r["inputs"], r["model"]) == (inputs, model)), None)
-        if row is None:
-            row = {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings}
-            row["runs"] = []
-            table["rows"].append(row)
-        for seed in seeds:
-            if not re.search(only, f"{model}: {inputs}") or time.time() > deadline:
+        made_with = fingerprint(recipe, settings)
+        # A run of the recipe as it was before is not a result of the recipe as it is.
+        kept = [r for r in earlier.get((inputs, model), []) if r["recipe_hash"] == made_with]
+        rows.append(
+            {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings, "runs": kept}
+        )
+    table = {"table": name, "protocol": PROTOCOL, "rows": rows}
+    for seed in seeds:
+        for row in rows:
+            if not re.search(only, f"{row['model']}: {row['inputs']}") or time.time() > deadline:
                 continue
             if any(r["seed"] == seed for r in row["runs"]):
                 continue
-            metrics = run(load_recipe(recipe, settings), seed=seed).metrics
-            print(f"{name}, {model}, {inputs}, seed {seed}: {json.dumps(metrics)}", flush=True)
-            row["runs"].append({"seed": seed, **provenance(), **metrics})
+            metrics = run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics
+            print(f"{name}, {row['model']}, {row['inputs']}, seed {seed}: {json.dumps(metrics)}")
+            made_with = fingerprint(row["recipe"], row["settings"])
+            row["runs"].append({"seed": seed, "recipe_hash": made_with, **provenance(), **metrics})
             row["runs"].sort(key=lambda r: int(r["seed"]))
             write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
-    order = [(inputs, model) for inputs, model, _, _ in TABLES[name]]
-    table["rows"].sort(key=lambda r: order.index((r["inputs"], r["model"])))
     return table
+
+
+def fingerprint(recipe: str, settings: list[str]) -> str:
+    """What tells one version of a recipe from another; its name and description do not count."""
+    options = load_recipe(recipe, settings).model_dump(exclude={"name", "about"})
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def provenance() -> dict[str, str]:

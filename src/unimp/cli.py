@@ -20,6 +20,7 @@ from unimp.errors import RunError, UnimpError, nearest_names
 from unimp.model.node_model import count_parameters
 from unimp.progress import live_progress
 from unimp.recipe import Recipe, load_recipe, options, recipe_names
+from unimp.report import write_report
 from unimp.run import Run, load_run, run
 from unimp.tasks.catalog import data_folder, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
@@ -72,6 +73,7 @@ def train(
     for seed, place in places.items():
         with live_progress(recipe, seed) as on_epoch:
             done.append(run(recipe, seed=seed, out=place, on_epoch=on_epoch))
+        write_report(place)
         if several:
             out.print(f"seed {seed}: {one_line(done[-1])}")
         if done[-1].metrics["failed"]:
@@ -79,10 +81,8 @@ def train(
                 f"{done[-1].metrics['stopped']}; {place} keeps the last good state. Try a smaller "
                 "train.lr."
             )
-    metric, count = done[0].task.metric, "1 seed"
-    if several:
-        count = f"mean ± std of {len(done)} seeds"
-    out.print(f"{recipe.name}: {metric} in %, {count}")
+    count = f"mean ± std of {len(done)} seeds" if several else "1 seed"
+    out.print(f"{recipe.name}: {done[0].task.metric} in %, {count}")
     print_rows(scores_rows(done))
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
@@ -389,7 +389,10 @@ def main() -> None:
             raise
         told = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
         told.print("error:", style="bold red", end=" ")
-        told.print(str(error))
+        if isinstance(error, OSError) and error.filename:
+            told.print(f"{error.filename}: {error.strerror}")
+        else:
+            told.print(str(error))
         if not isinstance(error, UnimpError | OSError):
             told.print(f"({type(error).__name__}; the same command with --debug shows where)")
         sys.exit(1)

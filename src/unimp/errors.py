@@ -42,7 +42,7 @@ class RunError(UnimpError):
 
 def nearest_names(name: str, known: Iterable[str]) -> str:
     """A clause that names what the writer of `name` probably meant, or all that exist."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     # A part of the name typed right ("arxiv") is as good a hint as a misspelling.
     near += [k for k in known if len(name) > 2 and name.lower() in k.lower() and k not in near][:5]

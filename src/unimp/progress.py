@@ -28,7 +28,7 @@ def live_progress(recipe: Recipe, seed: int) -> Iterator[Callable[[Epoch], None]
         yield lambda epoch: None
         return
     title = f"{recipe.name} seed {seed}"
-    spent, validation = 0.0, ""
+    validation = ""
     started: float | None = None  # when the first epoch began, however long loading took
 
     def line(text: str) -> Text:
@@ -37,7 +37,7 @@ def live_progress(recipe: Recipe, seed: int) -> Iterator[Callable[[Epoch], None]
     with Live(line("loading"), console=console, transient=True) as live:
 
         def on_epoch(epoch: Epoch) -> None:
-            nonlocal started, spent, validation
+            nonlocal started, validation
             if started is None:
                 started = time.perf_counter() - epoch.seconds
             spent = time.perf_counter() - started
@@ -69,8 +69,9 @@ def clock(seconds: float) -> str:
 
 def memory() -> str:
     """The most memory taken so far: the GPU's where one is in use, else the process's."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory"
+    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    if on_gpu:
+        return f"{on_gpu / 2**30:.1f} GiB of GPU memory"
     try:
         import resource
     except ImportError:  # not on Windows

@@ -50,6 +50,9 @@ class TaskOptions(Section):
     split: int | Literal["seed"] = option(
         "seed", "which split of the task; `seed`: the one numbered as the run's seed"
     )
+    bundle: str = option(
+        "", "debian tasks: a bundle made by `unimp data build-debian`; empty: the one shipped"
+    )
     features: str = option("", "another array of the .npz file to use as node features")
     metric: Literal["", "accuracy", "rocauc"] = option("", "how to score; empty: as the task says")
     node_features: Literal["sum", "mean"] = option(
@@ -137,8 +140,10 @@ class TrainOptions(Section):
     """The loop."""
 
     epochs: int = option(500, "passes over the batches", ge=1)
-    lr: float = option(1e-3, "Adam's step size", gt=0)
-    weight_decay: float = option(0.0, "L2 on every parameter, coupled as in the paper", ge=0)
+    lr: float = option(1e-3, "Adam's step size", gt=0, le=1e3)
+    weight_decay: float = option(
+        0.0, "L2 on every parameter, coupled as in the paper", ge=0, le=1e3
+    )
     eval_from: int = option(1, "the first epoch that is scored", ge=1)
     eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
     patience: int = option(0, "stop after so many epochs without a better score; 0: never", ge=0)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from unimp import run_folder
-from unimp.errors import RunError
+from unimp.errors import RecipeError, RunError, nearest_names
 from unimp.graph.graph import Graph
 from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
@@ -278,9 +278,17 @@ def protocols_of(model: NodeModel | None) -> tuple[str, ...]:
 
 
 def choose_device(device: str) -> str:
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """`auto` as what is here; anything else as it is, if it can be used."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise RecipeError(f"no device {device!r}; {nearest_names(kind, ('auto', 'cpu', 'cuda'))}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(
+            f"train.device is {device!r}, but torch sees no GPU here; use cpu or auto"
+        )
+    return device
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def load_task(
     name: str,
     *,
     split: int = 0,
+    bundle: str = "",
     features: str = "",
     metric: Metric | None = None,
     node_features: Literal["sum", "mean"] = "sum",
@@ -72,7 +73,7 @@ def load_task(
     `split` numbers one of the task's splits, counted around where there are fewer; for generated
     tasks it is the seed. Then rows of x are scaled to sum 1, reverse edges added, and self-loops.
     """
-    task = _load(name, split, features, metric, node_features, scale)
+    task = _load(name, split, bundle, features, metric, node_features, scale)
     graph = task.graph
     if scale_rows and graph.x is not None:
         if isinstance(graph.x, SparseFeatures):
@@ -90,13 +91,14 @@ def load_task(
 def _load(
     name: str,
     split: int,
+    bundle: str,
     features: str,
     metric: Metric | None,
     node_features: Literal["sum", "mean"],
     scale: float,
 ) -> Task:
     if name in BUNDLED:
-        return BUNDLED[name](split=split)
+        return BUNDLED[name](split=split, bundle=Path(bundle) if bundle else None)
     if name in OGB:
         return load_ogb(name, root=_required_folder(name), node_features=node_features)
     if name == "synthetic":
@@ -115,8 +117,8 @@ def _load(
         path = folder / f"{name}.npz" if folder else Path()
         if not path.is_file():
             raise TaskError(
-                f"no task {name!r}; {nearest_names(name, task_names())} An .npz file is taken by "
-                "its path, or by its name where UNIMP_DATA names its folder."
+                f"no task {name!r} (an .npz file is taken by its path, or by its name where "
+                f"UNIMP_DATA names its folder); {nearest_names(name, task_names())}"
             )
     elif not path.is_file():
         raise TaskError(f"no file {name}; give the path of an .npz file, or a task's name")

@@ -31,6 +31,7 @@ _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _PARTS = ("train", "val", "test")
 _OPTIONAL = ("num_classes", "metric", "class_names", "node_names")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
+_MOST_CLASSES = 1_000_000
 # A fixed date, so that the same task gives the same bytes.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -153,15 +154,19 @@ def _labels(file: ArrayFile) -> tuple[Array | None, int]:
     if y.ndim == 2:
         fix = "a missing entry is −1 in an int8 array (it turns into 255 in uint8)"
         return (y.astype(np.int8) if file.within("y", y, -1, 1, fix) else None), y.shape[1]
-    fix = f"classes count from 0, {UNLABELED} is unknown, and there are at most as many as nodes"
-    if not file.within("y", y, UNLABELED, len(y) - 1, fix):
+    # A file may state classes that none of its nodes has. One that states no number has at most
+    # as many classes as nodes: ids in place of class numbers would ask for a model of that width.
+    stated = file.integer("num_classes", 1, _MOST_CLASSES) if file.has("num_classes") else None
+    fix = f"classes count from 0, {UNLABELED} is unknown" + (
+        "" if stated else ", and there are at most as many as nodes"
+    )
+    if not file.within("y", y, UNLABELED, (stated or len(y)) - 1, fix):
         return None, 0
     found = int(y.max()) + 1
     if found == 0:
         file.note(f"y: every label is {UNLABELED}; some must be known to learn from")
         return None, 0
-    # A file may state classes that none of its nodes has.
-    return y, file.integer("num_classes", found, max(found, len(y))) or found
+    return y, stated or found
 
 
 def _node_features(
