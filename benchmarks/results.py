@@ -103,9 +103,10 @@ def fingerprint(recipe: str, settings: list[str]) -> str:
 
 
 def provenance() -> dict[str, str]:
+    arguments = re.sub(r"(--out|--minutes|--threads) \S+ ?", "", " ".join(sys.argv[1:]))
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
-        "command": " ".join(["python", "benchmarks/results.py", *sys.argv[1:]]),
+        "command": f"python benchmarks/results.py {arguments}".strip(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
         "torch": torch.__version__,
         "unimp": __version__,

@@ -16,6 +16,7 @@ from rich.table import Table
 from unimp import load_recipe, run
 from unimp.cli import fresh_folder
 from unimp.progress import live_progress
+from unimp.report import write_report
 
 ROWS = {
     "MLP": ("features", ["model.name=mlp"]),
@@ -36,6 +37,7 @@ def main(seed: int = 0) -> float:
         with live_progress(recipe, seed) as on_epoch:
             place = folder / name.lower().replace(" ", "-")
             done = run(recipe, seed=seed, out=place, on_epoch=on_epoch)
+        write_report(place)
         scores = done.metrics["scores"]
         table.add_row(name, sees, f"{scores['train']['test']:.2%}")
     gained = scores["train+val"]["test"] - scores["train"]["test"]

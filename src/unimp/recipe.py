@@ -140,9 +140,9 @@ class TrainOptions(Section):
     """The loop."""
 
     epochs: int = option(500, "passes over the batches", ge=1)
-    lr: float = option(1e-3, "Adam's step size", gt=0, le=1e3)
+    lr: float = option(1e-3, "Adam's step size", gt=0, le=1e30)
     weight_decay: float = option(
-        0.0, "L2 on every parameter, coupled as in the paper", ge=0, le=1e3
+        0.0, "L2 on every parameter, coupled as in the paper", ge=0, le=1e30
     )
     eval_from: int = option(1, "the first epoch that is scored", ge=1)
     eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)

@@ -117,8 +117,8 @@ def _load(
         path = folder / f"{name}.npz" if folder else Path()
         if not path.is_file():
             raise TaskError(
-                f"no task {name!r} (an .npz file is taken by its path, or by its name where "
-                f"UNIMP_DATA names its folder); {nearest_names(name, task_names())}"
+                f"no task {name!r}; {nearest_names(name, task_names())} (an .npz file is taken by "
+                "its path, or by its name where UNIMP_DATA names its folder)"
             )
     elif not path.is_file():
         raise TaskError(f"no file {name}; give the path of an .npz file, or a task's name")
