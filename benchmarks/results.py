@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from unimp import __version__
+from unimp.allocator import keep_freed_memory
 from unimp.cli import mean_text, parse_seeds
 from unimp.graph.files import write_atomically
 from unimp.recipe import load_recipe
@@ -188,6 +189,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
     parser.add_argument("--readme", action="store_true", help="write the tables into README.md")
     arguments = parser.parse_args()
+    keep_freed_memory()
     deadline = time.time() + 60 * arguments.minutes
     for name in arguments.tables:
         table = fill_table(

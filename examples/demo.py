@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unimp import load_recipe, run
+from unimp.allocator import keep_freed_memory
 from unimp.cli import fresh_folder
 from unimp.progress import live_progress
 from unimp.report import write_report
@@ -49,4 +50,5 @@ def main(seed: int = 0) -> float:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     main()

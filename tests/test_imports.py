@@ -23,7 +23,7 @@ ORDER = (
     ("recipe",),
     ("run_folder",),
     ("run",),
-    ("studies", "report", "estimator", "serving", "progress"),
+    ("studies", "report", "estimator", "serving", "progress", "allocator"),
     ("cli",),
 )
 STAGE = {name: number for number, names in enumerate(ORDER) for name in names}

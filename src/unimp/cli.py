@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from unimp import run_folder
+from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError, nearest_names
 from unimp.model.node_model import count_parameters
 from unimp.progress import live_progress
@@ -382,6 +383,7 @@ def main() -> None:
     """Run the command line; errors are told in a line or two, with no traceback."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    keep_freed_memory()
     try:
         app(args=arguments)
     except Exception as error:
