@@ -73,15 +73,19 @@ def fill_table(
     path = folder / f"{name}.json"
     table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     earlier = {(row["inputs"], row["model"]): row["runs"] for row in table.get("rows", [])}
-    rows = []
+    rows, superseded = [], table.get("superseded", [])
     for inputs, model, recipe, settings in TABLES[name]:
         made_with = fingerprint(recipe, settings)
+        found = earlier.get((inputs, model), [])
         # A run of the recipe as it was before is not a result of the recipe as it is.
-        kept = [r for r in earlier.get((inputs, model), []) if r["recipe_hash"] == made_with]
+        superseded += [
+            {"inputs": inputs, "model": model, **r} for r in found if r["recipe_hash"] != made_with
+        ]
+        kept = [r for r in found if r["recipe_hash"] == made_with]
         rows.append(
             {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings, "runs": kept}
         )
-    table = {"table": name, "protocol": PROTOCOL, "rows": rows}
+    table = {"table": name, "protocol": PROTOCOL, "rows": rows, "superseded": superseded}
     for seed in seeds:
         for row in rows:
             if not re.search(only, f"{row['model']}: {row['inputs']}") or time.time() > deadline:
@@ -98,8 +102,10 @@ def fill_table(
 
 
 def fingerprint(recipe: str, settings: list[str]) -> str:
-    """What tells one version of a recipe from another; its name and description do not count."""
-    options = load_recipe(recipe, settings).model_dump(exclude={"name", "about"})
+    """What tells one version of a recipe from another: the options it changes."""
+    options = load_recipe(recipe, settings).model_dump(
+        exclude={"name", "about"}, exclude_defaults=True
+    )
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -117,6 +123,8 @@ def provenance() -> dict[str, str]:
 def markdown(table: dict[str, Any]) -> str:
     """The table as the README shows it."""
     rows = [row for row in table["rows"] if row["runs"]]
+    if not rows:
+        return "No runs yet."
     metric = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[rows[0]["runs"][0]["metric"]]
     lines = [
         f"| inputs | model | parameters | seeds | val {metric} | test {metric} "

@@ -24,14 +24,14 @@ from unimp.cli import (
     mean_text,
     parse_seeds,
     print_rows,
-    read_labels,
     size_of_model,
 )
-from unimp.errors import RecipeError, RunError, TaskError, UnimpError
+from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
-from unimp.recipe import load_recipe, options, recipe_names
+from unimp.recipe import choices, load_recipe, options, recipe_names
 from unimp.run import load_run
 from unimp.tasks.debian import load_debian
+from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
@@ -217,11 +217,11 @@ def test_a_loss_that_stops_being_a_number_is_told_and_the_run_kept(
 def test_evaluating_again_gives_the_scores_of_the_run(finished: Path) -> None:
     scores = load_run(finished).metrics["scores"]
     assert told("evaluate", finished) == (
-        f"val accuracy {scores['train']['val']:.4f}   (inputs: train labels)\n"
-        f"test accuracy {scores['train']['test']:.4f}   (inputs: train labels)\n"
+        f"val accuracy {100 * scores['train']['val']:.2f} %   (train labels as inputs)\n"
+        f"test accuracy {100 * scores['train']['test']:.2f} %   (train labels as inputs)\n"
     )
     assert told("evaluate", finished, "--reveal", "train+val") == (
-        f"test accuracy {scores['train+val']['test']:.4f}   (inputs: train+val labels)\n"
+        f"test accuracy {100 * scores['train+val']['test']:.2f} %   (train+val labels as inputs)\n"
     )
 
 
@@ -246,12 +246,13 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
     run = load_run(finished)
     known = len(run.task.split.train)
     assert told("predict", finished) == (
-        f"200 nodes labeled from {known} known labels: predictions.parquet\n"
+        f"200 nodes labeled, with {known} labels as inputs: predictions.parquet\n"
     )
     table = pyarrow.parquet.read_table(here / "predictions.parquet")
-    assert table.column_names == ["node", "set", "label", "prediction", "confidence"]
-    best = run.predict().argmax(1).tolist()
-    assert table["prediction"].to_pylist() == [str(c) for c in best]
+    assert table.column_names == ["node", "set", "label", "observed", "prediction", "confidence"]
+    best, test = run.predict().argmax(1), run.task.split.test.tolist()
+    prediction = table["prediction"].to_pylist()
+    assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]
 
 
 def test_predictions_are_written_as_csv_with_a_column_for_each_class(
@@ -260,7 +261,7 @@ def test_predictions_are_written_as_csv_with_a_column_for_each_class(
     told("predict", finished, "--out", "all.csv", "--probabilities")
     table = pyarrow.csv.read_csv(here / "all.csv")
     assert table.num_rows == 200
-    assert table.column_names[5:] == [f"p_{c}" for c in range(10)]
+    assert table.column_names[6:] == [f"p_{c}" for c in range(10)]
 
 
 def test_labels_that_arrived_since_are_used_and_counted_once(here: Path, finished: Path) -> None:
@@ -268,11 +269,14 @@ def test_labels_that_arrived_since_are_used_and_counted_once(here: Path, finishe
     trained, fresh = int(run.task.split.train[0]), int(run.task.split.test[0])
     labels = rows_of(here / "more.csv", f"{fresh},3", f"{trained},{int(run.task.labels[trained])}")
     text = told("predict", finished, "--labels", labels, "--out", "more.parquet")
-    assert f"from {len(run.task.split.train) + 1} known labels" in text
+    assert f"with {len(run.task.split.train) + 1} labels as inputs" in text
     table = pyarrow.parquet.read_table(here / "more.parquet")
-    expected = run.predict({fresh: 3}).max(1).values
-    assert table["confidence"].to_pylist() == expected.tolist()
-    assert expected.tolist() != run.predict().max(1).values.tolist()
+    assert table["prediction"].to_pylist()[fresh] == table["label"].to_pylist()[fresh] == "3"
+    others = run.task.split.test[1:]
+    expected = run.predict({fresh: 3}).max(1).values[others]
+    confidence = table["confidence"].to_pylist()
+    assert [confidence[node] for node in others.tolist()] == expected.tolist()
+    assert not torch.equal(expected, run.predict().max(1).values[others])
 
 
 def test_all_bad_lines_of_a_label_file_are_told_at_once(
@@ -287,9 +291,13 @@ def test_all_bad_lines_of_a_label_file_are_told_at_once(
     assert "line 6, label ''" in text
 
 
+def by_node(labels: torch.Tensor) -> dict[int, int]:
+    return {node: int(labels[node]) for node in torch.nonzero(labels >= 0).squeeze(1).tolist()}
+
+
 def test_labels_are_read_by_name(tmp_path: Path, named_task: Task) -> None:
     file = rows_of(tmp_path / "more.csv", "zsh, net", '"curl","science"')
-    assert read_labels(file, named_task) == {3: 1, 1: 2}
+    assert by_node(read_labels(file, named_task)) == {3: 1, 1: 2}
 
 
 def test_a_label_file_may_have_a_byte_order_mark_and_other_columns(
@@ -297,14 +305,14 @@ def test_a_label_file_may_have_a_byte_order_mark_and_other_columns(
 ) -> None:
     file = tmp_path / "more.csv"
     file.write_bytes("\ufeffby,label,node\r\nme,net,zsh\r\n".encode())
-    assert read_labels(file, named_task) == {3: 1}
+    assert by_node(read_labels(file, named_task)) == {3: 1}
 
 
 def test_an_unknown_name_is_told_with_its_line_and_nearest_names(
     tmp_path: Path, named_task: Task
 ) -> None:
     file = rows_of(tmp_path / "more.csv", "bahs,net", "zsh,sciense", "curl,net", "3,net")
-    with pytest.raises(RunError) as problem:
+    with pytest.raises(TaskError) as problem:
         read_labels(file, named_task)
     assert str(problem.value).splitlines() == [
         f"{file}:",
@@ -316,13 +324,13 @@ def test_an_unknown_name_is_told_with_its_line_and_nearest_names(
 
 def test_two_labels_for_one_node_are_refused(tmp_path: Path, named_task: Task) -> None:
     file = rows_of(tmp_path / "more.csv", "zsh,net", "zsh,net", "zsh,libs")
-    with pytest.raises(RunError, match="line 4, node 'zsh' has another label on a line above"):
+    with pytest.raises(TaskError, match="line 4, node 'zsh' has another label on a line above"):
         read_labels(file, named_task)
 
 
 def test_of_many_problems_the_first_ten_are_told(tmp_path: Path, named_task: Task) -> None:
     file = rows_of(tmp_path / "more.csv", *["nobody,net"] * 12)
-    with pytest.raises(RunError) as problem:
+    with pytest.raises(TaskError) as problem:
         read_labels(file, named_task)
     lines = str(problem.value).splitlines()
     assert len(lines) == 12
@@ -335,8 +343,8 @@ def test_debian_packages_and_sections_go_by_their_names(tmp_path: Path) -> None:
     assert task.class_names is not None
     file = rows_of(tmp_path / "more.csv", "bash,shells")
     bash, shells = task.node_names.index("bash"), task.class_names.index("shells")
-    assert read_labels(file, task) == {bash: shells}
-    with pytest.raises(RunError) as problem:
+    assert by_node(read_labels(file, task)) == {bash: shells}
+    with pytest.raises(TaskError) as problem:
         read_labels(rows_of(tmp_path / "bad.csv", "bahs,shells", "@@@@@@,shells"), task)
     assert "'bash'" in str(problem.value)
     # A name that is near to none is not answered with all 63,620.
@@ -346,25 +354,34 @@ def test_debian_packages_and_sections_go_by_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "a,b\n0,1\n"])
 def test_a_label_file_must_name_its_columns(tmp_path: Path, named_task: Task, content: str) -> None:
     (tmp_path / "more.csv").write_text(content)
-    with pytest.raises(RunError, match="must name the columns node and label"):
+    with pytest.raises(TaskError, match="must name the columns node and label"):
         read_labels(tmp_path / "more.csv", named_task)
 
 
 def test_a_label_file_that_is_not_there_or_not_text_is_refused(
     tmp_path: Path, named_task: Task
 ) -> None:
-    with pytest.raises(RunError, match="cannot read"):
+    with pytest.raises(TaskError, match="cannot read"):
         read_labels(tmp_path / "none.csv", named_task)
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RunError, match="cannot read"):
+    with pytest.raises(TaskError, match="cannot read"):
         read_labels(tmp_path / "binary.csv", named_task)
 
 
-def test_binary_tasks_take_no_label_file(tmp_path: Path, named_task: Task) -> None:
+def test_each_line_sets_one_entry_of_a_binary_task(tmp_path: Path, named_task: Task) -> None:
     rows = torch.tensor([[0, 1], [1, 0], [1, 1], [-1, -1]], dtype=torch.int8)
     task = Task("rows", named_task.graph, rows, named_task.split, "rocauc", 2)
-    with pytest.raises(RunError, match="several binary tasks"):
-        read_labels(rows_of(tmp_path / "more.csv", "0,1"), task)
+    assert read_labels(rows_of(tmp_path / "more.csv", "3,1", "0,0"), task).tolist() == [
+        [1, -1],
+        [-1, -1],
+        [-1, -1],
+        [-1, 1],
+    ]
+    (tmp_path / "values.csv").write_text("node,label,value\n3,1,0\n3,0,1\n")
+    assert read_labels(tmp_path / "values.csv", task)[3].tolist() == [1, 0]
+    (tmp_path / "bad.csv").write_text("node,label,value\n3,1,2\n")
+    with pytest.raises(TaskError, match="line 2, value '2' is unknown; numbers run from 0 to 1"):
+        read_labels(tmp_path / "bad.csv", task)
 
 
 # recipe
@@ -386,11 +403,12 @@ def test_a_recipe_is_shown_with_every_option_and_its_help(here: Path) -> None:
             place = lines.index(f"[{section}]")
         place += 1
         value, default = shown[section][key], declared.default
+        words = f" [{' | '.join(choices(declared))}]" if choices(declared) else ""
         changed = f" (default {json.dumps(default)})" if value != default else ""
         assert re.split(r" {2,}", lines[place].strip(), maxsplit=2) == [
             key,
             json.dumps(value),
-            f"{declared.description}{changed}",
+            f"{declared.description}{words}{changed}",
         ]
 
 

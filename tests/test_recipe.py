@@ -44,7 +44,7 @@ def sizes_of(recipe: Recipe) -> Sizes:
         return known
     if recipe.task.name not in task_names():
         pytest.skip(f"{recipe.task.name}.npz is not at hand; set UNIMP_DATA to its folder")
-    return task_of(recipe.with_settings(["task.scale=0.001"]), 0).sizes
+    return task_of(recipe, 0).sizes
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -1,6 +1,8 @@
 """Runs end to end on small graphs: they learn, they use labels that come later, they repeat."""
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.training.loop import Epoch
 
 
 def recipe_of(*settings: str) -> Recipe:
@@ -31,12 +34,12 @@ def untrained_score(done: Run) -> float:
     return score_split(logits, done.task, "train")["test"]
 
 
-def run_on(task: Task, *settings: str) -> Run:
+def run_on(task: Task, *settings: str, on_epoch: Callable[[Epoch], None] | None = None) -> Run:
     """A run of the usual kind, on a task that has no name."""
     with pytest.MonkeyPatch.context() as patch:
         # `unimp.run` is the function; the module of that name is only in sys.modules.
         patch.setattr(sys.modules[Run.__module__], "load_task", lambda **options: task)
-        return run(recipe_of(*settings))
+        return run(recipe_of(*settings), on_epoch=on_epoch or (lambda epoch: None))
 
 
 @pytest.fixture(scope="module")
@@ -324,3 +327,38 @@ def test_no_set_is_scored_whose_labels_are_inputs(homophilous: Run) -> None:
     logits: Tensor = torch.zeros(800, 4)
     assert list(score_split(logits, homophilous.task, "train")) == ["val", "test"]
     assert list(score_split(logits, homophilous.task, "train+val")) == ["test"]
+
+
+def other_answers(task: Task) -> Task:
+    """The same task with every val and test label wrong."""
+    labels = task.labels.clone()
+    for part in (task.split.val, task.split.test):
+        labels[part] = (labels[part] + 1) % task.num_classes
+    return replace(task, labels=labels)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_only_train_labels_reach_the_weights(regime: str) -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    settings = ("model.width=8", "model.layers=2", "train.epochs=5", "train.eval_from=5")
+    first = run_on(task, *settings, f"batch.regime={regime}", "batch.parts=2")
+    second = run_on(other_answers(task), *settings, f"batch.regime={regime}", "batch.parts=2")
+    assert first.model is not None
+    assert second.model is not None
+    for mine, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_score_that_chose_the_state_is_the_score_reported() -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    epochs: list[Epoch] = []
+    done = run_on(task, "model.width=8", "train.epochs=12", on_epoch=epochs.append)
+    best = max(epoch.scores["val"] for epoch in epochs if epoch.scores)
+    assert done.metrics["scores"]["train"]["val"] == best
+
+
+def test_labels_of_val_and_test_do_not_change_what_is_predicted() -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
+    first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
+    assert torch.equal(first.predict(), second.predict())

@@ -74,7 +74,7 @@ def test_every_file_can_be_read_without_this_package(made: Run) -> None:
     assert sum(w.numel() for w in weights.values()) == made.metrics["parameters"]
     assert json.loads((folder / "metrics.json").read_text()) == made.metrics
     table = pyarrow.parquet.read_table(folder / "predictions.parquet")
-    assert table.column_names == ["node", "set", "label", "prediction", "confidence"]
+    assert table.column_names == ["node", "set", "label", "observed", "prediction", "confidence"]
     assert table.num_rows == 200
 
 
@@ -107,12 +107,15 @@ def test_the_manifest_says_what_made_the_run(made: Run) -> None:
     assert manifest["format"] == run_folder.FORMAT
 
 
-def test_predictions_say_set_label_and_likeliest_class_of_each_node(made: Run) -> None:
+def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) -> None:
     table = pyarrow.parquet.read_table(folder_of(made) / "predictions.parquet").to_pydict()
     probabilities = made.predict()
     assert table["node"] == list(range(200))
-    assert table["prediction"] == [str(c) for c in probabilities.argmax(1).tolist()]
-    assert table["confidence"] == probabilities.max(1).values.tolist()
+    seen = torch.tensor(table["observed"])
+    assert torch.equal(torch.nonzero(seen).squeeze(1), made.task.split.train.sort().values)
+    expected = torch.where(seen, made.task.labels, probabilities.argmax(1))
+    assert table["prediction"] == [str(c) for c in expected.tolist()]
+    assert table["confidence"] == probabilities.gather(1, expected[:, None]).squeeze(1).tolist()
     assert table["label"] == [str(c) for c in made.task.labels.tolist()]
     for name in ("train", "val", "test"):
         nodes = [node for node, of in zip(table["node"], table["set"], strict=True) if of == name]
@@ -129,13 +132,14 @@ def test_predictions_have_the_names_of_nodes_and_classes(made: Run, tmp_path: Pa
         node_names=tuple(f"package-{i}" for i in range(200)),
         class_names=tuple("abcdefghij"),
     )
-    write_predictions(tmp_path / "p.parquet", task, made.predict(), every_class=True)
+    observed = made.observed_with(None)
+    write_predictions(tmp_path / "p.parquet", task, made.predict(), observed, every_class=True)
     table = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
     assert table["node"][7] == "package-7"
     assert table["label"][unknown] is None
     assert set(table["prediction"]) <= set("abcdefghij")
     assert table["p_c"] == made.predict()[:, 2].tolist()
-    write_predictions(tmp_path / "p.csv", task, made.predict())
+    write_predictions(tmp_path / "p.csv", task, made.predict(), observed)
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == table["node"]
 
 
@@ -144,7 +148,7 @@ def test_predictions_of_binary_tasks_have_a_column_each(tmp_path: Path) -> None:
     task = replace(task, class_names=("red", "round", "ripe"))
     probabilities = torch.full((20, 3), 0.1)
     probabilities[4] = torch.tensor([0.9, 0.2, 0.8])
-    write_predictions(tmp_path / "p.parquet", task, probabilities)
+    write_predictions(tmp_path / "p.parquet", task, probabilities, task.labels)
     table = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
     assert table["prediction"][4] == "red ripe"
     assert table["prediction"][5] == ""
@@ -305,16 +309,16 @@ def test_a_failure_half_way_leaves_whole_files_and_no_manifest(
 ) -> None:
     really, written = Path.replace, []
 
-    def fail_at_the_third(self: Path, target: Path) -> Path:
-        if len(written) == 2:
+    def fail_at_the_weights(self: Path, target: Path) -> Path:
+        if target.name == "model.safetensors":
             raise OSError("no space left on device")
         written.append(target.name)
         return really(self, target)
 
-    monkeypatch.setattr(Path, "replace", fail_at_the_third)
+    monkeypatch.setattr(Path, "replace", fail_at_the_weights)
     with pytest.raises(OSError, match="no space left"):
         run(RECIPE, out=tmp_path / "run")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(written)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(set(written))
     with pytest.raises(RunError, match="not a finished run"):
         load_run(tmp_path / "run")
 

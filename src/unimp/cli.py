@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from unimp import run_folder
+from unimp import __version__, run_folder
 from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError, nearest_names
 from unimp.model.node_model import count_parameters
 from unimp.progress import live_progress
-from unimp.recipe import Recipe, load_recipe, options, recipe_names
+from unimp.recipe import Recipe, choices, load_recipe, options, recipe_names
 from unimp.report import write_report
 from unimp.run import Run, load_run, run
 from unimp.tasks.catalog import data_folder, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
+from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import PROTOCOLS, is_known
 from unimp.tasks.metrics import mean_and_std
 from unimp.tasks.ogb import fetch_ogb
-from unimp.tasks.task import Task
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,13 +42,28 @@ app.add_typer(data_app, name="data")
 
 # Text is printed as it is: paths and names may look like rich's markup.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-SHOWN_PROBLEMS = 10
 
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change an option; may be repeated."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"unimp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def before_any_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print it.", callback=print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Label the rest of a graph from its features and the labels already known."""
 
 
 @app.command()
@@ -65,11 +78,21 @@ def train(
     """Train and score a recipe, once for each seed."""
     recipe = load_recipe(name, settings or ())
     numbers = parse_seeds(seeds)
-    folder = folder or fresh_folder(Path("runs"), recipe.name)
+    chosen = folder or fresh_folder(Path("runs"), recipe.name)
+    try:
+        train_seeds(recipe, numbers, chosen)
+    except BaseException:
+        if folder is None and not any(chosen.iterdir()):  # made for this run, and it never began
+            chosen.rmdir()
+        raise
+
+
+def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
+    """Train each seed into its folder, and print what they came to."""
     several = len(numbers) > 1
     places = {seed: folder / f"seed-{seed}" if several else folder for seed in numbers}
     for place in (folder, *places.values()):  # all refused now, or none after hours
-        run_folder.claim(place)
+        run_folder.refuse_finished(place)
     done: list[Run] = []
     for seed, place in places.items():
         with live_progress(recipe, seed) as on_epoch:
@@ -101,8 +124,11 @@ def evaluate(
     if reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
     loaded = load_run(folder)
+    if reveal != "train":
+        require_label_inputs(loaded, "--reveal train+val")
+    inputs = f"{reveal} labels as inputs" if loaded.takes_labels else "no labels as inputs"
     for name, value in loaded.evaluate(reveal).items():
-        out.print(f"{name} {loaded.task.metric} {value:.4f}   (inputs: {reveal} labels)")
+        out.print(f"{name} {loaded.task.metric} {100 * value:.2f} %   ({inputs})")
 
 
 @app.command()
@@ -110,7 +136,7 @@ def predict(
     folder: RunFolder,
     labels: Annotated[
         Path | None,
-        typer.Option(help="CSV with columns node,label: labels that arrived after training."),
+        typer.Option(help="CSV with columns node,label: labels that came after training."),
     ] = None,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
@@ -121,11 +147,15 @@ def predict(
 ) -> None:
     """Label all nodes, using train labels and any that arrived since, without retraining."""
     loaded = load_run(folder)
+    if labels is not None:
+        require_label_inputs(loaded, "--labels")
     extra = None if labels is None else read_labels(labels, loaded.task)
     chances = loaded.predict(extra)
-    run_folder.write_predictions(path, loaded.task, chances, every_class=every_class)
-    known = int(is_known(loaded.observed_with(extra)).sum())
-    out.print(f"{len(chances):,} nodes labeled from {known:,} known labels: {path}")
+    observed = loaded.observed_with(extra)
+    run_folder.write_predictions(path, loaded.task, chances, observed, every_class=every_class)
+    known = int(is_known(observed).sum())
+    seen = f", with {known:,} labels as inputs" if loaded.takes_labels else ""
+    out.print(f"{len(chances):,} nodes labeled{seen}: {path}")
 
 
 @recipe_app.command("list")
@@ -149,6 +179,8 @@ def show_recipe(
             rows += [(), (f"[{section}]",)]
             shown = section
         value, help_text = values[section][key], declared.description or ""
+        if words := choices(declared):
+            help_text += f" [{' | '.join(words)}]"
         if value != declared.default:
             help_text += f" (default {json.dumps(declared.default)})"
         rows.append((f"  {key}", json.dumps(value), help_text))
@@ -209,6 +241,15 @@ def build_debian(
     out.print(f"bundle: {path}")
 
 
+def require_label_inputs(loaded: Run, option: str) -> None:
+    """Refuse to reveal labels to a model that does not look at them."""
+    if not loaded.takes_labels:
+        raise RunError(
+            f"{option} changes nothing: this run's model takes no labels as inputs (inputs "
+            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+        )
+
+
 def parse_seeds(text: str) -> list[int]:
     """`0`, `0-9` or `0,3,5-7` as numbers."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
@@ -223,80 +264,21 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
-    """parent/name, or the first of name-2, name-3, … that is free."""
+    """Make parent/name, or the first of name-2, name-3, … that is free; nobody else gets it too."""
     folder, number = parent / name, 1
-    while folder.exists():
-        number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
-
-
-def read_labels(path: Path, task: Task) -> dict[int, int]:
-    """Labels from a CSV of node,label, by the task's own names or by numbers."""
-    if task.is_multilabel:
-        raise RunError("--labels takes one class a node; this run's task has several binary tasks")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
-    if not {"node", "label"} <= set(reader.fieldnames or ()):
-        raise RunError(f"{path}: the first line must name the columns node and label")
-    columns = {
-        "node": (_numbers(task.node_names), task.graph.num_nodes),
-        "label": (_numbers(task.class_names), task.num_classes),
-    }
-    labels: dict[int, int] = {}
-    problems: list[str] = []
-    for row in reader:
-        found: list[int] = []
-        for column, (names, count) in columns.items():
-            given = (row[column] or "").strip()
-            number = _number(given, names, count)
-            if number is not None:
-                found.append(number)
-                continue
-            # A search among all names takes a while, so only what is shown gets its hint.
-            hint = _hint(given, names, count) if len(problems) < SHOWN_PROBLEMS else ""
-            problems.append(f"line {reader.line_num}, {column} {given!r} is unknown; {hint}")
-        if len(found) < 2:
-            continue
-        node, label = found
-        if labels.setdefault(node, label) != label:
-            problems.append(
-                f"line {reader.line_num}, node {row['node']!r} has another label on a line above; "
-                "keep one of them"
-            )
-    if problems:
-        shown = "\n".join(problems[:SHOWN_PROBLEMS])
-        left = len(problems) - SHOWN_PROBLEMS
-        more = f"\n… and {left} more" if left > 0 else ""
-        raise RunError(f"{path}:\n{shown}{more}")
-    return labels
-
-
-def _numbers(names: Sequence[str] | None) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names or ())}
-
-
-def _number(text: str, names: Mapping[str, int], count: int) -> int | None:
-    """A name's number; where there are no names, the number itself."""
-    if names:
-        return names.get(text)
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) and int(text) < count else None
-
-
-def _hint(text: str, names: Mapping[str, int], count: int) -> str:
-    if not names:
-        return f"numbers run from 0 to {count - 1}"
-    hint = nearest_names(text, names)
-    # Where nothing is near, all names are told; of a large graph that is no answer.
-    return hint if len(hint) < 1000 else f"none of the {count:,} names is near it"
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            folder = parent / f"{name}-{number}"
+        else:
+            return folder
 
 
 def one_line(done: Run) -> str:
     parts = [
-        f"{name} {value:.4f} ({protocol})"
+        f"{name} {100 * value:.2f} ({protocol})"
         for protocol, scores in done.metrics["scores"].items()
         for name, value in scores.items()
     ]

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -54,7 +54,9 @@ class TaskOptions(Section):
         "", "debian tasks: a bundle made by `unimp data build-debian`; empty: the one shipped"
     )
     features: str = option("", "another array of the .npz file to use as node features")
-    metric: Literal["", "accuracy", "rocauc"] = option("", "how to score; empty: as the task says")
+    metric: Literal["", "accuracy", "rocauc"] = option(
+        "", ".npz files: how to score; empty: as the file says"
+    )
     node_features: Literal["sum", "mean"] = option(
         "sum", "ogbn-proteins: how edge features become node features (paper: mean; its code: sum)"
     )
@@ -90,8 +92,8 @@ class ModelOptions(Section):
     head: Literal["average", "linear"] = option(
         "average", "the last layer averages its heads (equation 5), or a linear layer follows it"
     )
-    feature_encoder: bool = option(
-        False, "Linear + LayerNorm on features before labels are added; needed for sparse features"
+    feature_encoder: bool | Literal["auto"] = option(
+        "auto", "Linear + LayerNorm on features before labels are added; auto: if they are sparse"
     )
     edge_features: bool = option(True, "use edge features, where the task has them")
     edge_encoder: Literal["per-layer", "shared"] = option(
@@ -146,7 +148,7 @@ class TrainOptions(Section):
     )
     eval_from: int = option(1, "the first epoch that is scored", ge=1)
     eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
-    patience: int = option(0, "stop after so many epochs without a better score; 0: never", ge=0)
+    patience: int = option(0, "stop after so many epochs without as good a score; 0: never", ge=0)
     time_limit: float = option(0.0, "seconds after which no epoch is begun; 0: none", ge=0)
     device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
 
@@ -204,7 +206,7 @@ class Recipe(Section):
             gate_bias=m.gate_bias,
             input_norm=m.input_norm,
             head=m.head,
-            feature_encoder=m.feature_encoder,
+            feature_encoder=sizes.sparse if m.feature_encoder == "auto" else m.feature_encoder,
             edge_encoder=m.edge_encoder,
             use_features="X" in m.inputs,
             use_labels="Y" in m.inputs,
@@ -212,6 +214,20 @@ class Recipe(Section):
             label_width=m.label_width,
             backend=m.backend,
         )
+
+    def with_task(self, path: Path) -> Recipe:
+        """This recipe for the task in an `.npz` file."""
+        task = self.task.model_copy(update={"name": str(path.resolve())})
+        return self.model_copy(update={"task": task})
+
+    def with_absolute_paths(self) -> Recipe:
+        """This recipe with absolute paths, so that it means the same from any folder."""
+        paths = {
+            key: str(Path(value).resolve())
+            for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
+            if value.endswith(".npz")
+        }
+        return self.model_copy(update={"task": self.task.model_copy(update=paths)})
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
@@ -233,6 +249,13 @@ def options() -> Iterator[tuple[str, str, FieldInfo]]:
     for section in SECTIONS:
         for key, declared in _section_fields(section).items():
             yield section, key, declared
+
+
+def choices(declared: FieldInfo) -> list[str]:
+    """The words an option takes, where it takes words of its own."""
+    kind = declared.annotation
+    words = [w for k in (kind, *get_args(kind)) if get_origin(k) is Literal for w in get_args(k)]
+    return [str(word) for word in words if word != ""]
 
 
 def load_recipe(name: str | Path, settings: Iterable[str] = ()) -> Recipe:

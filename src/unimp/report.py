@@ -32,7 +32,8 @@ svg .axis { stroke: var(--line) } svg path { fill: none; stroke-width: 1.8 }
 .key { font-weight: 600 } .loss { color: var(--loss); stroke: var(--loss) }
 .val { color: var(--val); stroke: var(--val) } .test { color: var(--test); stroke: var(--test) }
 .key.loss, .key.val, .key.test { stroke: none }
-.scroll { overflow-x: auto }
+@media (max-width: 40rem) { .recipe td:nth-child(3), .recipe th:nth-child(3) { display: none }
+  svg text { font-size: 20px } }
 """
 
 
@@ -81,9 +82,14 @@ def _scores(metrics: Mapping[str, Any]) -> str:
         for protocol, scores in metrics["scores"].items()
     ]
     table = _table(rows, ["labels as inputs", "validation", f"test {_text(metrics['metric'])}"])
-    best = f"best epoch {metrics['best_epoch']}" if metrics["best_epoch"] else "nothing trained"
+    if metrics["best_epoch"]:
+        best = f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+    else:
+        best = (
+            f"{metrics['epochs']} epochs, none scored" if metrics["epochs"] else "nothing trained"
+        )
     return table + (
-        f"<p class=soft>{best} of {metrics['epochs']}; {_text(metrics['stopped'])}; "
+        f"<p class=soft>{best}; {_text(metrics['stopped'])}; "
         f"{metrics['parameters']:,} parameters; {metrics['seconds']:g} s</p>"
     )
 
@@ -143,14 +149,14 @@ def _recipe(recipe: Recipe) -> str:
     rows = [
         [
             f"{section}.{key}",
-            f"<b>{_text(values[section][key])}</b>"
+            f"<b>{_text(json.dumps(values[section][key]))}</b>"
             if values[section][key] != declared.default
-            else _text(values[section][key]),
+            else _text(json.dumps(values[section][key])),
             _text(declared.description),
         ]
         for section, key, declared in options()
     ]
-    return f"<div class=scroll>{_table(rows, ['option', 'value', 'what it does'])}</div>"
+    return f"<div class=recipe>{_table(rows, ['option', 'value', 'what it does'])}</div>"
 
 
 def _manifest(manifest: Mapping[str, Any]) -> str:

@@ -24,16 +24,17 @@ import torch
 from torch import Tensor
 
 from unimp import run_folder
-from unimp.errors import RecipeError, RunError, nearest_names
+from unimp.errors import RecipeError, RunError
 from unimp.graph.graph import Graph
 from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.baselines import propagate_labels
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.recipe import Recipe, load_recipe
-from unimp.tasks.catalog import load_task
+from unimp.tasks.catalog import load_task, prepare
 from unimp.tasks.labels import PROTOCOLS, is_known, reveal_only
 from unimp.tasks.metrics import score
+from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
@@ -51,6 +52,16 @@ class Run:
     metrics: Mapping[str, Any]
     device: str
     folder: Path | None = None
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether labels are inputs: of an X,A model or an MLP they are not."""
+        return self.model is None or self.model.takes_labels
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols that differ: without label inputs, revealing more means nothing."""
+        return PROTOCOLS if self.takes_labels else ("train",)
 
     def logits(self, observed: Tensor) -> Tensor:
         """Logits of all nodes, given the labels that may be seen: [N, classes]."""
@@ -87,8 +98,13 @@ class Run:
         Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
         the task's own (−1 where nothing new is known) or as {node: class}.
         """
-        observed = self.observed_with(labels)
-        return probabilities(self.logits(observed), multilabel=self.task.is_multilabel)
+        scores = self.logits(self.observed_with(labels))
+        if self.model is None and not self.task.is_multilabel:
+            # Propagated labels are shares already; a node that none reaches is even.
+            even = torch.full_like(scores, 1.0 / self.task.num_classes)
+            total = scores.sum(1, keepdim=True)
+            return torch.where(total > 0, scores / total.clamp(min=1e-30), even)
+        return probabilities(scores, multilabel=self.task.is_multilabel)
 
     def observed_with(self, labels: Mapping[int, int] | Tensor | None) -> Tensor:
         """The train labels, with labels that arrived since laid over them."""
@@ -129,31 +145,53 @@ class Run:
 
 
 def run(
-    recipe: Recipe | str,
+    recipe: Recipe | str | Task,
     *,
     seed: int = 0,
     out: Path | str | None = None,
     settings: Sequence[str] = (),
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Run:
-    """Train and score one seed of a recipe; with `out`, keep it in that folder."""
-    if isinstance(recipe, str):
+    """Train and score one seed of a recipe; with `out`, keep it in that folder.
+
+    The recipe is one, or its name or path, or a task of your own, for which the default recipe is
+    taken and which is kept in the folder too.
+    """
+    own_task = recipe if isinstance(recipe, Task) else None
+    if isinstance(recipe, Task):
+        recipe = Recipe(name=recipe.name)
+    elif isinstance(recipe, str):
         recipe = load_recipe(recipe)
-    recipe = recipe.with_settings(settings)
-    folder = None if out is None else run_folder.claim(Path(out))
+    recipe = recipe.with_settings(settings).with_absolute_paths()
+    if seed < 0:
+        raise RecipeError(f"seed is {seed}; seeds count from 0")
+    if out is not None:
+        run_folder.refuse_finished(Path(out))
     started = time.perf_counter()
-    task = task_of(recipe, seed)
+    task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     device = choose_device(recipe.train.device)
+    folder = None if out is None else run_folder.claim(Path(out))
+    if own_task is not None and folder is not None:
+        save_npz(own_task, folder / "task.npz")
+        recipe = recipe.with_task(folder / "task.npz")
     with seeded(seed, device):
         if recipe.model.name == "label-propagation":
             model, result = None, Fit(stopped="nothing to train")
         else:
             model = recipe.build_model(task.sizes).to(device)
-            result = train(model, recipe, task, seed=seed, device=device, on_epoch=on_epoch)
+            kept: list[Epoch] = []
+
+            def keep(epoch: Epoch) -> None:
+                kept.append(epoch)
+                if folder is not None and epoch.scores:
+                    run_folder.write_history(folder, kept)
+                on_epoch(epoch)
+
+            result = train(model, recipe, task, seed=seed, device=device, on_epoch=keep)
     scored = Run(recipe, seed, task, model, {}, device, folder)
     metrics = {
         "metric": task.metric,
-        "scores": {p: scored.evaluate(p) for p in protocols_of(model)},
+        "scores": {p: scored.evaluate(p) for p in scored.protocols},
         "best_epoch": result.best.epoch if result.best else None,
         "epochs": len(result.history),
         "stopped": result.stopped,
@@ -171,6 +209,7 @@ def run(
             metrics=metrics,
             history=result.history,
             probabilities=finished.predict(),
+            observed=finished.observed_with(None),
             seed=seed,
             device=device,
             command=sys.argv,
@@ -251,6 +290,11 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     return load_task(**options, split=seed if split == "seed" else split)
 
 
+def preparation(recipe: Recipe) -> dict[str, bool]:
+    """What the recipe does to any task's graph."""
+    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
+
+
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
     """The graph as the model uses it: without edge features it ignores, on the device if whole."""
     graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()
@@ -272,29 +316,25 @@ def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:
     }
 
 
-def protocols_of(model: NodeModel | None) -> tuple[str, ...]:
-    """The protocols that differ: to a model without label inputs, revealing more means nothing."""
-    return PROTOCOLS if model is None or model.takes_labels else ("train",)
-
-
 def choose_device(device: str) -> str:
     """`auto` as what is here; anything else as it is, if it can be used."""
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise RecipeError(f"no device {device!r}; {nearest_names(kind, ('auto', 'cpu', 'cuda'))}")
+        raise RecipeError(f"no device {device!r}; there are cpu, cuda, cuda:0 … and auto")
     if kind == "cuda" and not torch.cuda.is_available():
         raise RecipeError(
             f"train.device is {device!r}, but torch sees no GPU here; use cpu or auto"
         )
-    return device
+    # With its number, as tensors name their device: "cuda" alone would compare as another one.
+    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
 
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
     """Seed torch for initialization and dropout, and leave its state as it was found."""
-    cuda = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
         yield

@@ -39,13 +39,28 @@ from unimp.training.loop import Epoch
 FORMAT = 1
 
 
-def claim(folder: Path) -> Path:
-    """A folder that may become a run's; one that holds a run already is left alone."""
+def refuse_finished(folder: Path) -> None:
+    """A folder that holds a run already is left alone."""
     if (folder / "manifest.json").exists():
         raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; choose another folder")
+
+
+def claim(folder: Path) -> Path:
+    """Make the folder of a new run."""
+    refuse_finished(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error
     return folder
+
+
+def write_history(folder: Path, history: Sequence[Epoch]) -> None:
+    """One line an epoch; written while training goes on, so that a run that is killed leaves it."""
+    lines = "".join(json.dumps(_plain(epoch.as_line())) + "\n" for epoch in history)
+    write_atomically(folder / "history.jsonl", lines.encode())
 
 
 def write_run(
@@ -57,6 +72,7 @@ def write_run(
     metrics: Mapping[str, Any],
     history: Sequence[Epoch],
     probabilities: Tensor,
+    observed: Tensor,
     seed: int,
     device: str,
     command: Sequence[str],
@@ -66,9 +82,8 @@ def write_run(
     if model is not None:
         save_weights(model, folder / "model.safetensors")
     write_json(folder / "metrics.json", metrics)
-    lines = "".join(json.dumps(_plain(epoch.as_line())) + "\n" for epoch in history)
-    write_atomically(folder / "history.jsonl", lines.encode())
-    write_predictions(folder / "predictions.parquet", task, probabilities)
+    write_history(folder, history)
+    write_predictions(folder / "predictions.parquet", task, probabilities, observed)
     manifest = {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -114,11 +129,12 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
 
 
 def write_predictions(
-    path: Path, task: Task, probabilities: Tensor, *, every_class: bool = False
+    path: Path, task: Task, probabilities: Tensor, observed: Tensor, *, every_class: bool = False
 ) -> None:
-    """One row a node: its id, set, known label, prediction, and the probabilities.
+    """One row a node: its id, set, label as far as known, whether it was an input, the prediction.
 
-    Classes: the likeliest class and its probability (`confidence`); with `every_class`, a column
+    Classes: `prediction` is the observed label where there is one, for the rest the likeliest
+    class; `confidence` is the model's own probability of it. With `every_class`, a column
     `p_<class>` for each. Binary tasks: the names of tasks above one half, and one column each.
     A path that ends in .csv gives CSV; any other, Parquet.
     """
@@ -128,20 +144,23 @@ def write_predictions(
 
     names = task.class_names or tuple(str(c) for c in range(task.num_classes))
     ids = task.node_names or range(task.graph.num_nodes)
-    known = is_known(task.labels).numpy()
+    seen = is_known(observed).numpy()
     sets = np.full(task.graph.num_nodes, "", dtype=object)
     for name in ("train", "val", "test"):
         sets[getattr(task.split, name).numpy()] = name
     columns: dict[str, Any] = {"node": pa.array(ids), "set": pa.array(sets, pa.string())}
     if task.is_multilabel:
-        columns["known"] = pa.array(known)
+        columns["observed"] = pa.array(seen)
         above = [np.flatnonzero(row) for row in (probabilities > 0.5).numpy()]
         columns["prediction"] = pa.array(" ".join(names[t] for t in row) for row in above)
     else:
         lookup = np.array([*names, ""], dtype=object)
-        labels = pa.array(lookup[task.labels.numpy()], pa.string(), mask=~known)
-        confidence, prediction = probabilities.max(1)
-        columns["label"] = labels
+        label = torch.where(observed >= 0, observed, task.labels)
+        prediction = torch.where(observed >= 0, observed, probabilities.argmax(1))
+        confidence = probabilities.gather(1, prediction[:, None]).squeeze(1)
+        unknown = ~is_known(label).numpy()
+        columns["label"] = pa.array(lookup[label.numpy()], pa.string(), mask=unknown)
+        columns["observed"] = pa.array(seen)
         columns["prediction"] = pa.array(lookup[prediction.numpy()], pa.string())
         columns["confidence"] = pa.array(confidence.numpy())
     if task.is_multilabel or every_class:

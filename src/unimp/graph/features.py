@@ -126,7 +126,7 @@ def as_float(values: Any, what: str) -> Tensor:
 def as_tensor(values: Any, what: str) -> Tensor:
     """Any array-like as a tensor, with a message of ours where torch and numpy would fail."""
     if isinstance(values, Tensor):
-        return values.detach().clone()
+        return values.detach().cpu().clone()
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of different length

@@ -196,9 +196,10 @@ class Graph:
         # Edges kept up to each row's end: the row pointers of what remains.
         kept = torch.zeros(inside.numel() + 1, dtype=torch.int64, device=self.device)
         torch.cumsum(inside, 0, out=kept[1:])
+        dtype = index_dtype(max(slots.numel(), nodes.numel()))
         return Graph(
-            indptr=kept[picked.long()].to(index_dtype(max(slots.numel(), nodes.numel()))),
-            source=source,
+            indptr=kept[picked.long()].to(dtype),
+            source=source.to(dtype),
             edge_id=self.edge_id[slots],
             x=None if self.x is None else self.x[nodes],
             edge_attr=self.edge_attr,

@@ -62,8 +62,8 @@ class Hop:
         if torch.device(device) == self.source.device:
             return self
         return Hop(
-            self.indptr.to(device, non_blocking=True),
-            self.source.to(device, non_blocking=True),
+            self.indptr.to(device),
+            self.source.to(device),
             self.num_sources,
-            None if self.edge_attr is None else self.edge_attr.to(device, non_blocking=True),
+            None if self.edge_attr is None else self.edge_attr.to(device),
         )

@@ -27,6 +27,7 @@ def exact_logits(
     Each layer is computed for all nodes before the next begins, a chunk of targets at a time;
     a chunk has at most `chunk_edges` targets and in-edges (or one target, if that one has more), so
     what the device holds is bounded by it. Between layers one row a node is kept in main memory.
+    The price of several chunks: a source that several of them share is projected in each.
     """
     model.eval()
     if fits_one_chunk(graph, chunk_edges):
@@ -34,6 +35,7 @@ def exact_logits(
         x = None if graph.x is None else graph.x.to(device)
         logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)
         return logits.cpu()
+    graph = graph.to("cpu")
     # Embedding and read-out look at no edges; as many nodes as edges at a time keep the bound.
     everyone = torch.split(torch.arange(graph.num_nodes), max(1, chunk_edges))
     h = torch.cat(

@@ -23,9 +23,14 @@ def predict_logits(
     parts: int = 5,
     passes: int = 1,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
 ) -> Tensor:
-    """Logits [N, classes], in main memory; `observed` holds the labels the model may see."""
+    """Logits [N, classes], in main memory; `observed` holds the labels the model may see.
+
+    Computed where the model lies, unless `device` says otherwise.
+    """
+    if device is None:
+        device = next(model.parameters()).device
     if regime == "exact":
         return exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
     return partition_logits(

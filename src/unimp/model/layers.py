@@ -118,7 +118,7 @@ class FeatureEncoder(nn.Module):
         if isinstance(x, SparseFeatures):
             rows = F.embedding_bag(
                 x.column,
-                self.linear.weight.t(),
+                self.linear.weight.t().contiguous(),  # rows apart would miss the fast path
                 x.indptr.to(x.column.dtype),
                 mode="sum",
                 per_sample_weights=x.value,

@@ -73,7 +73,22 @@ def load_task(
     `split` numbers one of the task's splits, counted around where there are fewer; for generated
     tasks it is the seed. Then rows of x are scaled to sum 1, reverse edges added, and self-loops.
     """
+    _refuse_unused(
+        name,
+        bundle=bundle,
+        features=features,
+        metric=metric,
+        node_features=node_features,
+        scale=scale,
+    )
     task = _load(name, split, bundle, features, metric, node_features, scale)
+    return prepare(task, scale_rows=scale_rows, symmetrize=symmetrize, self_loops=self_loops)
+
+
+def prepare(
+    task: Task, *, scale_rows: bool = False, symmetrize: bool = False, self_loops: bool = False
+) -> Task:
+    """A task with its graph made ready: rows of x scaled, reverse edges and self-loops added."""
     graph = task.graph
     if scale_rows and graph.x is not None:
         if isinstance(graph.x, SparseFeatures):
@@ -86,6 +101,35 @@ def load_task(
     if self_loops:
         graph = graph.with_self_loops()
     return task if graph is task.graph else task.with_graph(graph)
+
+
+# Which options a kind of task takes, beside the ones that every task takes.
+_TAKES = {
+    "bundled": {"bundle"},
+    "ogb": {"node_features"},
+    "synthetic": {"scale"},
+    "npz": {"features", "metric"},
+}
+_UNSET = {"bundle": "", "features": "", "metric": None, "node_features": "sum", "scale": 1.0}
+
+
+def _kind(name: str) -> str:
+    if name in BUNDLED:
+        return "bundled"
+    if name in OGB:
+        return "ogb"
+    return "synthetic" if name == "synthetic" or name in SYNTHETIC else "npz"
+
+
+def _refuse_unused(name: str, **given: object) -> None:
+    """An option that would change nothing is a mistake; say so before hours are spent on it."""
+    for option, value in given.items():
+        if value != _UNSET[option] and option not in _TAKES[_kind(name)]:
+            takes = [kind for kind, options in _TAKES.items() if option in options]
+            raise TaskError(
+                f"task.{option} = {value!r} means nothing for {name!r}: only {takes[0]} tasks take "
+                "it"
+            )
 
 
 def _load(

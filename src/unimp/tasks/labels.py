@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unimp.errors import TaskError
+from unimp.graph.features import as_tensor
 
 UNLABELED = -1
 """A label that is not known: as a class, or as one entry of a multi-label row."""
@@ -22,6 +23,15 @@ class Split:
     test: Tensor
 
     def __post_init__(self) -> None:
+        for name in ("train", "val", "test"):
+            given = getattr(self, name)
+            nodes = given if isinstance(given, Tensor) else as_tensor(given, f"the {name} set")
+            if nodes.numel() and (nodes.dtype.is_floating_point or nodes.dtype == torch.bool):
+                raise TaskError(
+                    f"the {name} set is {nodes.dtype}; it takes node numbers (of a mask: "
+                    "mask.nonzero().squeeze(1))"
+                )
+            object.__setattr__(self, name, nodes.long().reshape(-1))
         both = torch.cat((self.train, self.val, self.test))
         unique, counts = torch.unique(both, return_counts=True)
         if bool((counts > 1).any()):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from unimp.errors import TaskError
-from unimp.graph.features import SparseFeatures
+from unimp.errors import TaskError, nearest_names
+from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split, is_known
 
 Metric = Literal["accuracy", "rocauc"]
+METRICS: tuple[str, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,20 @@ class Task:
     node_names: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        labels = self.labels
+        given = self.labels
+        labels = given if isinstance(given, Tensor) else as_tensor(given, "labels")
         if labels.ndim not in (1, 2) or labels.dtype.is_floating_point:
             raise TaskError(
                 f"labels are {labels.dtype} of shape {tuple(labels.shape)}; they must be whole "
                 "numbers, one a node, or one row of 0/1 a node"
+            )
+        labels = labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
+        object.__setattr__(self, "labels", labels)
+        if self.metric not in METRICS:
+            raise TaskError(f"no metric {self.metric!r}; {nearest_names(self.metric, METRICS)}")
+        if self.metric == "rocauc" and labels.ndim == 1 and self.num_classes != 2:
+            raise TaskError(
+                f"rocauc needs two classes or binary tasks; the task has {self.num_classes} classes"
             )
         if labels.shape[0] != self.graph.num_nodes:
             raise TaskError(
@@ -121,7 +131,8 @@ class Task:
         """SHA-256 of everything a result depends on: edges, features, labels and split."""
         digest = hashlib.sha256()
         graph, x = self.graph, self.graph.x
-        parts: list[Tensor | None] = [graph.indptr, graph.source, graph.edge_id, graph.edge_attr]
+        # Edge features as they lie on the edges: how rows are shared among them means nothing.
+        parts: list[Tensor | None] = [graph.indptr, graph.source, graph.edge_attr_of(None)]
         parts += [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
         parts += [self.labels, self.split.train, self.split.val, self.split.test]
         for part in parts:

@@ -153,7 +153,8 @@ def _validation(scores: Scores | None) -> float:
 
 
 def _is_finite(model: NodeModel) -> bool:
-    return all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    # Gathered before it is asked, so that a GPU is waited for once.
+    return bool(torch.stack([torch.isfinite(p).all() for p in model.parameters()]).all())
 
 
 def _state(model: NodeModel) -> dict[str, Tensor]:
