@@ -146,9 +146,8 @@ def markdown(table: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"`python benchmarks/results.py {table['table']}`"])
 
 
-def write_readme(folder: Path) -> None:
-    """Put each table that has results between its markers in the README."""
-    text = README.read_text(encoding="utf-8")
+def with_results(text: str, folder: Path) -> str:
+    """The README's text with each table that has results between its markers."""
     for name in TABLES:
         path = folder / f"{name}.json"
         if path.exists():
@@ -158,7 +157,15 @@ def write_readme(folder: Path) -> None:
     if scale.exists():
         measured = json.loads(scale.read_text(encoding="utf-8"))
         text = put_between(text, "<!-- results: scale -->", scale_markdown(measured))
-    README.write_text(text, encoding="utf-8")
+    demo = folder / "demo.json"
+    if demo.exists():
+        took = json.loads(demo.read_text(encoding="utf-8"))
+        line = (
+            f"After the install it took {took['seconds']:.0f} seconds on {took['hardware']}, "
+            f"otherwise idle (`{took['command']}`)."
+        )
+        text = put_between(text, "<!-- results: demo -->", line)
+    return text
 
 
 def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:
@@ -210,7 +217,8 @@ def main() -> None:
         )
         print(markdown(table))
     if arguments.readme:
-        write_readme(arguments.out)
+        text = with_results(README.read_text(encoding="utf-8"), arguments.out)
+        write_atomically(README, text.encode())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,23 @@ def test_each_command_is_understood(line: str) -> None:
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(((?!http)[^)]+)\)", README))))
 def test_each_link_leads_somewhere(link: str) -> None:
     assert (ROOT / link.partition("#")[0]).exists()
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "benchmarks" / "results.py"))
+
+
+def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
+    assert results["with_results"](README, results["FOLDER"]) == README
+
+
+@pytest.mark.parametrize("table", ["debian", "debian-tags", "arxiv-labels", "arxiv-guesses"])
+def test_no_result_is_of_a_recipe_that_has_changed_since(
+    results: dict[str, Any], table: str
+) -> None:
+    rows = json.loads((results["FOLDER"] / f"{table}.json").read_text(encoding="utf-8"))["rows"]
+    assert any(row["runs"] for row in rows)
+    for row in rows:
+        now = results["fingerprint"](row["recipe"], row["settings"])
+        assert {run["recipe_hash"] for run in row["runs"]} <= {now}
