@@ -1,10 +1,11 @@
-"""An `.npz` file from outside: its arrays, and everything found wrong with them so far."""
+"""`.npz` files: arrays out, and arrays in with everything found wrong with them."""
 
+import io
 import lzma
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ _UNREADABLE = (
     *(RuntimeError, SyntaxError, tokenize.TokenError),
     *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
 )
+
+
+def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """An `.npz` file as bytes; the same arrays give the same ones."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for key, array in arrays.items():
+            info = zipfile.ZipInfo(f"{key}.npy", date_time=_ZIP_DATE)
+            info.compress_type = compression
+            with archive.open(info, "w", force_zip64=array.nbytes >= 2**31 - 2**16) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return stream.getvalue()
+
+
+# A fixed date, as numpy's own writer would put the hour into the file.
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class ArrayFile:

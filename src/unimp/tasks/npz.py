@@ -11,9 +11,6 @@ Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `no
 arrays are left alone, save the one that `features` names. Nothing is ever unpickled.
 """
 
-import io
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +20,7 @@ import torch
 from unimp.graph.features import SparseFeatures
 from unimp.graph.files import write_atomically
 from unimp.graph.graph import Graph
-from unimp.tasks.array_file import Array, ArrayFile
+from unimp.tasks.array_file import Array, ArrayFile, npz_bytes
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Metric, Task
 
@@ -32,8 +29,6 @@ _PARTS = ("train", "val", "test")
 _OPTIONAL = ("num_classes", "metric", "class_names", "node_names")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
 _MOST_CLASSES = 1_000_000
-# A fixed date, so that the same task gives the same bytes.
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def load_npz(
@@ -120,18 +115,7 @@ def save_npz(task: Task, path: Path) -> None:
         arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
     if task.node_names is not None:
         arrays["node_names"] = np.array(task.node_names, dtype=np.str_)
-    write_atomically(Path(path), _npz_bytes(arrays))
-
-
-def _npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for key, array in arrays.items():
-            info = zipfile.ZipInfo(f"{key}.npy", date_time=_ZIP_DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    return stream.getvalue()
+    write_atomically(Path(path), npz_bytes(arrays))
 
 
 def _narrow(numbers: Array) -> Array:

@@ -18,18 +18,17 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.graph import Graph
+from unimp.tasks.array_file import Array
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Metric, Task
 
-Array = npt.NDArray[Any]
 Pooling = Literal["sum", "mean"]
 
 _BLOCK_BYTES = 1 << 24

@@ -6,19 +6,17 @@ nodes in proportion to their weights, and `homophily` is the share of edges insi
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.graph import Graph
+from unimp.tasks.array_file import Array
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.ogb import pool_edge_features
 from unimp.tasks.task import Task
-
-Array = npt.NDArray[Any]
 
 # Edges are drawn in blocks, which bounds memory; the block's size is part of what a seed means.
 _BLOCK = 1 << 22
