@@ -85,7 +85,8 @@ def fill_table(
         rows.append(
             {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings, "runs": kept}
         )
-    table = {"table": name, "protocol": PROTOCOL, "rows": rows, "superseded": superseded}
+    fresh = {"table": name, "protocol": PROTOCOL, "rows": rows, "superseded": superseded}
+    table |= fresh  # what else the file says of its runs is kept
     for seed in seeds:
         for row in rows:
             if not re.search(only, f"{row['model']}: {row['inputs']}") or time.time() > deadline:
