@@ -3,6 +3,7 @@
     UnimpError
     ├── GraphError     edges, features or node numbers that cannot be a graph
     ├── TaskError      labels, splits or files that cannot be a task; a data set that is not there
+    ├── BackendError   a kernel that is named, but cannot run here
     ├── RecipeError    an option that does not exist or does not fit
     ├── TrainingError  a loss that stopped being a number, a mask with nothing to predict
     └── RunError       a run folder that is damaged, of other data, or not there
@@ -26,6 +27,10 @@ class GraphError(UnimpError):
 
 class TaskError(UnimpError):
     """The labels, split or data set cannot be a task."""
+
+
+class BackendError(UnimpError):
+    """A kernel was asked for that cannot run here."""
 
 
 class RecipeError(UnimpError):

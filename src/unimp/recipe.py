@@ -20,6 +20,7 @@ from unimp.errors import RecipeError, nearest_names
 from unimp.model.baselines import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
+from unimp.ops.attention import Backend
 from unimp.ops.sampling import ALL
 from unimp.tasks.catalog import task_names
 from unimp.tasks.task import Sizes
@@ -100,8 +101,10 @@ class ModelOptions(Section):
         "per-layer", "one edge encoder a layer, or one for all (needs head = linear)"
     )
     label_width: int = option(128, "width of the label embedding where there are no features", ge=1)
-    backend: Literal["auto", "sparse", "reference"] = option(
-        "auto", "what computes attention; all give the same numbers"
+    backend: Backend = option(
+        "auto",
+        "what computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
+        "the numbers are the same",
     )
     steps: int = option(50, "label propagation: iterations", ge=1)
     restart: float = option(

@@ -29,7 +29,7 @@ from unimp import __version__
 from unimp.errors import RecipeError, RunError
 from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
-from unimp.ops.attention import choose_backend
+from unimp.ops.attention import backend_in_words
 from unimp.recipe import Recipe, read_recipe
 from unimp.tasks.labels import is_known
 from unimp.tasks.task import Task
@@ -94,7 +94,7 @@ def write_run(
         "data_hash": task.data_hash(),
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        "backend": choose_backend(recipe.model.backend),
+        "backend": backend_in_words(recipe.model.backend, device),
         "versions": {
             "unimp": __version__,
             "torch": torch.__version__,

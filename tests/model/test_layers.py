@@ -42,7 +42,7 @@ def hop_named(name: str, random_graph: Maker, *, edges: bool) -> Hop:
     elif name == "bipartite":
         graph = random_graph(40, 200, edge_features=EDGE_WIDTH)
         targets = torch.tensor([3, 0, 39, 8])
-        hop = sample_hops(graph, targets, [4], rng=np.random.default_rng(0))[1][0]
+        hop = sample_hops(graph, targets, [4], seed=0)[1][0]
     else:
         hop = random_graph(seed=int(name[-1]), edge_features=EDGE_WIDTH).hop
     attr = None if hop.edge_attr is None or not edges else hop.edge_attr.double()
@@ -135,7 +135,7 @@ def test_the_gate_is_that_of_the_concatenated_formula(
     layer = layer_with("gated", concat=concat, edges=True, gate_bias=gate_bias)
     assert (layer.gate.bias is not None) == gate_bias
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
-    message = layer.attention(h, hop).out
+    message = layer.attention(h, hop)
     message = message.flatten(1) if concat else message.mean(1)
     kept = layer.skip(h[: hop.num_targets])
     beta = torch.sigmoid(layer.gate(torch.cat((kept, message, message - kept), 1)))

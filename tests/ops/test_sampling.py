@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops.sampling import ALL, draw_without_replacement, sample_hops
+from unimp.ops import native
+from unimp.ops.sampling import ALL, draw_without_replacement, induced_hop, sample_hops
 
 Maker = Callable[..., Graph]
 
@@ -25,7 +27,7 @@ SEEDS = torch.tensor([17, 0, 58, 3, 59])  # a hub and two nodes without in-edges
 
 
 def sampled(graph: Graph, fanout: list[int], seed: int = 0) -> tuple[Tensor, list[Hop]]:
-    return sample_hops(graph, SEEDS, fanout, rng=np.random.default_rng(seed))
+    return sample_hops(graph, SEEDS, fanout, seed=seed)
 
 
 def edges_of(hop: Hop, nodes: Tensor) -> list[tuple[float, ...]]:
@@ -88,12 +90,12 @@ def test_a_fanout_of_all_or_above_every_degree_takes_all_in_neighbors(
 
 def test_duplicate_edges_are_each_drawn_at_most_once() -> None:
     graph = Graph.from_edges([[1] * 6, [0] * 6], edge_attr=np.arange(6.0))
-    _, hops = sample_hops(graph, torch.tensor([0]), [4], rng=np.random.default_rng(0))
+    _, hops = sample_hops(graph, torch.tensor([0]), [4], seed=0)
     assert hops[0].edge_attr is not None
     assert hops[0].edge_attr.unique().numel() == 4
 
 
-def test_the_same_generator_draws_the_same_hops_and_another_others(graph: Graph) -> None:
+def test_the_same_seed_draws_the_same_hops_and_another_others(graph: Graph) -> None:
     def drawn(seed: int) -> list[list[int]]:
         nodes, hops = sampled(graph, [2, 2], seed)
         return [nodes.tolist()] + [hop.source.tolist() for hop in hops]
@@ -104,7 +106,7 @@ def test_the_same_generator_draws_the_same_hops_and_another_others(graph: Graph)
 
 def test_a_graph_without_edges_or_edge_features_gives_empty_hops() -> None:
     graph = Graph.from_edges([[], []], num_nodes=4)
-    nodes, hops = sample_hops(graph, torch.tensor([2, 1]), [3, 3], rng=np.random.default_rng(0))
+    nodes, hops = sample_hops(graph, torch.tensor([2, 1]), [3, 3], seed=0)
     assert nodes.tolist() == [2, 1]
     assert [(h.num_edges, h.num_targets, h.num_sources) for h in hops] == [(0, 2, 2)] * 2
     assert hops[0].edge_attr is None
@@ -113,7 +115,7 @@ def test_a_graph_without_edges_or_edge_features_gives_empty_hops() -> None:
 def test_draws_are_distinct_sorted_and_below_their_population() -> None:
     population = np.array([4, 5, 9, 1000])
     for seed in range(20):
-        drawn = draw_without_replacement(population, 4, np.random.default_rng(seed))
+        drawn = draw_without_replacement(population, 4, seed)
         assert bool((np.diff(drawn, axis=1) > 0).all())
         assert bool((drawn >= 0).all())
         assert bool((drawn < population[:, None]).all())
@@ -123,10 +125,46 @@ def test_draws_are_distinct_sorted_and_below_their_population() -> None:
 @pytest.mark.parametrize("take", [1, 2, 3])
 def test_every_subset_is_equally_likely(take: int) -> None:
     rows, subsets = 30_000, list(itertools.combinations(range(6), take))
-    drawn = draw_without_replacement(np.full(rows, 6), take, np.random.default_rng(1))
+    drawn = draw_without_replacement(np.full(rows, 6), take, 1)
     counts = Counter(map(tuple, drawn.tolist()))
     expected = rows / len(subsets)
     chi_square = sum((counts[subset] - expected) ** 2 / expected for subset in subsets)
     # Mean + 4 standard deviations of a chi-square of this many degrees of freedom.
     freedom = len(subsets) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("fanout", [[3, 5], [2, 2, 2], [ALL, 4], [ALL, ALL], [0, 2]])
+def test_the_same_is_drawn_without_the_native_core(
+    graph: Graph, fanout: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native.available():
+        pytest.skip("the native core is not built here")
+    fast_nodes, fast = sampled(graph, fanout)
+    monkeypatch.setattr(native, "available", lambda: False)
+    nodes, hops = sampled(graph, fanout)
+    assert torch.equal(fast_nodes, nodes)
+    for ours, theirs in zip(fast, hops, strict=True):
+        assert ours.num_sources == theirs.num_sources
+        for name in ("indptr", "source", "edge_attr"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+@pytest.mark.parametrize("count", [1, 7, 60])
+def test_an_induced_hop_is_that_of_the_induced_subgraph(graph: Graph, count: int) -> None:
+    nodes = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(count))[:count]
+    expected = graph.induced_subgraph(nodes).hop
+    got = induced_hop(graph, nodes)
+    assert got.num_sources == expected.num_sources
+    for name in ("indptr", "source", "edge_attr"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+
+
+def test_a_batch_leaves_nothing_behind_for_the_next(graph: Graph) -> None:
+    fresh = sampled(graph, [2, 3], seed=8)
+    with pytest.raises(GraphError, match="named twice"):
+        sample_hops(graph, torch.tensor([3, 3]), [2], seed=0)
+    induced_hop(graph, torch.arange(30))
+    again = sampled(graph, [2, 3], seed=8)
+    assert torch.equal(fresh[0], again[0])
+    assert all(torch.equal(a.source, b.source) for a, b in zip(fresh[1], again[1], strict=True))

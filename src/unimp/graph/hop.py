@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unimp.graph.csr import group, row_of_entry
+
+
+class Schedule(NamedTuple):
+    """Rows cut into pieces of bounded length, longest first, so that no hub keeps others waiting.
+
+    A piece is (row, begin, end, place): entries begin to end of the row. place is −1 for a piece
+    that is a whole row; the pieces of a hub are counted from 0, one hub after the other. A hub is
+    (row, first place, number of pieces). A row without entries is a piece too.
+    """
+
+    pieces: Tensor  # [pieces, 4]
+    hubs: Tensor  # [hubs, 3]
+
+
+PIECE = 512
+"""The most entries of a row in one piece."""
+
+
+DERIVED = ("target", "transpose", "schedule")
+"""What a hop finds out about its edges once, when it is asked."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +39,13 @@ class Transpose:
     indptr: Tensor  # [sources+1]
     target: Tensor  # [E]
     slot: Tensor  # [E] where each edge stands in the hop it came from
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return cut_rows(self.indptr)
+
+    def to(self, device: torch.device | str) -> Transpose:
+        return Transpose(self.indptr.to(device), self.target.to(device), self.slot.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +80,52 @@ class Hop:
         indptr, slot = group(self.source, self.num_sources)
         return Transpose(indptr=indptr, target=self.target[slot.long()], slot=slot)
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        return cut_rows(self.indptr)
+
     def without_edge_attr(self) -> Hop:
         """The same edges for a model that takes no edge features."""
         if self.edge_attr is None:
             return self
-        return Hop(self.indptr, self.source, self.num_sources)
+        bare = Hop(self.indptr, self.source, self.num_sources)
+        # What follows from the edges alone need not be found again.
+        bare.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name in DERIVED}
+        )
+        return bare
 
     def to(self, device: torch.device | str) -> Hop:
         if torch.device(device) == self.source.device:
             return self
-        return Hop(
+        moved = Hop(
             self.indptr.to(device),
             self.source.to(device),
             self.num_sources,
             None if self.edge_attr is None else self.edge_attr.to(device),
         )
+        if "transpose" in self.__dict__:  # known already: it need not be found again
+            moved.__dict__["transpose"] = self.transpose.to(device)
+        return moved
+
+
+def cut_rows(indptr: Tensor, piece: int = PIECE) -> Schedule:
+    """The rows of `indptr` in pieces of at most `piece` entries."""
+    begin, length = indptr[:-1].long(), indptr.diff().long()
+    count = ((length + piece - 1) // piece).clamp(min=1)  # pieces of each row
+    row = torch.repeat_interleave(torch.arange(len(length), device=indptr.device), count)
+    first = count.cumsum(0) - count
+    part = torch.arange(len(row), device=indptr.device) - first[row]
+    start = begin[row] + part * piece
+    stop = torch.minimum(start + piece, (begin + length)[row])
+    is_hub = count > 1
+    hubs = torch.nonzero(is_hub).squeeze(1)
+    hub_first = count[hubs].cumsum(0) - count[hubs]
+    place = torch.full_like(row, -1)
+    place[is_hub[row]] = torch.arange(int(count[hubs].sum()), device=indptr.device)
+    pieces = torch.stack((row, start, stop, place), 1)
+    longest_first = torch.argsort(stop - start, descending=True, stable=True)
+    return Schedule(
+        pieces[longest_first].to(indptr.dtype),
+        torch.stack((hubs, hub_first, count[hubs]), 1).to(indptr.dtype),
+    )

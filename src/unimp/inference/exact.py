@@ -46,11 +46,10 @@ def exact_logits(
             for nodes in everyone
         ]
     )
-    rng = np.random.default_rng(0)  # never asked: all in-neighbors are taken
     for index in range(model.num_layers):
         rows = []
         for targets in target_chunks(graph, chunk_edges):
-            nodes, (hop,) = sample_hops(graph, targets, [ALL], rng=rng)
+            nodes, (hop,) = sample_hops(graph, targets, [ALL], seed=0)
             rows.append(model.propagate(h[nodes].to(device), hop.to(device), index).cpu())
         h = torch.cat(rows)
     return torch.cat([model.read_out(h[nodes].to(device)).cpu() for nodes in everyone])

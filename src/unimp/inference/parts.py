@@ -8,6 +8,7 @@ from torch import Tensor
 
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
+from unimp.ops.sampling import induced_hop
 from unimp.training.batching import random_parts
 
 
@@ -31,9 +32,8 @@ def partition_logits(
     total: Tensor | None = None
     for _ in range(passes):
         for nodes in random_parts(graph.num_nodes, parts, rng=rng):
-            part = graph.induced_subgraph(nodes)
-            hop = part.hop.to(device)
-            x = None if part.x is None else part.x.to(device)
+            hop = induced_hop(graph, nodes).to(device)
+            x = None if graph.x is None else graph.x[nodes].to(device)
             logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).cpu()
             if total is None:
                 total = logits.new_zeros(graph.num_nodes, logits.shape[1])

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
-from unimp.ops.attention import Attention, Backend, graph_attention
+from unimp.ops.attention import Backend, attention_weights, graph_attention
 
 
 class GraphTransformerLayer(nn.Module):
@@ -57,42 +57,73 @@ class GraphTransformerLayer(nn.Module):
 
     def forward(self, h: Tensor, hop: Hop) -> Tensor:
         """h [num_sources, in_width] → [num_targets, out_width]."""
-        message = self.attention(h, hop).out  # [T, H, D]
+        message = self.attention(h, hop)
         message = message.flatten(1) if self.concat else message.mean(1)
         if self.skip is None:
             return message
         kept: Tensor = self.skip(h[: hop.num_targets])
         if self.gate is None:
             return message + kept
-        # w·[r; ĥ; ĥ−r] = (w1−w3)·r + (w2+w3)·ĥ: the concatenation need not be built.
         on_kept, on_message, on_difference = self.gate.weight.view(3, -1)
-        logit = kept @ (on_kept - on_difference) + message @ (on_message + on_difference)
-        if self.gate.bias is not None:
-            logit = logit + self.gate.bias
-        return message.lerp(kept, torch.sigmoid(logit)[:, None])
+        return gated_residual(
+            kept, message, on_kept, on_message, on_difference, bias=self.gate.bias
+        )
 
-    def attention(self, h: Tensor, hop: Hop) -> Attention:
-        """The messages [T, H, D] and the attention weights [E, H] of this layer."""
+    def attention(self, h: Tensor, hop: Hop) -> Tensor:
+        """The messages: [T, H, D]."""
         targets = h[: hop.num_targets]
-        weight, bias = None, None
-        if self.edge_encoder is not None:
-            weight = self.edge_encoder.weight.view(self.heads, self.width, -1)
-            bias = self.edge_encoder.bias.view(self.heads, self.width)
         dropout = self.attention_dropout if self.training else 0.0
         return graph_attention(
             self._by_head(self.query(targets)),
             self._by_head(self.key(h)),
             self._by_head(self.value(h)),
             hop,
-            edge_weight=weight,
-            edge_bias=bias,
+            edge_weight=self._edge_weight(),
+            edge_bias=self._edge_bias(),
             dropout=dropout,
-            seed=int(torch.randint(2**31, ())) if dropout else 0,
+            seed=torch.randint(2**31, (), device=h.device) if dropout else 0,
             backend=self.backend,
         )
 
+    def attention_weights(self, h: Tensor, hop: Hop) -> Tensor:
+        """The attention weights of this layer: [E, H]."""
+        query, key = self.query(h[: hop.num_targets]), self.key(h)
+        return attention_weights(
+            self._by_head(query), self._by_head(key), hop, edge_weight=self._edge_weight()
+        )
+
+    def _edge_weight(self) -> Tensor | None:
+        encoder = self.edge_encoder
+        return None if encoder is None else encoder.weight.view(self.heads, self.width, -1)
+
+    def _edge_bias(self) -> Tensor | None:
+        encoder = self.edge_encoder
+        return None if encoder is None else encoder.bias.view(self.heads, self.width)
+
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.width)
+
+
+def gated_residual(
+    kept: Tensor,
+    message: Tensor,
+    on_kept: Tensor,
+    on_message: Tensor,
+    on_difference: Tensor,
+    *,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """What a target keeps of itself, mixed with its message as a learned gate decides (equation 5).
+
+        h'_i = (1 − β_i) ĥ_i + β_i r_i,   β_i = sigmoid( w1·r_i + w2·ĥ_i + w3·(ĥ_i − r_i) + b )
+
+    kept r and message ĥ [T, width]; the gate's weights w1, w2 and w3 [width]. → [T, width].
+    """
+    # = (w1−w3)·r + (w2+w3)·ĥ: neither the difference nor a concatenation need be built.
+    logit = kept @ (on_kept - on_difference) + message @ (on_message + on_difference)
+    if bias is not None:
+        logit = logit + bias
+    return message.lerp(kept, torch.sigmoid(logit)[:, None])
 
 
 class EdgeEncoder(nn.Linear):

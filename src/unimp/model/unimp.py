@@ -165,6 +165,6 @@ class UniMP(NodeModel):
         for index, hop in enumerate(hops):
             layer = self.layers[index]
             assert isinstance(layer, GraphTransformerLayer)
-            weights.append(layer.attention(h, hop).weights)
+            weights.append(layer.attention_weights(h, hop))
             h = self.propagate(h, hop, index)
         return weights

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unimp.errors import RecipeError, nearest_names
+from unimp.errors import BackendError, RecipeError, nearest_names
 from unimp.graph.hop import Hop
-from unimp.ops import reference, sparse
+from unimp.ops import fused, native, reference, sparse
 
-Backend = Literal["auto", "sparse", "reference"]
+Backend = Literal["auto", "native", "triton", "sparse", "reference"]
+
+HALF = (torch.bfloat16, torch.float16)
 
 # Each backend is a function with the signature and the meaning of reference.attend.
-BACKENDS = {"sparse": sparse.attend, "reference": reference.attend}
-
-
-class Attention(NamedTuple):
-    """What attention gives: messages, and how they were weighted."""
-
-    out: Tensor  # [T, H, D]
-    weights: Tensor  # [E, H]: softmax weights in the order of the hop's edges, before dropout
+BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]] = {
+    "native": fused.native_attend,  # C++, on CPU
+    "triton": fused.triton_attend,  # on GPU
+    "sparse": sparse.attend,  # torch.sparse, anywhere
+    "reference": reference.attend,  # plain torch, to be read
+}
 
 
 def graph_attention(
@@ -33,15 +36,16 @@ def graph_attention(
     edge_weight: Tensor | None = None,
     edge_bias: Tensor | None = None,
     dropout: float = 0.0,
-    seed: int = 0,
+    seed: Tensor | int = 0,
     backend: Backend = "auto",
-) -> Attention:
+) -> Tensor:
     """Multi-head dot-product attention of targets over their in-edges (equations 3 and 4).
 
         α_ij = softmax_j( q_i·(k_j + W e_ij + c) / √D )        o_i = Σ_j α_ij (v_j + W e_ij + c)
 
     query [T, H, D]; key, value [S, H, D]; edge_weight W [H, D, d_e] and edge_bias c [H, D] or
-    None encode the hop's edge features. `dropout` drops weights, decided by `seed`.
+    None encode the hop's edge features. `dropout` drops weights, decided by `seed` (a tensor
+    where one is at hand, so that a GPU need not be waited for). Returns o: [T, H, D].
 
     The edge term is factored exactly, so that no encoded edge is ever built:
 
@@ -49,24 +53,73 @@ def graph_attention(
 
     and q_i·c, the same for all in-edges of i, cancels in the softmax.
     """
-    attend = BACKENDS[choose_backend(backend)]
-    if edge_weight is None:
-        out, _, _, weights = attend(query, key, value, hop, None, dropout, seed)
-        return Attention(out, weights)
-    edge_query = torch.einsum("thd,hde->the", query, edge_weight)
-    out, edge_mean, mass, weights = attend(query, key, value, hop, edge_query, dropout, seed)
-    if edge_mean is None or mass is None:
-        raise ValueError("edge_weight is given, but the hop has no edge features")
-    out = out + torch.einsum("the,hde->thd", edge_mean, edge_weight)
-    if edge_bias is not None:
-        out = out + mass[..., None] * edge_bias
-    return Attention(out, weights)
+    name = choose_backend(backend, query.device.type)
+    given = query.dtype
+    # Half the bytes are half the time on a GPU alone; elsewhere sums in half precision would cost.
+    dtype = torch.float32 if name != "triton" and given in HALF else given
+    operands = (t if t is None else t.to(dtype) for t in (query, key, value, edge_weight))
+    query, key, value, edge_weight = operands  # type: ignore[assignment]
+    seed = torch.as_tensor(seed, dtype=torch.int64, device=query.device)
+    attend = BACKENDS[name]
+    with torch.autocast(query.device.type, enabled=False):  # the precision is chosen above
+        if edge_weight is None:
+            return attend(query, key, value, hop, None, dropout, seed)[0].to(given)
+        edge_query = _edge_query(query, hop, edge_weight)
+        out, edge_mean, mass = attend(query, key, value, hop, edge_query, dropout, seed)
+        assert edge_mean is not None
+        assert mass is not None
+        out = out + torch.einsum("the,hde->thd", edge_mean, edge_weight)
+        if edge_bias is not None:
+            out = out + mass[..., None] * edge_bias.to(dtype)
+    return out.to(given)
 
 
-def choose_backend(backend: str) -> str:
-    """The backend that `auto` stands for here, or the one named."""
+@torch.no_grad()
+def attention_weights(
+    query: Tensor, key: Tensor, hop: Hop, *, edge_weight: Tensor | None = None
+) -> Tensor:
+    """The weights α of `graph_attention`, one number an edge and head: [E, H]. For those who ask:
+    computing messages does not need them side by side."""
+    given = query.dtype
+    dtype = torch.float32 if given in HALF else given
+    query, key = query.to(dtype), key.to(dtype)
+    with torch.autocast(query.device.type, enabled=False):
+        edge_query = None
+        if edge_weight is not None:
+            edge_query = _edge_query(query, hop, edge_weight.to(dtype))
+        return sparse.weigh(query, key, hop, edge_query).to(given)
+
+
+def choose_backend(backend: str, device: str = "cpu") -> str:
+    """The backend that `auto` stands for on this kind of device, or the one named."""
     if backend == "auto":
-        return "sparse"
+        if device == "cuda" and _has_triton():
+            return "triton"
+        return "native" if device == "cpu" and native.available() else "sparse"
     if backend not in BACKENDS:
         raise RecipeError(f"no attention backend {backend!r}; {nearest_names(backend, BACKENDS)}")
+    if backend == "native" and device != "cpu":
+        raise BackendError(
+            f"model.backend is native, which runs on CPU, but the tensors are on {device}; use auto"
+        )
+    if backend == "triton" and not _has_triton():
+        raise BackendError("model.backend is triton, which is not installed; use auto")
     return backend
+
+
+def backend_in_words(backend: str, device: str) -> str:
+    """What computes attention on a device, for a manifest: the native core with its instructions."""
+    name = choose_backend(backend, device.partition(":")[0])
+    return f"native ({native.instruction_set()})" if name == "native" else name
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _edge_query(query: Tensor, hop: Hop, edge_weight: Tensor) -> Tensor:
+    """u_i = Wᵀq_i, which meets edge features as q_i meets keys: [T, H, d_e]."""
+    if hop.edge_attr is None:
+        raise ValueError("edge_weight is given, but the hop has no edge features")
+    return torch.einsum("thd,hde->the", query, edge_weight)

@@ -19,8 +19,8 @@ def attend(
     hop: Hop,
     edge_query: Tensor | None,
     dropout: float,
-    seed: int,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    seed: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Attention of each target over its in-edges, for one hop and all heads.
 
         s_ij = (q_i·k_j + u_i·e_ij) / √D          p_ij = softmax over the in-edges of i
@@ -28,34 +28,35 @@ def attend(
         o_i = Σ_j a_ij v_j      ē_i = Σ_j a_ij e_ij      A_i = Σ_j a_ij
 
     query [T, H, D]; key, value [S, H, D]; edge_query u [T, H, d_e] or None.
-    Returns o [T, H, D], ē [T, H, d_e] and A [T, H] (both None without edge features), and the
-    weights p [E, H]. A target without in-edges gets zeros.
+    Returns o [T, H, D], ē [T, H, d_e] and A [T, H] (both None without edge features). A target
+    without in-edges gets zeros.
     """
     source, target = hop.source.long(), hop.target.long()
     num_targets, heads, width = query.shape
+    edge_attr = None if edge_query is None else hop.edge_attr
+    if edge_attr is not None:
+        edge_attr = edge_attr.to(query.dtype)
     factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
-    out, edge_mean, mass, weights = [], [], [], []
+    out, edge_mean, mass = [], [], []
     for h in range(heads):
         score = (query[target, h] * key[source, h]).sum(-1)  # [E]
-        if edge_query is not None and hop.edge_attr is not None:
-            score = score + (edge_query[target, h] * hop.edge_attr).sum(-1)
+        if edge_query is not None and edge_attr is not None:
+            score = score + (edge_query[target, h] * edge_attr).sum(-1)
         p = _softmax_by_target(score / width**0.5, target, num_targets)
         a = p if factors is None else p * factors[:, h]
         out.append(_sum_by_target(a[:, None] * value[source, h], target, num_targets))
-        weights.append(p)
-        if edge_query is not None and hop.edge_attr is not None:
-            edge_mean.append(_sum_by_target(a[:, None] * hop.edge_attr, target, num_targets))
+        if edge_query is not None and edge_attr is not None:
+            edge_mean.append(_sum_by_target(a[:, None] * edge_attr, target, num_targets))
             mass.append(_sum_by_target(a, target, num_targets))
     return (
         torch.stack(out, 1),
         torch.stack(edge_mean, 1) if edge_mean else None,
         torch.stack(mass, 1) if mass else None,
-        torch.stack(weights, 1),
     )
 
 
 def dropout_factors(
-    num_edges: int, heads: int, dropout: float, seed: int, like: Tensor
+    num_edges: int, heads: int, dropout: float, seed: Tensor | int, like: Tensor
 ) -> Tensor | None:
     """What each attention weight is multiplied by: 0, or 1/(1−dropout); None without dropout.
 
@@ -65,16 +66,16 @@ def dropout_factors(
     if dropout == 0.0:
         return None
     counter = torch.arange(num_edges * heads, device=like.device)
-    bits = _mix((counter & _MASK) ^ _mix(_as_bits(seed, like.device)) ^ _mix(counter >> 32))
+    bits = _mix(
+        (counter & _MASK)
+        ^ _mix(torch.as_tensor(seed, device=like.device) & _MASK)
+        ^ _mix(counter >> 32)
+    )
     keep = bits >= int(dropout * 2**32)
     return (keep.to(like.dtype) / (1.0 - dropout)).view(num_edges, heads)
 
 
 _MASK = 0xFFFFFFFF
-
-
-def _as_bits(seed: int, device: torch.device) -> Tensor:
-    return torch.tensor(seed & _MASK, device=device)
 
 
 def _mix(bits: Tensor) -> Tensor:

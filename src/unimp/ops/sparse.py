@@ -30,16 +30,31 @@ def attend(
     hop: Hop,
     edge_query: Tensor | None,
     dropout: float,
-    seed: int,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
-    """As `reference.attend`; the weights p take no gradient here."""
+    seed: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """As `reference.attend`."""
     if edge_query is None or hop.edge_attr is None:
-        out, weights = _apply(query, key, value, None, None, hop, dropout, seed)
-        return out, None, None, weights
-    out, weights, edge_mean, mass = _apply(
-        query, key, value, edge_query, hop.edge_attr, hop, dropout, seed
-    )
-    return out, edge_mean, mass, weights
+        (out,) = _apply(query, key, value, None, None, hop, dropout, seed)
+        return out, None, None
+    edge_attr = hop.edge_attr.to(query.dtype)
+    out, edge_mean, mass = _apply(query, key, value, edge_query, edge_attr, hop, dropout, seed)
+    return out, edge_mean, mass
+
+
+def weigh(query: Tensor, key: Tensor, hop: Hop, edge_query: Tensor | None) -> Tensor:
+    """The softmax weights p of `reference.attend`, before dropout: [E, H]."""
+    edges = _Edges(hop)
+    weights = query.new_empty(query.shape[1], hop.num_edges)
+    edge_attr = None if hop.edge_attr is None else hop.edge_attr.to(query.dtype)
+    for h, out in enumerate(weights):
+        edges.weigh(
+            query[:, h].contiguous(),
+            key[:, h].contiguous(),
+            None if edge_query is None else edge_query[:, h].contiguous(),
+            edge_attr,
+            out=out,
+        )
+    return weights.t()
 
 
 class _Attend(torch.autograd.Function):
@@ -63,10 +78,10 @@ class _Attend(torch.autograd.Function):
         edge_attr: Tensor | None,
         hop: Hop,
         dropout: float,
-        seed: int,
+        seed: Tensor,
     ) -> tuple[Tensor, ...]:
         edges = _Edges(hop)
-        heads, scale = query.shape[1], query.shape[2] ** -0.5
+        heads = query.shape[1]
         factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
         # Head-major copies once, so that each head's rows lie together in every product: [H, ·, D].
         query, key, value = (rows.transpose(0, 1).contiguous() for rows in (query, key, value))
@@ -75,36 +90,31 @@ class _Attend(torch.autograd.Function):
         weights = query.new_empty(heads, hop.num_edges)
         out, edge_mean, mass = [], [], []
         for h in range(heads):
-            score = edges.dot(query[h], key[h])
-            if edge_query is not None and edge_attr is not None:
-                score += edges.dot_edges(edge_query[h], edge_attr)
-            p = edges.softmax(score.mul_(scale), out=weights[h])
+            u = None if edge_query is None else edge_query[h]
+            p = edges.weigh(query[h], key[h], u, edge_attr, out=weights[h])
             a = p if factors is None else p * factors[:, h]
             out.append(edges.sum_sources(a, value[h]))
             if edge_query is not None and edge_attr is not None:
                 edge_mean.append(edges.sum_edges(a, edge_attr))
                 mass.append(edges.total(a))
         ctx.hop, ctx.dropout, ctx.seed = hop, dropout, seed
-        results = [torch.stack(out, 1), weights.t()]
+        results = [torch.stack(out, 1)]
         if edge_query is not None:
             results += [torch.stack(edge_mean, 1), torch.stack(mass, 1)]
-        ctx.mark_non_differentiable(results[1])
-        ctx.save_for_backward(
-            query, key, value, weights, results[0], edge_query, edge_attr, *results[2:]
-        )
+        ctx.save_for_backward(query, key, value, weights, edge_query, edge_attr, *results)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, out, edge_query, edge_attr, *edge_side = ctx.saved_tensors
+        query, key, value, weights, edge_query, edge_attr, out, *edge_side = ctx.saved_tensors
         edges = _Edges(ctx.hop)
         heads, scale = query.shape[0], query.shape[2] ** -0.5
         factors = dropout_factors(ctx.hop.num_edges, heads, ctx.dropout, ctx.seed, query)
         delta = (grads[0] * out).sum(-1)  # [T, H]
         if edge_side:
             edge_mean, mass = edge_side
-            delta += (grads[2] * edge_mean).sum(-1) + grads[3] * mass
-            grad_mean, grad_mass = grads[2].transpose(0, 1).contiguous(), grads[3].t().contiguous()
+            delta += (grads[1] * edge_mean).sum(-1) + grads[2] * mass
+            grad_mean, grad_mass = grads[1].transpose(0, 1).contiguous(), grads[2].t().contiguous()
         grad_out, delta = grads[0].transpose(0, 1).contiguous(), delta.t().contiguous()
         grad_edge_attr = torch.zeros_like(edge_attr) if ctx.needs_input_grad[4] else None
         grad_query, grad_key, grad_value, grad_edge_query = [], [], [], []
@@ -183,6 +193,21 @@ class _Edges:
             return torch.segment_reduce(weight, "sum", offsets=self.hop.indptr, initial=0)
         # On a GPU segment_reduce gives a whole row to one thread, which a hub makes wait.
         return weight.new_zeros(self.hop.num_targets).index_add_(0, self.hop.target, weight)
+
+    def weigh(
+        self,
+        query: Tensor,
+        key: Tensor,
+        edge_query: Tensor | None,
+        edge_attr: Tensor | None,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """softmax_j( (q_i·k_j + u_i·e_ij) / √D ) of one head."""
+        score = self.dot(query, key)
+        if edge_query is not None and edge_attr is not None:
+            score += self.dot_edges(edge_query, edge_attr)
+        return self.softmax(score.mul_(query.shape[1] ** -0.5), out=out)
 
     def softmax(self, score: Tensor, *, out: Tensor) -> Tensor:
         """Softmax over the in-edges of each target."""

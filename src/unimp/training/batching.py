@@ -17,7 +17,7 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import ALL, induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
 T = TypeVar("T")
@@ -97,9 +97,7 @@ class FullBatch:
         if self.prune and self.graph.device.type == "cpu":
             seeds = torch.nonzero(mask.hidden).squeeze(1)
             everyone = (ALL,) * self.num_layers
-            yield sampled_batch(
-                self.graph, self.labels, mask, seeds, everyone, rng=_generator(self.masks.seed, "")
-            )
+            yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
             return
         yield Batch(
             nodes=torch.arange(self.graph.num_nodes, device=self.graph.device),
@@ -131,14 +129,15 @@ class RandomPartition:
     def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
         def make() -> Batch:
             mask = self.masks.at(epoch, step)
-            part = self.graph.induced_subgraph(nodes)
+            hop = induced_hop(self.graph, nodes)
+            _ = hop.transpose  # found here, beside training, rather than in its way
             return Batch(
                 nodes=nodes,
                 num_seeds=nodes.numel(),
-                x=part.x,
+                x=None if self.graph.x is None else self.graph.x[nodes],
                 observed=mask.reveal(self.labels)[nodes],
                 hidden=mask.hidden[nodes],
-                hops=(part.hop,) * self.num_layers,
+                hops=(hop,) * self.num_layers,
             )
 
         return make
@@ -176,8 +175,8 @@ class NeighborSampling:
             begin = 0 if fresh else step * self.batch_size
             chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
             seeds = pool[torch.from_numpy(chosen)]
-            rng = _generator(self.masks.seed, "neighbors", epoch, step)
-            return sampled_batch(self.graph, self.labels, mask, seeds, self.fanout, rng=rng)
+            seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
+            return sampled_batch(self.graph, self.labels, mask, seeds, self.fanout, seed=seed)
 
         return make
 
@@ -189,10 +188,12 @@ def sampled_batch(
     seeds: Tensor,
     fanout: Sequence[int],
     *,
-    rng: np.random.Generator,
+    seed: int,
 ) -> Batch:
     """A batch for hidden `seeds`, with (some of) their in-neighbors."""
-    nodes, hops = sample_hops(graph, seeds, fanout, rng=rng)
+    nodes, hops = sample_hops(graph, seeds, fanout, seed=seed)
+    for hop in hops:
+        _ = hop.transpose  # found here, beside training, rather than in its way
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),

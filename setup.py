@@ -1,0 +1,67 @@
+"""Builds the native core: a plain shared library, once for each instruction set in one file.
+
+Everything else about the package stands in pyproject.toml. Where there is no compiler, or it
+refuses, the package installs without the core and computes attention with torch alone.
+"""
+
+from __future__ import annotations
+
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FOLDER = Path("src/unimp/ops/native")
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fvisibility=default"]
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
+# name → bytes of a vector, flags
+INSTRUCTION_SETS = {"baseline": (16, [])}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    INSTRUCTION_SETS |= {"avx2": (32, AVX2), "avx512": (64, [*AVX512, "-mprefer-vector-width=512"])}
+
+
+class BuildCore(build_ext):
+    """Compiles attention.cpp once for each instruction set, and goes on without where it cannot."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            self._build_core(ext)
+        except Exception as error:  # whatever a compiler, or the lack of one, can raise
+            self.warn(
+                f"the native core was not built ({error}); unimp works without it, more slowly. "
+                "Install a C++17 compiler such as g++ and reinstall to have it."
+            )
+
+    def _build_core(self, ext: Extension) -> None:
+        openmp = ["-Xpreprocessor", "-fopenmp"] if platform.system() == "Darwin" else ["-fopenmp"]
+        jobs = [("core.cpp", "shared", []), ("sampling.cpp", "shared", [])]
+        for name, (size, flags) in INSTRUCTION_SETS.items():
+            macros = [f"-DUNIMP_ISA={name}", f"-DUNIMP_VECTOR_BYTES={size}"]
+            jobs.append(("attention.cpp", name, [*macros, *flags]))
+
+        def compile_one(job: tuple[str, str, list[str]]) -> list[str]:
+            source, folder, flags = job
+            return self.compiler.compile(
+                [str(FOLDER / source)],
+                output_dir=str(Path(self.build_temp) / folder),
+                extra_postargs=[*FLAGS, *openmp, *flags],
+            )
+
+        with ThreadPoolExecutor() as pool:
+            objects = [name for names in pool.map(compile_one, jobs) for name in names]
+        target = self.get_ext_fullpath(ext.name)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(
+            objects, target, extra_postargs=openmp[-1:], target_lang="c++"
+        )
+
+
+sources = [str(FOLDER / name) for name in ("core.cpp", "attention.cpp", "sampling.cpp")]
+headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
+setup(
+    ext_modules=[Extension("unimp.ops.native._core", sources, depends=headers, optional=True)],
+    cmdclass={"build_ext": BuildCore},
+)

@@ -1,0 +1,294 @@
+"""Fused attention as torch operators, with their gradients: native code on CPU, Triton on GPU.
+
+`unimp::attend` and `unimp::attend_backward` are opaque to torch.compile, which passes through them.
+A kernel module has two functions, `forward` and `backward`, which do the arithmetic over raw
+tensors; what both share, and what autograd and the compiler need to know, is here.
+
+    s_ij = (q_i·k_j + u_i·e_ij) / √D     p_ij = exp(s_ij − L_i)     a_ij = p_ij m_ij
+    o_i = Σ_j a_ij v_j     ē_i = Σ_j a_ij e_ij     A_i = Σ_j a_ij     L_i = log Σ_j exp s_ij
+
+L, one number a target and head, is all that is kept of the weights. With g, ḡ and γ the gradients
+of o, ē and A:
+
+    da_ij = g_i·v_j + ḡ_i·e_ij + γ_i            δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i
+    ds_ij = (a_ij da_ij − p_ij δ_i) / √D
+    dk_j = Σ_i ds_ij q_i    dv_j = Σ_i a_ij g_i                      (by source)
+    dq_i = Σ_j ds_ij k_j    du_i = Σ_j ds_ij e_ij    de_ij = Σ_h ds_ij u_i + a_ij ḡ_i    (by target)
+
+The pass by source comes first and leaves ds, one number an edge and head, to the pass by target,
+which then need not read the values again; it is freed when the backward pass ends.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from unimp.graph.hop import Hop, Schedule, Transpose
+
+Kernel = Literal["native", "triton"]
+
+
+class Edges(NamedTuple):
+    """A hop's edges as kernels walk them: by target, and by source for the backward pass.
+
+    What a pass or a kernel does not use is an empty tensor.
+    """
+
+    indptr: Tensor  # [T+1]
+    source: Tensor  # [E]
+    by_source_indptr: Tensor  # [S+1]
+    by_source_target: Tensor  # [E]
+    by_source_slot: Tensor  # [E] where each edge stands in `source`
+    pieces: Tensor  # of the rows by target, and what follows: see Schedule
+    hubs: Tensor
+    by_source_pieces: Tensor
+    by_source_hubs: Tensor
+
+
+class Forward(NamedTuple):
+    """What the forward pass leaves; ē and A have no elements where edges have no features."""
+
+    out: Tensor  # [T, H, D]
+    edge_mean: Tensor  # [T, H, d_e]
+    mass: Tensor  # [T, H]
+    log_sum: Tensor  # [T, H] L, in single precision at least
+
+
+class Backward(NamedTuple):
+    """The gradients; du and de have no elements where they were not asked for."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    edge_query: Tensor
+    edge_attr: Tensor
+
+
+class Kernels(Protocol):
+    """The two passes, over tensors whose last two dimensions lie together."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_query: Tensor | None,
+        edge_attr: Tensor | None,
+        edges: Edges,
+        dropout: float,
+        seed: Tensor,
+    ) -> Forward: ...
+
+    def backward(
+        self,
+        grads: Forward,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_query: Tensor | None,
+        edge_attr: Tensor | None,
+        result: Forward,
+        edges: Edges,
+        dropout: float,
+        seed: Tensor,
+        wants_edge_attr: bool,
+    ) -> Backward: ...
+
+
+def kernels(kernel: str) -> Kernels:
+    """The module that computes; imported when asked for, as each needs something that may lack."""
+    if kernel == "native":
+        from unimp.ops import native
+
+        return native
+    from unimp.ops import triton_
+
+    return triton_
+
+
+def attend(
+    kernel: Kernel,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    hop: Hop,
+    edge_query: Tensor | None,
+    dropout: float,
+    seed: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """As `reference.attend`."""
+    edge_attr = None if edge_query is None else hop.edge_attr
+    if kernel == "native" and edge_attr is not None:
+        edge_attr = edge_attr.to(query.dtype)  # the GPU reads any precision
+    operands = (query, key, value, edge_query, edge_attr)
+    trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+    edges = list(edges_of(hop, kernel, backward=trains))
+    out, edge_mean, mass, _ = torch.ops.unimp.attend(
+        *(None if t is None else _rows_together(t) for t in operands), edges, seed, dropout, kernel
+    )
+    return (out, None, None) if edge_query is None else (out, edge_mean, mass)
+
+
+native_attend = partial(attend, "native")
+triton_attend = partial(attend, "triton")
+
+
+def edges_of(hop: Hop, kernel: Kernel, *, backward: bool) -> Edges:
+    """What a kernel needs of a hop; what it does not need is not computed."""
+    nothing = hop.source.new_empty(0)
+    none = Schedule(nothing, nothing)
+    by_target = hop.schedule if kernel == "triton" else none
+    transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
+    by_source = transpose.schedule if kernel == "triton" and backward else none
+    return Edges(
+        hop.indptr,
+        hop.source,
+        transpose.indptr,
+        transpose.target,
+        transpose.slot,
+        by_target.pieces,
+        by_target.hubs,
+        by_source.pieces,
+        by_source.hubs,
+    )
+
+
+def _rows_together(tensor: Tensor) -> Tensor:
+    """The tensor, copied only if what belongs to one row does not lie together in memory."""
+    together = tensor.stride(-1) == 1 and (tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2])
+    return tensor if together else tensor.contiguous()
+
+
+@torch.library.custom_op("unimp::attend", mutates_args=())
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    edges: list[Tensor],
+    seed: Tensor,
+    dropout: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    result = kernels(kernel).forward(
+        query, key, value, edge_query, edge_attr, Edges(*edges), dropout, seed
+    )
+    return result.out, result.edge_mean, result.mass, result.log_sum
+
+
+@_attend.register_fake
+def _(query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel):  # type: ignore[no-untyped-def]
+    return tuple(empty_forward(query, edge_query))
+
+
+def empty_forward(query: Tensor, edge_query: Tensor | None) -> Forward:
+    """Tensors for what the forward pass leaves, not yet filled."""
+    targets, heads, _ = query.shape
+    return Forward(
+        query.new_empty(query.shape),
+        query.new_empty((0, 0, 0) if edge_query is None else edge_query.shape),
+        query.new_empty((0, 0) if edge_query is None else (targets, heads)),
+        query.new_empty((targets, heads), dtype=exact_dtype(query.dtype)),
+    )
+
+
+def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What sums are kept in: single precision, or double where the operands are."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@torch.library.custom_op("unimp::attend_backward", mutates_args=())
+def _attend_backward(
+    grads: list[Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    result: list[Tensor],
+    edges: list[Tensor],
+    seed: Tensor,
+    dropout: float,
+    kernel: str,
+    wants_edge_attr: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    found = kernels(kernel).backward(
+        Forward(*(_rows_together(g) if g.numel() and g.ndim == 3 else g for g in grads)),
+        query,
+        key,
+        value,
+        edge_query,
+        edge_attr,
+        Forward(*result),
+        Edges(*edges),
+        dropout,
+        seed,
+        wants_edge_attr,
+    )
+    return found.query, found.key, found.value, found.edge_query, found.edge_attr
+
+
+@_attend_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    grads, query, key, value, edge_query, edge_attr, result, edges, seed, dropout, kernel, wants
+):
+    return tuple(empty_backward(query, key, value, edge_query, edge_attr if wants else None))
+
+
+def empty_backward(
+    query: Tensor, key: Tensor, value: Tensor, edge_query: Tensor | None, edge_attr: Tensor | None
+) -> Backward:
+    """Tensors for the gradients, not yet filled."""
+    # What is missing is an empty tensor of its own: an operator may not return one tensor twice.
+    return Backward(
+        query.new_empty(query.shape),
+        key.new_empty(key.shape),
+        value.new_empty(value.shape),
+        query.new_empty(0) if edge_query is None else edge_query.new_empty(edge_query.shape),
+        query.new_empty(0) if edge_attr is None else edge_attr.new_empty(edge_attr.shape),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel = inputs
+    ctx.save_for_backward(query, key, value, edge_query, edge_attr, seed, *output, *edges)
+    ctx.dropout, ctx.kernel, ctx.num_edge_tensors = dropout, kernel, len(edges)
+
+
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    query, key, value, edge_query, edge_attr, seed, *rest = ctx.saved_tensors
+    result, edges = rest[:4], rest[4:]
+    wants_edge_attr = edge_attr is not None and ctx.needs_input_grad[4]
+    dq, dk, dv, du, de = torch.ops.unimp.attend_backward(
+        list(grads),
+        query,
+        key,
+        value,
+        edge_query,
+        edge_attr,
+        result,
+        edges,
+        seed,
+        ctx.dropout,
+        ctx.kernel,
+        wants_edge_attr,
+    )
+    return (
+        dq,
+        dk,
+        dv,
+        None if edge_query is None else du,
+        de if wants_edge_attr else None,
+        [None] * ctx.num_edge_tensors,
+        None,
+        None,
+        None,
+    )
+
+
+torch.library.register_autograd("unimp::attend", _differentiate, setup_context=_keep)

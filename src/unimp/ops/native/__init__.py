@@ -1,0 +1,248 @@
+"""The native core on CPU: C++ beside this file, built when the package is installed.
+
+It is a plain shared library that knows nothing of torch or Python; tensors are handed over as
+pointers, and the GIL is released while it computes. Where it could not be built, `available` says
+why and `ops/sparse.py` does the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unimp.errors import BackendError
+from unimp.graph.graph import Graph
+from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward
+
+Integers = npt.NDArray[np.integer[Any]]
+
+INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
+
+
+class _Attention(ctypes.Structure):
+    """`struct Attention` of core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("targets", "sources", "edges")),
+        *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
+        *((f"{name}_stride", ctypes.c_int64) for name in ("query", "key", "value", "grad_out")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "threads")),
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
+        *((name, ctypes.c_void_p) for name in ("indptr", "source")),
+        *((f"by_source_{name}", ctypes.c_void_p) for name in ("indptr", "target", "slot")),
+        *((name, ctypes.c_void_p) for name in ("out", "edge_mean", "mass", "log_sum")),
+        *((f"grad_{name}", ctypes.c_void_p) for name in ("out", "edge_mean", "mass")),
+        *((f"grad_{name}", ctypes.c_void_p) for name in ("query", "key", "value")),
+        *((f"grad_{name}", ctypes.c_void_p) for name in ("edge_query", "edge_attr")),
+        *((name, ctypes.c_void_p) for name in ("by_target", "score_grad", "weight")),
+        ("dropout", ctypes.c_double),
+        ("drop_below", ctypes.c_int64),
+        ("seed", ctypes.c_int64),
+    ]
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The shared library; torch must be loaded before it, so that both use one thread pool."""
+    found = sorted(Path(__file__).parent.glob("_core*.so"))
+    if not found:
+        raise BackendError(
+            "the native core was not built when unimp was installed; attention on CPU uses the "
+            "slower pure-torch form. Install a C++17 compiler (such as g++) and reinstall unimp"
+        )
+    try:
+        core = ctypes.CDLL(str(found[0]))
+    except OSError as error:
+        raise BackendError(f"the native core cannot be loaded: {error}") from error
+    core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
+    return core
+
+
+@cache
+def available() -> bool:
+    """Whether the native core can be used; said once in the log if not."""
+    try:
+        library()
+    except BackendError as error:
+        logging.getLogger("unimp").warning("%s", error)
+        return False
+    return True
+
+
+def instruction_set() -> str:
+    """The instruction set in use."""
+    return INSTRUCTION_SETS[library().unimp_instruction_set()]
+
+
+def limit_instruction_set(most: str) -> str:
+    """Use no more than this instruction set from now on; returns the one in use."""
+    return INSTRUCTION_SETS[library().unimp_limit_instruction_set(INSTRUCTION_SETS.index(most))]
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+) -> Forward:
+    """The forward pass; see ops/fused.py."""
+    result = empty_forward(query, edge_query)
+    call = _Call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    library().unimp_attention_forward(ctypes.byref(call.arguments))
+    return result
+
+
+def backward(
+    grads: Forward,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    result: Forward,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+    wants_edge_attr: bool,
+) -> Backward:
+    """The backward pass; see ops/fused.py."""
+    found = empty_backward(query, key, value, edge_query, edge_attr if wants_edge_attr else None)
+    call = _Call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    targets, heads, _ = query.shape
+    edge_width = 0 if edge_query is None else edge_query.shape[2]
+    num_edges = edges.source.numel()
+    call.arguments.grad_out_stride = grads.out.stride(0)
+    call.point(
+        grad_out=grads.out,
+        grad_edge_mean=grads.edge_mean.contiguous(),
+        grad_mass=grads.mass.contiguous(),
+        grad_query=found.query,
+        grad_key=found.key,
+        grad_value=found.value,
+        grad_edge_query=found.edge_query,
+        grad_edge_attr=found.edge_attr,
+        by_target=query.new_empty(targets, 3 * heads + 2 * heads * edge_width),
+        score_grad=query.new_empty(num_edges, heads),
+        weight=query.new_empty(num_edges, heads) if wants_edge_attr else None,
+    )
+    library().unimp_attention_backward(ctypes.byref(call.arguments))
+    return found
+
+
+class _Call:
+    """The arguments of one call, and the tensors they point to, kept alive until it returns."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        edge_query: Tensor | None,
+        edge_attr: Tensor | None,
+        result: Forward,
+        edges: Edges,
+        dropout: float,
+        seed: Tensor,
+    ) -> None:
+        self.kept: list[Any] = []
+        self.dtype = query.dtype
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the native core computes in float32 or float64, not {self.dtype}")
+        self.arguments = _Attention(
+            targets=query.shape[0],
+            sources=key.shape[0],
+            edges=edges.source.numel(),
+            heads=query.shape[1],
+            width=query.shape[2],
+            edge_width=0 if edge_query is None else edge_query.shape[2],
+            query_stride=query.stride(0),
+            key_stride=key.stride(0),
+            value_stride=value.stride(0),
+            is_double=query.dtype == torch.float64,
+            is_wide=edges.source.dtype == torch.int64,
+            threads=torch.get_num_threads(),
+            dropout=dropout,
+            drop_below=int(dropout * 2**32),
+            seed=int(seed) & 0xFFFFFFFF,
+        )
+        self.point(query=query, key=key, value=value, **result._asdict())
+        if edge_query is not None and edge_attr is not None:
+            self.point(
+                edge_query=edge_query.contiguous(),
+                edge_attr=edge_attr.contiguous(),
+            )
+        whole = edges.source.dtype
+        for name in Edges._fields[:5]:
+            self.point(**{name: getattr(edges, name).to(whole).contiguous()})
+
+    def point(self, **tensors: Tensor | None) -> None:
+        """Let arguments point to tensors; to nothing where there is none, or an empty one."""
+        for name, tensor in tensors.items():
+            if tensor is not None and tensor.numel():
+                # Read as something else than it is, memory would be overrun without a word.
+                if tensor.device.type != "cpu" or (
+                    tensor.is_floating_point() and tensor.dtype != self.dtype
+                ):
+                    found = f"{tensor.dtype} on {tensor.device}"
+                    raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
+                self.kept.append(tensor)
+                setattr(self.arguments, name, tensor.data_ptr())
+
+
+def sample(
+    graph: Graph,
+    local: Integers,
+    nodes: Integers,
+    count: tuple[int, int],
+    take: int,
+    seed: int,
+    drawn: tuple[Integers, Integers, Integers],
+) -> int:
+    """Draw in-edges of nodes[:count[0]] and number their sources; see sampling.cpp.
+
+    Of `nodes`, count[1] have a number before; `drawn` are the row pointers, slots and sources to
+    fill. Returns how many nodes have a number after.
+    """
+    indptr, slots, source = drawn
+    return int(
+        library().unimp_sample(
+            graph.source.dtype == torch.int64,
+            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
+            *(ctypes.c_int64(number) for number in (*count, take)),
+            ctypes.c_uint64(seed),
+            *_pointers(indptr, slots, source),
+        )
+    )
+
+
+def induce(
+    graph: Graph,
+    local: Integers,
+    nodes: Integers,
+    drawn: tuple[Integers, Integers, Integers],
+) -> int:
+    """The edges among `nodes`, into row pointers, slots and sources; returns how many."""
+    return int(
+        library().unimp_induce(
+            graph.source.dtype == torch.int64,
+            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
+            ctypes.c_int64(len(nodes)),
+            *_pointers(*drawn),
+        )
+    )
+
+
+def _pointers(*arrays: Integers) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]

@@ -1,0 +1,53 @@
+// The functions that Python calls, and the choice of instruction set.
+
+#include "core.h"
+
+#include <cstring>
+
+namespace {
+
+enum Level { kBaseline, kAvx2, kAvx512 };
+
+Level best_here() {
+#if defined(__x86_64__)
+    const bool fused = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (fused && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return kAvx512;
+    if (fused) return kAvx2;
+#endif
+    return kBaseline;
+}
+
+Level level = best_here();
+
+}  // namespace
+
+extern "C" {
+
+// The instruction set in use: 0 baseline, 1 AVX2, 2 AVX-512.
+int unimp_instruction_set() { return level; }
+
+// Use no more than this level (tests compare them); returns the one in use from now on.
+int unimp_limit_instruction_set(int most) {
+    const Level best = best_here();
+    level = most < best ? static_cast<Level>(most) : best;
+    return level;
+}
+
+void unimp_attention_forward(const Attention *a) {
+#if defined(__x86_64__)
+    if (level == kAvx512) return attention_forward_avx512(*a);
+    if (level == kAvx2) return attention_forward_avx2(*a);
+#endif
+    attention_forward_baseline(*a);
+}
+
+void unimp_attention_backward(const Attention *a) {
+#if defined(__x86_64__)
+    if (level == kAvx512) return attention_backward_avx512(*a);
+    if (level == kAvx2) return attention_backward_avx2(*a);
+#endif
+    attention_backward_baseline(*a);
+}
+}

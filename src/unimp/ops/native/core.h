@@ -1,0 +1,39 @@
+// What Python hands to the native core, and the functions each instruction set provides.
+//
+// Nothing here knows of torch: plain pointers and sizes, so that one build serves every version.
+#pragma once
+
+#include <cstdint>
+
+// One hop's attention: sizes, operands, results. Pointers are to float, or to double if
+// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and grad_out lie
+// `…_stride` elements apart; everything else is contiguous. Null: not there, or not asked for.
+struct Attention {
+    int64_t targets, sources, edges;
+    int64_t heads, width, edge_width;
+    int64_t query_stride, key_stride, value_stride, grad_out_stride;
+    int64_t is_double, is_wide, threads;
+    const void *query, *key, *value;      // [T, H, D], [S, H, D], [S, H, D]
+    const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
+    const void *indptr, *source;          // [T+1], [E]
+    const void *by_source_indptr, *by_source_target, *by_source_slot;  // [S+1], [E], [E]
+    void *out, *edge_mean, *mass, *log_sum;                   // [T, H, D], [T, H, d_e], [T, H] twice
+    const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three before
+    void *grad_query, *grad_key, *grad_value, *grad_edge_query, *grad_edge_attr;
+    void *by_target;        // scratch [T, 3H + 2H·d_e]: what the pass by source needs of a target
+    void *score_grad;       // scratch [E, H]: ds
+    void *weight;           // scratch [E, H]: a; null where edge features take no gradient
+    double dropout;
+    int64_t drop_below;     // a weight is dropped if its 32 random bits are below this; 0: none is
+    int64_t seed;
+};
+
+// Neighbor sampling and induced subgraphs are in sampling.cpp; they need no vector instructions.
+
+#define UNIMP_DECLARE(isa)                           \
+    void attention_forward_##isa(const Attention &); \
+    void attention_backward_##isa(const Attention &);
+
+UNIMP_DECLARE(avx512)
+UNIMP_DECLARE(avx2)
+UNIMP_DECLARE(baseline)

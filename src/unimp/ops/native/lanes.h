@@ -1,0 +1,191 @@
+// Vectors of the width that the instruction set has, by the compiler's own vector types: the same
+// source serves AVX-512, AVX2, SSE2 and NEON. Everything is `static`, because this file is compiled
+// once for each instruction set and the linker must not mix the copies.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifndef UNIMP_VECTOR_BYTES
+#define UNIMP_VECTOR_BYTES 16
+#endif
+
+template <class T, int N>
+struct Lanes {
+    typedef T vector __attribute__((vector_size(N * sizeof(T))));
+    static inline vector load(const T *p) {
+        vector v;
+        memcpy(&v, p, sizeof v);
+        return v;
+    }
+    static inline void store(T *p, vector v) { memcpy(p, &v, sizeof v); }
+    static inline T sum(vector v) {
+        if constexpr (N == 2) {
+            return v[0] + v[1];
+        } else {
+            typedef typename Lanes<T, N / 2>::vector half;
+            half low, high;
+            memcpy(&low, &v, sizeof low);
+            memcpy(&high, reinterpret_cast<const char *>(&v) + sizeof low, sizeof high);
+            return Lanes<T, N / 2>::sum(low + high);
+        }
+    }
+};
+
+template <class T>
+constexpr int kLanes = UNIMP_VECTOR_BYTES / sizeof(T);
+
+// Σ a·b over `width` elements; D > 0 is the width known when compiling.
+template <class T, int D>
+static inline T dot(const T *a, const T *b, int64_t width) {
+    constexpr int N = kLanes<T>;
+    typedef Lanes<T, N> L;
+    const int64_t n = D > 0 ? D : width;
+    typename L::vector first = {}, second = {};
+    int64_t d = 0;
+    for (; d + 2 * N <= n; d += 2 * N) {
+        first += L::load(a + d) * L::load(b + d);
+        second += L::load(a + d + N) * L::load(b + d + N);
+    }
+    for (; d + N <= n; d += N) first += L::load(a + d) * L::load(b + d);
+    T total = L::sum(first + second);
+    if constexpr (D == 0) {
+        if constexpr (N > 4) {
+            typedef Lanes<T, 4> S;
+            typename S::vector rest = {};
+            for (; d + 4 <= n; d += 4) rest += S::load(a + d) * S::load(b + d);
+            total += S::sum(rest);
+        }
+        for (; d < n; ++d) total += a[d] * b[d];
+    }
+    return total;
+}
+
+// out += factor · row
+template <class T, int D>
+static inline void add_scaled(T *out, T factor, const T *row, int64_t width) {
+    constexpr int N = kLanes<T>;
+    typedef Lanes<T, N> L;
+    const int64_t n = D > 0 ? D : width;
+    int64_t d = 0;
+    for (; d + N <= n; d += N) L::store(out + d, L::load(out + d) + factor * L::load(row + d));
+    if constexpr (D == 0) {
+        if constexpr (N > 4) {
+            typedef Lanes<T, 4> S;
+            for (; d + 4 <= n; d += 4) S::store(out + d, S::load(out + d) + factor * S::load(row + d));
+        }
+        for (; d < n; ++d) out[d] += factor * row[d];
+    }
+}
+
+template <class T>
+static inline void prefetch_row(const T *row, int64_t elements) {
+    const char *begin = reinterpret_cast<const char *>(row);
+    const char *end = reinterpret_cast<const char *>(row + elements);
+    for (const char *line = begin; line < end; line += 64) __builtin_prefetch(line, 0, 3);
+}
+
+// out[t · step] = fixed · rows[t], for `count` rows. What is fixed stays in registers: at most
+// eight vectors of it at a time. Meanwhile rows are asked for that are needed later: ahead[t].
+template <class T, int D>
+static inline void dots(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
+                        int64_t step, const T *const *ahead, int64_t width) {
+    if constexpr (D == 0) {
+        for (int64_t t = 0; t < count; ++t) {
+            prefetch_row(ahead[t] + offset, width);
+            out[t * step] = dot<T, 0>(fixed, rows[t] + offset, width);
+        }
+    } else {
+        constexpr int N = kLanes<T>, whole = D / N, most = whole < 8 ? whole : 8;
+        typedef Lanes<T, N> L;
+        for (int from = 0; from < whole; from += most) {
+            typename L::vector held[most];
+            for (int c = 0; c < most; ++c) held[c] = L::load(fixed + (from + c) * N);
+            for (int64_t t = 0; t < count; ++t) {
+                const T *row = rows[t] + offset + from * N;
+                prefetch_row(ahead[t] + offset + from * N, most * N);
+                typename L::vector first = held[0] * L::load(row);
+                if constexpr (most > 1) {
+                    typename L::vector second = held[1] * L::load(row + N);
+                    for (int c = 2; c < most; c += 2) {
+                        first += held[c] * L::load(row + c * N);
+                        second += held[c + 1] * L::load(row + (c + 1) * N);
+                    }
+                    first += second;
+                }
+                const T sum = L::sum(first);
+                out[t * step] = from ? out[t * step] + sum : sum;
+            }
+        }
+    }
+}
+
+// sum += Σ_t factors[t · step] · rows[t], with the sum in registers meanwhile; `ahead` as before, or
+// null.
+template <class T, int D>
+static inline void add_rows(T *sum, const T *factors, int64_t step, const T *const *rows,
+                            int64_t offset, int64_t count, const T *const *ahead, int64_t width) {
+    if constexpr (D == 0) {
+        for (int64_t t = 0; t < count; ++t) {
+            if (ahead) prefetch_row(ahead[t] + offset, width);
+            add_scaled<T, 0>(sum, factors[t * step], rows[t] + offset, width);
+        }
+    } else {
+        constexpr int N = kLanes<T>, whole = D / N, most = whole < 8 ? whole : 8;
+        typedef Lanes<T, N> L;
+        for (int from = 0; from < whole; from += most) {
+            typename L::vector held[most];
+            for (int c = 0; c < most; ++c) held[c] = L::load(sum + (from + c) * N);
+            for (int64_t t = 0; t < count; ++t) {
+                const T *row = rows[t] + offset + from * N;
+                const T factor = factors[t * step];
+                if (ahead) prefetch_row(ahead[t] + offset + from * N, most * N);
+                for (int c = 0; c < most; ++c) held[c] += factor * L::load(row + c * N);
+            }
+            for (int c = 0; c < most; ++c) L::store(sum + (from + c) * N, held[c]);
+        }
+    }
+}
+
+template <class T>
+static inline void scale(T *row, T factor, int64_t n) {
+    for (int64_t d = 0; d < n; ++d) row[d] *= factor;
+}
+
+// exp of numbers that are not positive, in place. exp x = 2^k · exp r with |r| ≤ ln 2 / 2: k by
+// rounding, exp r by a polynomial of degree 6 that is right to one unit in the last place.
+static inline void exp_in_place(float *x, int64_t n) {
+    constexpr int N = kLanes<float>;
+    typedef Lanes<float, N> L;
+    typedef typename Lanes<int32_t, N>::vector ints;
+    for (int64_t i = 0; i < n; i += N) {  // the caller's array is padded to whole vectors
+        typename L::vector v = L::load(x + i);
+        v = v < -87.0f ? v * 0.0f - 87.0f : v;  // e^-87 is the least normal number, as good as zero
+        const typename L::vector shifted = v * 1.44269504088896f + 12582912.0f;  // 1.5 · 2^23
+        const typename L::vector k = shifted - 12582912.0f;
+        typename L::vector r = v - k * 0.693359375f;
+        r = r + k * 2.12194440e-4f;
+        typename L::vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+        p = p * r + 8.3334519073e-3f;
+        p = p * r + 4.1665795894e-2f;
+        p = p * r + 1.6666665459e-1f;
+        p = p * r + 5.0000001201e-1f;
+        p = p * r * r + r + 1.0f;
+        const ints power = (__builtin_convertvector(k, ints) + 127) << 23;
+        typename L::vector two;
+        memcpy(&two, &power, sizeof two);
+        L::store(x + i, p * two);
+    }
+}
+
+static inline void exp_in_place(double *x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) x[i] = std::exp(x[i]);
+}
+
+// A bijective scrambler of 32-bit words; ops/reference.py has the same.
+static inline uint32_t mix(uint32_t bits) {
+    bits = ((bits >> 16) ^ bits) * 0x7FEB352Du;
+    bits = ((bits >> 15) ^ bits) * 0x846CA68Bu;
+    return (bits >> 16) ^ bits;
+}

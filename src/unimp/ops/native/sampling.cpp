@@ -1,0 +1,135 @@
+// Neighbor sampling and induced subgraphs over an in-edge CSR. Nothing here needs vectors or
+// threads: batches are prepared beside one another, each by its own thread, while others train.
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// Random numbers by counter: the n-th number of a stream is a hash of seed and n, so that a batch
+// hangs on its seed alone, and ops/sampling.py draws the same without this file. The hash is that of
+// splitmix64.
+struct Stream {
+    uint64_t state;
+    uint64_t next() {
+        uint64_t z = (state += 0x9E3779B97F4A7C15ull);
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        return z ^ (z >> 31);
+    }
+    // Uniform below `bound`, which is below 2^32; no number is likelier than another by more than
+    // bound / 2^32.
+    uint64_t below(uint64_t bound) { return ((next() >> 32) * bound) >> 32; }
+};
+
+void sort_few(int64_t *numbers, int64_t count) {
+    for (int64_t i = 1; i < count; ++i) {
+        const int64_t held = numbers[i];
+        int64_t j = i;
+        for (; j > 0 && numbers[j - 1] > held; --j) numbers[j] = numbers[j - 1];
+        numbers[j] = held;
+    }
+}
+
+// `take` distinct numbers below `population`, rising. Floyd: the j-th draw is uniform below
+// n − take + j + 1; where it repeats an earlier one, n − take + j itself is taken.
+void draw(Stream &stream, int64_t population, int64_t take, int64_t *drawn) {
+    for (int64_t j = 0; j < take; ++j) {
+        const int64_t top = population - take + j;
+        int64_t number = int64_t(stream.below(uint64_t(top) + 1));
+        for (int64_t i = 0; i < j; ++i)
+            if (drawn[i] == number) {
+                number = top;
+                break;
+            }
+        drawn[j] = number;
+    }
+    sort_few(drawn, take);
+}
+
+constexpr int64_t kAhead = 16;  // targets whose edges are fetched while others are drawn
+
+template <class I>
+int64_t sample(const I *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
+               int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
+               int32_t *out_source) {
+    Stream stream{seed};
+    // First the slots of all targets, then their sources: each loop asks memory for one thing, and
+    // early enough.
+    int64_t count = 0;
+    out_indptr[0] = 0;
+    for (int64_t t = 0; t < num_targets; ++t) {
+        if (t + kAhead < num_targets) __builtin_prefetch(indptr + nodes[t + kAhead]);
+        const int64_t begin = indptr[nodes[t]], degree = int64_t(indptr[nodes[t] + 1]) - begin;
+        if (take < 0 || degree <= take) {
+            for (int64_t k = 0; k < degree; ++k) slots[count + k] = begin + k;
+            count += degree;
+        } else {
+            draw(stream, degree, take, slots + count);
+            for (int64_t k = 0; k < take; ++k) slots[count + k] += begin;
+            count += take;
+        }
+        out_indptr[t + 1] = int32_t(count);
+    }
+    constexpr int64_t far = 2 * kAhead;
+    for (int64_t k = 0; k < count; ++k) {
+        if (k + 2 * far < count) __builtin_prefetch(source + slots[k + 2 * far]);
+        if (k + far < count) __builtin_prefetch(local + source[slots[k + far]]);
+        const int64_t j = source[slots[k]];
+        if (local[j] < 0) {
+            local[j] = int32_t(num_nodes);
+            nodes[num_nodes++] = j;
+        }
+        out_source[k] = local[j];
+    }
+    return num_nodes;
+}
+
+template <class I>
+int64_t induce(const I *indptr, const I *source, const int32_t *local, const int64_t *nodes,
+               int64_t count, int64_t *out_indptr, int64_t *slots, int32_t *out_source) {
+    int64_t kept = 0;
+    out_indptr[0] = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t end = indptr[nodes[i] + 1];
+        for (int64_t k = indptr[nodes[i]]; k < end; ++k) {
+            if (k + 4 * kAhead < end) __builtin_prefetch(local + source[k + 4 * kAhead]);
+            // Written whether it stays or not, and overwritten if not: no branch to foresee.
+            out_source[kept] = local[source[k]];
+            slots[kept] = k;
+            kept += out_source[kept] >= 0;
+        }
+        out_indptr[i + 1] = kept;
+    }
+    return kept;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets), and numbers the nodes
+// they come from. `local` is −1 for a node without a number yet; `nodes` has room for every source.
+// Returns how many nodes are numbered now.
+int64_t unimp_sample(int is_wide, const void *indptr, const void *source, int32_t *local,
+                     int64_t *nodes, int64_t num_targets, int64_t num_nodes, int64_t take,
+                     uint64_t seed, int32_t *out_indptr, int64_t *slots, int32_t *out_source) {
+    if (is_wide)
+        return sample(static_cast<const int64_t *>(indptr), static_cast<const int64_t *>(source), local,
+                      nodes, num_targets, num_nodes, take, seed, out_indptr, slots, out_source);
+    return sample(static_cast<const int32_t *>(indptr), static_cast<const int32_t *>(source), local,
+                  nodes, num_targets, num_nodes, take, seed, out_indptr, slots, out_source);
+}
+
+// The edges among `nodes`, whose number in `local` is their place there, −1 elsewhere. `slots` and
+// `out_source` have room for all in-edges of the nodes, and one. Returns how many edges stay.
+int64_t unimp_induce(int is_wide, const void *indptr, const void *source, const int32_t *local,
+                     const int64_t *nodes, int64_t count, int64_t *out_indptr, int64_t *slots,
+                     int32_t *out_source) {
+    if (is_wide)
+        return induce(static_cast<const int64_t *>(indptr), static_cast<const int64_t *>(source), local,
+                      nodes, count, out_indptr, slots, out_source);
+    return induce(static_cast<const int32_t *>(indptr), static_cast<const int32_t *>(source), local,
+                  nodes, count, out_indptr, slots, out_source);
+}
+}
