@@ -15,6 +15,7 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/unimp/ops/native")
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fvisibility=default"]
+VECTORIZED = ("attention.cpp", "residual.cpp")  # compiled once for each instruction set
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
 # name → bytes of a vector, flags
@@ -24,7 +25,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 
 
 class BuildCore(build_ext):
-    """Compiles attention.cpp once for each instruction set, and goes on without where it cannot."""
+    """Compiles what has vectors once for each instruction set, and goes on where it cannot."""
 
     def build_extension(self, ext: Extension) -> None:
         try:
@@ -40,7 +41,7 @@ class BuildCore(build_ext):
         jobs = [("core.cpp", "shared", []), ("sampling.cpp", "shared", [])]
         for name, (size, flags) in INSTRUCTION_SETS.items():
             macros = [f"-DUNIMP_ISA={name}", f"-DUNIMP_VECTOR_BYTES={size}"]
-            jobs.append(("attention.cpp", name, [*macros, *flags]))
+            jobs += [(source, name, [*macros, *flags]) for source in VECTORIZED]
 
         def compile_one(job: tuple[str, str, list[str]]) -> list[str]:
             source, folder, flags = job
@@ -59,7 +60,7 @@ class BuildCore(build_ext):
         )
 
 
-sources = [str(FOLDER / name) for name in ("core.cpp", "attention.cpp", "sampling.cpp")]
+sources = [str(FOLDER / name) for name in ("core.cpp", "sampling.cpp", *VECTORIZED)]
 headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
 setup(
     ext_modules=[Extension("unimp.ops.native._core", sources, depends=headers, optional=True)],

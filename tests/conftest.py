@@ -1,6 +1,10 @@
-"""What tests of several stages share: a graph with everything that is awkward in it."""
+"""What tests of several stages share: a graph with everything that is awkward in it, and Triton's
+interpreter where there is no GPU."""
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +15,19 @@ from unimp.graph.graph import Graph
 # The same examples in every run: a test that fails once fails again.
 settings.register_profile("unimp", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("unimp")
+
+if find_spec("triton") and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is first imported
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+        """As Triton 3.6 does, but for loop bounds under numpy 2.4 (triton-lang/triton#9171)."""
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_lang_tensor
 
 
 @pytest.fixture(scope="session")

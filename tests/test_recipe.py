@@ -151,6 +151,8 @@ def test_a_misspelt_setting_or_name_answers_with_its_nearest_neighbor() -> None:
         ("[batch]\nfanout = ['ten']", "batch.fanout"),
         ("[task]\nsplit = 'third'", "task.split"),
         ("[task]\nname = 3", "task.name"),
+        ("[task]\norder = 'random'", "task.order"),
+        ("[train]\nprecision = 'fp16'", "train.precision"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_refused_with_its_place(
@@ -201,6 +203,8 @@ def test_text_that_is_not_toml_is_refused_with_its_name() -> None:
         ("task.metric=", ""),
         ("task.split=3", 3),
         ("task.split=seed", "seed"),
+        ("task.order=rcm", "rcm"),
+        ("train.precision=bf16", "bf16"),
     ],
 )
 def test_a_setting_is_read_as_a_number_a_list_a_truth_or_a_bare_word(

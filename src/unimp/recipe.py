@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from unimp.errors import RecipeError, nearest_names
+from unimp.graph.reorder import Order
 from unimp.model.baselines import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
@@ -24,6 +25,7 @@ from unimp.ops.attention import Backend
 from unimp.ops.sampling import ALL
 from unimp.tasks.catalog import task_names
 from unimp.tasks.task import Sizes
+from unimp.training.precision import Precision
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
@@ -65,6 +67,12 @@ class TaskOptions(Section):
     scale_rows: bool = option(False, "divide each node's features by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
+    order: Order = option(
+        "given",
+        "how nodes lie in memory: as given, or neighbors near one another by rcm or metis (extra "
+        "unimp[metis]); node numbers stay yours, but dropout, parts and sampled neighbors are "
+        "drawn anew, as by another seed",
+    )
 
 
 class ModelOptions(Section):
@@ -154,6 +162,11 @@ class TrainOptions(Section):
     patience: int = option(0, "stop after so many epochs without as good a score; 0: never", ge=0)
     time_limit: float = option(0.0, "seconds after which no epoch is begun; 0: none", ge=0)
     device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
+    precision: Precision = option(
+        "fp32",
+        "of forward passes, in training and prediction; bf16: half the bytes, for GPUs (weights, "
+        "loss and optimizer stay fp32)",
+    )
 
 
 class InferenceOptions(Section):

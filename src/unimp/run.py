@@ -4,6 +4,7 @@ Read this file first. Each step is one call to the stage that does it:
 
     task     what is asked          tasks.catalog.load_task
     model    what answers           recipe.build_model
+    graph    nodes in memory order  graph.reorder.reorder
     batches  how the graph is cut   training.batching.make_batches
     fit      masked label training  training.loop.fit
     predict  logits, given labels   inference.logits.predict_logits
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
-from unimp.graph.graph import Graph
+from unimp.graph.reorder import Reordered, reorder
 from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.baselines import propagate_labels
@@ -74,14 +75,9 @@ class Run:
                 steps=options.steps,
                 restart=options.restart,
             )
-        graph = graph_for(self.recipe, self.model, self.task, self.device)
-        return predict_logits(
-            self.model,
-            graph,
-            observed,
-            seed=self.seed,
-            device=self.device,
-            **self.recipe.inference.model_dump(),
+        reordered = graph_for(self.recipe, self.model, self.task, self.device)
+        return logits_of(
+            self.model, self.recipe, reordered, observed, seed=self.seed, device=self.device
         )
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
@@ -227,19 +223,20 @@ def train(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Fit:
     """Train `model` on the task's train labels by masked label prediction."""
-    graph = graph_for(recipe, model, task, device)
-    known = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    reordered = graph_for(recipe, model, task, device)
+    labels = reordered.to_here(task.labels)
+    known = torch.zeros(len(labels), dtype=torch.bool)
     known[task.split.train] = True
-    masks = Masks(known, recipe.label_rate, redraw=recipe.mask.redraw, seed=seed)
+    masks = Masks(
+        known, recipe.label_rate, redraw=recipe.mask.redraw, seed=seed, order=reordered.order
+    )
     batches = make_batches(
-        graph, task.labels, masks, num_layers=model.num_layers, **recipe.batch.model_dump()
+        reordered.graph, labels, masks, num_layers=model.num_layers, **recipe.batch.model_dump()
     )
     observed = reveal_only(task.split.train, task.labels)
 
     def evaluate() -> dict[str, float]:
-        logits = predict_logits(
-            model, graph, observed, seed=seed, device=device, **recipe.inference.model_dump()
-        )
+        logits = logits_of(model, recipe, reordered, observed, seed=seed, device=device)
         return score_split(logits, task, "train")
 
     options = recipe.train
@@ -253,14 +250,37 @@ def train(
     return fit(
         model,
         batches,
-        task.labels,
+        labels,
         schedule,
         lr=options.lr,
         weight_decay=options.weight_decay,
         evaluate=evaluate,
         on_epoch=on_epoch,
         device=device,
+        precision=options.precision,
     )
+
+
+def logits_of(
+    model: NodeModel,
+    recipe: Recipe,
+    reordered: Reordered,
+    observed: Tensor,
+    *,
+    seed: int,
+    device: str,
+) -> Tensor:
+    """Logits of all nodes; they and `observed` are as the task numbers its nodes."""
+    logits = predict_logits(
+        model,
+        reordered.graph,
+        reordered.to_here(observed),
+        seed=seed,
+        device=device,
+        precision=recipe.train.precision,
+        **recipe.inference.model_dump(),
+    )
+    return reordered.to_task(logits)
 
 
 def load_run(folder: Path | str, *, device: str = "auto") -> Run:
@@ -284,7 +304,7 @@ def load_run(folder: Path | str, *, device: str = "auto") -> Run:
 
 def task_of(recipe: Recipe, seed: int) -> Task:
     """The recipe's task, with the split that this seed uses."""
-    options = recipe.task.model_dump()
+    options = recipe.task.model_dump(exclude={"order"})
     split = options.pop("split")
     options["metric"] = options["metric"] or None
     return load_task(**options, split=seed if split == "seed" else split)
@@ -295,13 +315,17 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
     return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
 
 
-def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
-    """The graph as the model uses it: without edge features it ignores, on the device if whole."""
-    graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()
+def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
+    """The graph as the model uses it: nodes in the recipe's order, without edge features it
+    ignores, on the device if whole."""
+    reordered = reorder(task.graph, recipe.task.order)
+    graph = reordered.graph
+    if not model.takes_edge_features:
+        graph = graph.without_edge_attr()
     whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
-    return (
-        graph.to(device) if whole and fits_one_chunk(graph, recipe.inference.chunk_edges) else graph
-    )
+    if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
+        graph = graph.to(device)
+    return replace(reordered, graph=graph)
 
 
 def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:

@@ -267,7 +267,7 @@ def test_the_whole_graph_is_one_square_hop(random_graph: Maker) -> None:
     assert attr is not None
     assert hop.edge_attr is not None
     assert torch.equal(hop.edge_attr, attr)
-    assert hop.without_edge_attr().edge_attr is None
+    assert hop.with_edge_attr(None).edge_attr is None
 
 
 def test_a_transposed_hop_has_the_same_edges_grouped_by_source(random_graph: Maker) -> None:

@@ -289,4 +289,4 @@ def test_edge_features_without_an_encoder_are_not_looked_at(random_graph: Maker)
     hop = random_graph(edge_features=2).hop
     given = operands(hop, edges=False, dtype=torch.float32)
     with_attr = graph_attention(hop=hop, **given)
-    assert torch.equal(with_attr, graph_attention(hop=hop.without_edge_attr(), **given))
+    assert torch.equal(with_attr, graph_attention(hop=hop.with_edge_attr(None), **given))

@@ -28,7 +28,7 @@ PIECE = 512
 """The most entries of a row in one piece."""
 
 
-DERIVED = ("target", "transpose", "schedule")
+DERIVED = {"target", "transpose", "schedule"}
 """What a hop finds out about its edges once, when it is asked."""
 
 
@@ -84,16 +84,14 @@ class Hop:
     def schedule(self) -> Schedule:
         return cut_rows(self.indptr)
 
-    def without_edge_attr(self) -> Hop:
-        """The same edges for a model that takes no edge features."""
-        if self.edge_attr is None:
+    def with_edge_attr(self, edge_attr: Tensor | None) -> Hop:
+        """The same edges with other edge features (None: for a model that takes none)."""
+        if edge_attr is self.edge_attr:
             return self
-        bare = Hop(self.indptr, self.source, self.num_sources)
+        hop = Hop(self.indptr, self.source, self.num_sources, edge_attr)
         # What follows from the edges alone need not be found again.
-        bare.__dict__.update(
-            {name: value for name, value in self.__dict__.items() if name in DERIVED}
-        )
-        return bare
+        hop.__dict__.update({name: self.__dict__[name] for name in DERIVED & self.__dict__.keys()})
+        return hop
 
     def to(self, device: torch.device | str) -> Hop:
         if torch.device(device) == self.source.device:

@@ -11,6 +11,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
+from unimp.training.precision import Precision, autocast
 
 
 def predict_logits(
@@ -24,18 +25,22 @@ def predict_logits(
     passes: int = 1,
     seed: int = 0,
     device: torch.device | str | None = None,
+    precision: Precision = "fp32",
 ) -> Tensor:
-    """Logits [N, classes], in main memory; `observed` holds the labels the model may see.
+    """Logits [N, classes] in main memory, float32; `observed` holds the labels the model may see.
 
-    Computed where the model lies, unless `device` says otherwise.
+    Computed where the model lies, unless `device` says otherwise, and in `precision`.
     """
     if device is None:
         device = next(model.parameters()).device
-    if regime == "exact":
-        return exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
-    return partition_logits(
-        model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
-    )
+    with autocast(device, precision):
+        if regime == "exact":
+            logits = exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
+        else:
+            logits = partition_logits(
+                model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
+            )
+    return logits.float()
 
 
 def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:

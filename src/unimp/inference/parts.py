@@ -34,7 +34,7 @@ def partition_logits(
         for nodes in random_parts(graph.num_nodes, parts, rng=rng):
             hop = induced_hop(graph, nodes).to(device)
             x = None if graph.x is None else graph.x[nodes].to(device)
-            logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).cpu()
+            logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).float().cpu()
             if total is None:
                 total = logits.new_zeros(graph.num_nodes, logits.shape[1])
             total[nodes] += logits / passes

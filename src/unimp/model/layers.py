@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import Backend, attention_weights, graph_attention
+from unimp.ops.layer import Shape, Weights, attention_layer, can_fuse
+from unimp.ops.residual import Residual, mix
 
 
 class GraphTransformerLayer(nn.Module):
@@ -55,35 +57,60 @@ class GraphTransformerLayer(nn.Module):
         )
         self.edge_encoder = edge_encoder
 
-    def forward(self, h: Tensor, hop: Hop) -> Tensor:
-        """h [num_sources, in_width] → [num_targets, out_width]."""
+    def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
+        """h [num_sources, in_width] → [num_targets, out_width]; with `norm`, normed and rectified.
+
+        Where a fused kernel serves, the layer is one step of autograd; the numbers are the same.
+        """
+        if self.skip is not None and can_fuse(h, hop, self.backend):
+            return self._fused(self.skip, h, hop, norm)
         message = self.attention(h, hop)
         message = message.flatten(1) if self.concat else message.mean(1)
         if self.skip is None:
-            return message
-        kept: Tensor = self.skip(h[: hop.num_targets])
-        if self.gate is None:
-            return message + kept
-        on_kept, on_message, on_difference = self.gate.weight.view(3, -1)
-        return gated_residual(
-            kept, message, on_kept, on_message, on_difference, bias=self.gate.bias
+            return message if norm is None else F.relu(norm(message))
+        return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
+
+    def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: nn.LayerNorm | None) -> Tensor:
+        projections = (self.query, skip, self.key, self.value)
+        weights = Weights(
+            torch.cat([linear.weight for linear in projections]),
+            torch.cat([linear.bias for linear in projections]),
+            self._edge_weight(),
+            self._edge_bias(),
+            self._residual(norm),
         )
+        shape = Shape(self.heads, self.width, self.concat, self._dropout())
+        return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
+
+    def _residual(self, norm: nn.LayerNorm | None) -> Residual:
+        """What follows attention; w·[r; ĥ; ĥ−r] = (w1−w3)·r + (w2+w3)·ĥ needs no concatenation."""
+        step = Residual()
+        if self.gate is not None:
+            on_kept, on_message, on_difference = self.gate.weight.view(3, -1)
+            step = Residual(on_kept - on_difference, on_message + on_difference, self.gate.bias)
+        if norm is None:
+            return step
+        return step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps, relu=True)
 
     def attention(self, h: Tensor, hop: Hop) -> Tensor:
         """The messages: [T, H, D]."""
-        targets = h[: hop.num_targets]
-        dropout = self.attention_dropout if self.training else 0.0
         return graph_attention(
-            self._by_head(self.query(targets)),
+            self._by_head(self.query(h[: hop.num_targets])),
             self._by_head(self.key(h)),
             self._by_head(self.value(h)),
             hop,
             edge_weight=self._edge_weight(),
             edge_bias=self._edge_bias(),
-            dropout=dropout,
-            seed=torch.randint(2**31, (), device=h.device) if dropout else 0,
+            dropout=self._dropout(),
+            seed=self._seed(h),
             backend=self.backend,
         )
+
+    def _dropout(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def _seed(self, h: Tensor) -> Tensor | int:
+        return torch.randint(2**31, (), device=h.device) if self._dropout() else 0
 
     def attention_weights(self, h: Tensor, hop: Hop) -> Tensor:
         """The attention weights of this layer: [E, H]."""
@@ -102,28 +129,6 @@ class GraphTransformerLayer(nn.Module):
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.width)
-
-
-def gated_residual(
-    kept: Tensor,
-    message: Tensor,
-    on_kept: Tensor,
-    on_message: Tensor,
-    on_difference: Tensor,
-    *,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """What a target keeps of itself, mixed with its message as a learned gate decides (equation 5).
-
-        h'_i = (1 − β_i) ĥ_i + β_i r_i,   β_i = sigmoid( w1·r_i + w2·ĥ_i + w3·(ĥ_i − r_i) + b )
-
-    kept r and message ĥ [T, width]; the gate's weights w1, w2 and w3 [width]. → [T, width].
-    """
-    # = (w1−w3)·r + (w2+w3)·ĥ: neither the difference nor a concatenation need be built.
-    logit = kept @ (on_kept - on_difference) + message @ (on_message + on_difference)
-    if bias is not None:
-        logit = logit + bias
-    return message.lerp(kept, torch.sigmoid(logit)[:, None])
 
 
 class EdgeEncoder(nn.Linear):

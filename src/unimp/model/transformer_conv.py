@@ -19,8 +19,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from unimp.errors import GraphError, RecipeError
 from unimp.graph.csr import group, index_dtype, row_of_entry
 from unimp.graph.hop import Hop, Schedule, Transpose
-from unimp.model.layers import gated_residual
 from unimp.ops.attention import attention_weights, graph_attention
+from unimp.ops.residual import Residual, mix
 
 FLOWS = ("source_to_target", "target_to_source")
 
@@ -150,7 +150,8 @@ class TransformerConv(nn.Module):
                 out = out + kept
             else:
                 on_message, on_kept, on_difference = self.lin_beta.weight.view(3, -1)
-                out = gated_residual(kept, out, on_kept, on_message, on_difference)
+                # w·[m; r; m−r] = (w1+w3)·m + (w2−w3)·r: the concatenation need not be built.
+                out = mix(out, kept, Residual(on_kept - on_difference, on_message + on_difference))
         if not isinstance(return_attention_weights, bool):
             return out
         weights = attention_weights(query, key, hop, edge_weight=edge_weight)

@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
@@ -148,10 +147,9 @@ class UniMP(NodeModel):
         return dropout(h, self.input_dropout, self.training)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
-        h = self.layers[index](h, hop)
-        if index < len(self.norms):
-            h = dropout(F.relu(self.norms[index](h)), self.dropout, self.training)
-        return h
+        if index == len(self.norms):  # the last layer gives logits
+            return self.layers[index](h, hop)  # type: ignore[no-any-return]
+        return dropout(self.layers[index](h, hop, self.norms[index]), self.dropout, self.training)
 
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.head is None else self.head(h)

@@ -107,8 +107,13 @@ def choose_backend(backend: str, device: str = "cpu") -> str:
     return backend
 
 
+# The compiler takes the answer as it is found. This is all that torch.compiler's decorator
+# assume_constant_result does, but for importing the compiler.
+choose_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def backend_in_words(backend: str, device: str) -> str:
-    """What computes attention on a device, for a manifest: the native core with its instructions."""
+    """What computes attention on a device, as a manifest says it."""
     name = choose_backend(backend, device.partition(":")[0])
     return f"native ({native.instruction_set()})" if name == "native" else name
 

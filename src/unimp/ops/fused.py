@@ -96,6 +96,7 @@ class Kernels(Protocol):
         dropout: float,
         seed: Tensor,
         wants_edge_attr: bool,
+        found: Backward | None = None,  # where to leave the gradients, if they have a place
     ) -> Backward: ...
 
 

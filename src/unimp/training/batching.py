@@ -59,15 +59,31 @@ class Batch:
 
 
 class Masks:
-    """The label masks of a run: which mask is in force is a function of (seed, epoch, step)."""
+    """The label masks of a run: which mask is in force is a function of (seed, epoch, step).
 
-    def __init__(self, known: Tensor, label_rate: float, *, redraw: Redraw, seed: int) -> None:
+    `known` is as the task numbers its nodes, and so is the draw; `order`, where there is one, only
+    says in which order a mask lists them. So the order of nodes in memory changes no mask.
+    """
+
+    def __init__(
+        self,
+        known: Tensor,
+        label_rate: float,
+        *,
+        redraw: Redraw,
+        seed: int,
+        order: Tensor | None = None,
+    ) -> None:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
+        self.order = order
 
     def at(self, epoch: int, step: int) -> LabelMask:
         place = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *place))
-        return mask_labels(self.known, self.label_rate, generator=generator)
+        mask = mask_labels(self.known, self.label_rate, generator=generator)
+        if self.order is None:
+            return mask
+        return LabelMask(mask.observed[self.order], mask.hidden[self.order])
 
 
 class Batches(Protocol):

@@ -15,6 +15,7 @@ from unimp.errors import TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.batching import Batches
 from unimp.training.objective import masked_label_loss
+from unimp.training.precision import Precision, autocast
 
 Scores = Mapping[str, float]  # "train", "val", "test" → score
 
@@ -69,13 +70,15 @@ def fit(
     evaluate: Callable[[], Scores],
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
 ) -> Fit:
     """Train `model` in place and leave it in its best state by validation score.
 
     Adam with coupled L2, as in the paper. `evaluate` scores the model as it is; of equal
     validation scores the latest epoch counts. If the loss stops being a finite number, training
     stops at that step (if a weight does, after that epoch) and the model gets its last good state
-    back: the best one scored, or else the one before the epoch that failed.
+    back: the best one scored, or else the one before the epoch that failed. `precision` is that of
+    the forward pass; weights, loss and optimizer are in single precision.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     labels = labels.to(device)
@@ -88,7 +91,7 @@ def fit(
             break
         if result.best is None:
             best_state = _state(model)
-        loss = _train_epoch(model, batches, labels, optimizer, epoch, device)
+        loss = _train_epoch(model, batches, labels, optimizer, epoch, device, precision)
         if not math.isfinite(loss):
             result.stopped, result.failed = f"the loss became {loss} in epoch {epoch}", True
             break
@@ -120,6 +123,7 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     epoch: int,
     device: torch.device | str,
+    precision: Precision,
 ) -> float:
     """One pass over the batches; the mean loss over hidden nodes, or the first non-finite one."""
     model.train()
@@ -129,8 +133,9 @@ def _train_epoch(
         if hidden_here == 0:  # a small part may hold no hidden node
             continue
         batch = batch.to(device)
-        logits = model(batch.x, batch.observed, batch.hops)
-        loss = masked_label_loss(logits, labels[batch.seeds], batch.hidden)
+        with autocast(device, precision):
+            logits = model(batch.x, batch.observed, batch.hops)
+        loss = masked_label_loss(logits.float(), labels[batch.seeds], batch.hidden)
         value = loss.item()
         if not math.isfinite(value):
             return value

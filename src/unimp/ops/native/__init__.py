@@ -34,6 +34,7 @@ class _Attention(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("targets", "sources", "edges")),
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("query", "key", "value", "grad_out")),
+        *((f"grad_{name}_stride", ctypes.c_int64) for name in ("query", "key", "value")),
         *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "threads")),
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("indptr", "source")),
@@ -99,8 +100,8 @@ def forward(
 ) -> Forward:
     """The forward pass; see ops/fused.py."""
     result = empty_forward(query, edge_query)
-    call = _Call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
-    library().unimp_attention_forward(ctypes.byref(call.arguments))
+    call = _call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
 
 
@@ -116,14 +117,20 @@ def backward(
     dropout: float,
     seed: Tensor,
     wants_edge_attr: bool,
+    found: Backward | None = None,
 ) -> Backward:
     """The backward pass; see ops/fused.py."""
-    found = empty_backward(query, key, value, edge_query, edge_attr if wants_edge_attr else None)
-    call = _Call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    if found is None:
+        wanted = edge_attr if wants_edge_attr else None
+        found = empty_backward(query, key, value, edge_query, wanted)
+    call = _call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
     targets, heads, _ = query.shape
     edge_width = 0 if edge_query is None else edge_query.shape[2]
     num_edges = edges.source.numel()
-    call.arguments.grad_out_stride = grads.out.stride(0)
+    call.structure.grad_out_stride = grads.out.stride(0)
+    call.structure.grad_query_stride = found.query.stride(0)
+    call.structure.grad_key_stride = found.key.stride(0)
+    call.structure.grad_value_stride = found.value.stride(0)
     call.point(
         grad_out=grads.out,
         grad_edge_mean=grads.edge_mean.contiguous(),
@@ -137,30 +144,23 @@ def backward(
         score_grad=query.new_empty(num_edges, heads),
         weight=query.new_empty(num_edges, heads) if wants_edge_attr else None,
     )
-    library().unimp_attention_backward(ctypes.byref(call.arguments))
+    library().unimp_attention_backward(ctypes.byref(call.structure))
     return found
 
 
-class _Call:
-    """The arguments of one call, and the tensors they point to, kept alive until it returns."""
-
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        edge_query: Tensor | None,
-        edge_attr: Tensor | None,
-        result: Forward,
-        edges: Edges,
-        dropout: float,
-        seed: Tensor,
-    ) -> None:
-        self.kept: list[Any] = []
-        self.dtype = query.dtype
-        if self.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"the native core computes in float32 or float64, not {self.dtype}")
-        self.arguments = _Attention(
+def _call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    result: Forward,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+) -> Arguments:
+    call = Arguments(
+        _Attention(
             targets=query.shape[0],
             sources=key.shape[0],
             edges=edges.source.numel(),
@@ -176,29 +176,38 @@ class _Call:
             dropout=dropout,
             drop_below=int(dropout * 2**32),
             seed=int(seed) & 0xFFFFFFFF,
-        )
-        self.point(query=query, key=key, value=value, **result._asdict())
-        if edge_query is not None and edge_attr is not None:
-            self.point(
-                edge_query=edge_query.contiguous(),
-                edge_attr=edge_attr.contiguous(),
-            )
-        whole = edges.source.dtype
-        for name in Edges._fields[:5]:
-            self.point(**{name: getattr(edges, name).to(whole).contiguous()})
+        ),
+        query.dtype,
+    )
+    call.point(query=query, key=key, value=value, **result._asdict())
+    if edge_query is not None and edge_attr is not None:
+        call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
+    for name in Edges._fields[:5]:
+        call.point(**{name: getattr(edges, name).to(edges.source.dtype).contiguous()})
+    return call
+
+
+class Arguments:
+    """The arguments of one call, and the tensors they point to, kept alive until it returns."""
+
+    def __init__(self, structure: Any, dtype: torch.dtype) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the native core computes in float32 or float64, not {dtype}")
+        self.structure, self.dtype = structure, dtype
+        self.kept: list[Tensor] = []
 
     def point(self, **tensors: Tensor | None) -> None:
         """Let arguments point to tensors; to nothing where there is none, or an empty one."""
         for name, tensor in tensors.items():
-            if tensor is not None and tensor.numel():
-                # Read as something else than it is, memory would be overrun without a word.
-                if tensor.device.type != "cpu" or (
-                    tensor.is_floating_point() and tensor.dtype != self.dtype
-                ):
-                    found = f"{tensor.dtype} on {tensor.device}"
-                    raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
-                self.kept.append(tensor)
-                setattr(self.arguments, name, tensor.data_ptr())
+            if tensor is None or tensor.numel() == 0:
+                continue
+            # Read as something else than it is, memory would be overrun without a word.
+            wrong = tensor.is_floating_point() and tensor.dtype != self.dtype
+            if wrong or tensor.device.type != "cpu":
+                found = f"{tensor.dtype} on {tensor.device}"
+                raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
+            self.kept.append(tensor)
+            setattr(self.structure, name, tensor.data_ptr())
 
 
 def sample(

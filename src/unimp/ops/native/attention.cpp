@@ -214,8 +214,8 @@ struct Passes {
                     add_rows<T, D>(value_sum + h * width, score + h, H, grads, h * width, count, nullptr, width);
                 }
             }
-            memcpy(at(a.grad_key, j * row), key_sum, row * sizeof(T));
-            memcpy(at(a.grad_value, j * row), value_sum, row * sizeof(T));
+            memcpy(at(a.grad_key, j * a.grad_key_stride), key_sum, row * sizeof(T));
+            memcpy(at(a.grad_value, j * a.grad_value_stride), value_sum, row * sizeof(T));
         }
     }
 
@@ -255,7 +255,7 @@ struct Passes {
                     }
                 }
             }
-            memcpy(at(a.grad_query, i * row), sum, row * sizeof(T));
+            memcpy(at(a.grad_query, i * a.grad_query_stride), sum, row * sizeof(T));
             if (edge_width)
                 memcpy(at(a.grad_edge_query, i * H * edge_width), edge_sum, H * edge_width * sizeof(T));
         }
@@ -329,9 +329,6 @@ void by_type(const Attention &a, bool backward) {
 }
 
 }  // namespace
-
-#define UNIMP_JOIN(name, isa) name##_##isa
-#define UNIMP_NAME(name, isa) UNIMP_JOIN(name, isa)
 
 void UNIMP_NAME(attention_forward, UNIMP_ISA)(const Attention &a) { by_type(a, false); }
 void UNIMP_NAME(attention_backward, UNIMP_ISA)(const Attention &a) { by_type(a, true); }

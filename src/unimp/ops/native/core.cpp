@@ -35,19 +35,17 @@ int unimp_limit_instruction_set(int most) {
     return level;
 }
 
-void unimp_attention_forward(const Attention *a) {
 #if defined(__x86_64__)
-    if (level == kAvx512) return attention_forward_avx512(*a);
-    if (level == kAvx2) return attention_forward_avx2(*a);
+#define UNIMP_DISPATCH(function, argument)                              \
+    if (level == kAvx512) return function##_avx512(*argument);          \
+    if (level == kAvx2) return function##_avx2(*argument);              \
+    function##_baseline(*argument)
+#else
+#define UNIMP_DISPATCH(function, argument) function##_baseline(*argument)
 #endif
-    attention_forward_baseline(*a);
-}
 
-void unimp_attention_backward(const Attention *a) {
-#if defined(__x86_64__)
-    if (level == kAvx512) return attention_backward_avx512(*a);
-    if (level == kAvx2) return attention_backward_avx2(*a);
-#endif
-    attention_backward_baseline(*a);
-}
+void unimp_attention_forward(const Attention *a) { UNIMP_DISPATCH(attention_forward, a); }
+void unimp_attention_backward(const Attention *a) { UNIMP_DISPATCH(attention_backward, a); }
+void unimp_residual_forward(const Residual *r) { UNIMP_DISPATCH(residual_forward, r); }
+void unimp_residual_backward(const Residual *r) { UNIMP_DISPATCH(residual_backward, r); }
 }

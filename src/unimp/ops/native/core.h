@@ -6,12 +6,14 @@
 #include <cstdint>
 
 // One hop's attention: sizes, operands, results. Pointers are to float, or to double if
-// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and grad_out lie
-// `…_stride` elements apart; everything else is contiguous. Null: not there, or not asked for.
+// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and of gradients
+// lie `…_stride` elements apart, so that they may be slices of one projection; everything else is
+// contiguous. Null: not there, or not asked for.
 struct Attention {
     int64_t targets, sources, edges;
     int64_t heads, width, edge_width;
     int64_t query_stride, key_stride, value_stride, grad_out_stride;
+    int64_t grad_query_stride, grad_key_stride, grad_value_stride;
     int64_t is_double, is_wide, threads;
     const void *query, *key, *value;      // [T, H, D], [S, H, D], [S, H, D]
     const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
@@ -28,11 +30,27 @@ struct Attention {
     int64_t seed;
 };
 
+// What a target keeps of itself, mixed with its message, and the norm after it; the equations are
+// in ops/residual.py. Rows are [T, C]; of the vectors each may be null, as in the equations.
+struct Residual {
+    int64_t rows, width, message_stride, kept_stride, grad_stride, grad_kept_stride;
+    int64_t is_double, relu, threads;
+    const void *message, *kept;
+    const void *on_kept, *on_message, *gate_bias, *weight, *bias;
+    void *out, *beta, *mean, *rstd;
+    const void *grad;
+    void *grad_message, *grad_kept;
+    void *parts;  // [chunks, 4C + 1]: each chunk's sums of da, db, dw, dd and dc
+    double eps;
+};
+
 // Neighbor sampling and induced subgraphs are in sampling.cpp; they need no vector instructions.
 
-#define UNIMP_DECLARE(isa)                           \
-    void attention_forward_##isa(const Attention &); \
-    void attention_backward_##isa(const Attention &);
+#define UNIMP_DECLARE(isa)                            \
+    void attention_forward_##isa(const Attention &);  \
+    void attention_backward_##isa(const Attention &); \
+    void residual_forward_##isa(const Residual &);    \
+    void residual_backward_##isa(const Residual &);
 
 UNIMP_DECLARE(avx512)
 UNIMP_DECLARE(avx2)

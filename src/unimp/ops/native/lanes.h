@@ -36,6 +36,10 @@ struct Lanes {
 template <class T>
 constexpr int kLanes = UNIMP_VECTOR_BYTES / sizeof(T);
 
+// A function's name with that of the instruction set it is compiled for.
+#define UNIMP_JOIN(name, isa) name##_##isa
+#define UNIMP_NAME(name, isa) UNIMP_JOIN(name, isa)
+
 // Σ a·b over `width` elements; D > 0 is the width known when compiling.
 template <class T, int D>
 static inline T dot(const T *a, const T *b, int64_t width) {
@@ -146,6 +150,19 @@ static inline void add_rows(T *sum, const T *factors, int64_t step, const T *con
             for (int c = 0; c < most; ++c) L::store(sum + (from + c) * N, held[c]);
         }
     }
+}
+
+// Σ a
+template <class T>
+static inline T total(const T *a, int64_t n) {
+    constexpr int N = kLanes<T>;
+    typedef Lanes<T, N> L;
+    typename L::vector sum = {};
+    int64_t d = 0;
+    for (; d + N <= n; d += N) sum += L::load(a + d);
+    T all = L::sum(sum);
+    for (; d < n; ++d) all += a[d];
+    return all;
 }
 
 template <class T>

@@ -1,0 +1,354 @@
+"""Graph attention against PyG's layer and against the floor, in one process.
+
+    python benchmarks/attention.py                 the core on CPU, two threads
+    python benchmarks/attention.py --device cuda   the whole layer on GPU, and what PyG cannot hold
+
+Prints a line `figure NAME VALUE` for each ratio and amount, and writes them, with where they were
+measured, to results/attention.json. A ratio "over PyG" is PyG's time by ours: more is better. A
+ratio "to a gather" is our time by that of only reading the rows attention needs: one is the floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import TransformerConv as PyGConv
+
+from measure import FOLDER, Figures, cpu_gib, edge_index_of, gpu_gib, hop_of_size, seconds
+from unimp.allocator import keep_freed_memory
+from unimp.graph.hop import Hop
+from unimp.model.layers import EdgeEncoder, GraphTransformerLayer
+from unimp.model.unimp import UniMP
+from unimp.ops.attention import graph_attention
+from unimp.tasks.task import Sizes
+
+ARXIV = {"num_nodes": 169_343, "num_edges": 2_484_941}
+PROTEINS_PART = {"num_nodes": 13_253, "num_edges": 790_000, "edge_features": 8, "skew": 1.0}
+PROTEINS = {"num_nodes": 132_534, "num_edges": 79_122_504, "edge_features": 8, "skew": 1.0}
+PRODUCTS = {"num_nodes": 2_449_029, "num_edges": 123_718_280}
+
+
+class Core:
+    """Attention alone, queries, keys and values given: ours, PyG's, and reading the same rows."""
+
+    def __init__(self, hop: Hop, heads: int, width: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        shape = (hop.num_targets, heads, width)
+        self.hop, self.edges = hop, edge_index_of(hop)
+        self.query, self.key, self.value = (
+            torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)
+        )
+        self.direction = torch.randn(shape, generator=generator)
+        edge_width = 0 if hop.edge_attr is None else hop.edge_attr.shape[1]
+        self.pyg = PyGConv(4, width, heads, edge_dim=edge_width or None)
+        encoder = self.pyg.lin_edge
+        self.edge_weight = encoder.weight.view(heads, width, -1) if edge_width else None
+        _ = hop.transpose  # a graph's own, found once
+
+    def ours(self) -> Tensor:
+        return graph_attention(
+            self.query, self.key, self.value, self.hop, edge_weight=self.edge_weight
+        )
+
+    def theirs(self) -> Tensor:
+        return self.pyg.propagate(  # type: ignore[no-any-return]
+            self.edges,
+            query=self.query,
+            key=self.key,
+            value=self.value,
+            edge_attr=self.hop.edge_attr,
+            size=None,
+        )
+
+    def train(self, attend: Callable[[], Tensor]) -> None:
+        operands = [self.query, self.key, self.value]
+        if self.edge_weight is not None:
+            operands.append(self.pyg.lin_edge.weight)
+        torch.autograd.grad((attend() * self.direction).sum(), operands)
+
+    def gather(self, passes: int) -> None:
+        """Read the rows: 2 a pass and edge, by target forward and backward, then by source."""
+        transpose = self.hop.transpose
+        ways = [(self.hop.indptr, self.hop.source)] * 2 + [(transpose.indptr, transpose.target)]
+        for indptr, column in ways[:passes]:
+            for rows in (self.key, self.value):
+                F.embedding_bag(column, rows.detach().flatten(1), indptr[:-1], mode="sum")
+
+
+def no_grad(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    return torch.no_grad()(call)
+
+
+def on_cpu(figures: Figures, repeats: int) -> None:
+    torch.set_num_threads(2)
+    core = Core(hop_of_size(**ARXIV, device="cpu"), 2, 128)
+    took = seconds(
+        {
+            "gather": lambda: core.gather(1),
+            "ours": no_grad(core.ours),
+            "pyg": no_grad(core.theirs),
+            "gather, training": lambda: core.gather(3),
+            "ours, training": lambda: core.train(core.ours),
+            "pyg, training": lambda: core.train(core.theirs),
+        },
+        repeats=repeats,
+        device="cpu",
+    )
+    arxiv = "CPU, arxiv size, 2 × 128, fp32, core"
+    for step, suffix, aim, floor in (
+        ("forward", "", "≥ 9", "≤ 1.25"),
+        ("forward + backward", ", training", "≥ 6", "≤ 1.35"),
+    ):
+        ours, name = took["ours" + suffix], "forward" if not suffix else "training"
+        over, near = took["pyg" + suffix] / ours, ours / took["gather" + suffix]
+        figures.add(f"cpu-arxiv-core-{name}-over-pyg", over, f"{arxiv}, {step}, over PyG", aim)
+        figures.add(
+            f"cpu-arxiv-core-{name}-to-gather", near, f"{arxiv}, {step}, to a gather", floor
+        )
+        figures.add(f"cpu-arxiv-core-{name}-seconds", ours, f"{arxiv}, {step}, seconds")
+    peak = {which: memory_of(which) for which in ("ours", "theirs")}
+    share = peak["ours"] / peak["theirs"]
+    figures.add("cpu-arxiv-core-extra-gib", peak["ours"], f"{arxiv}, training, extra peak GiB")
+    figures.add("cpu-arxiv-core-extra-gib-pyg", peak["theirs"], f"{arxiv}, PyG's extra peak GiB")
+    figures.add("cpu-arxiv-core-memory-share", share, f"{arxiv}, extra peak by PyG's", "≤ 0.05")
+    dense = Core(hop_of_size(**PROTEINS_PART, device="cpu"), 4, 64)
+    took = seconds(
+        {
+            "ours": lambda: dense.train(dense.ours),
+            "pyg": lambda: dense.train(dense.theirs),
+        },
+        repeats=repeats,
+        device="cpu",
+    )
+    what = "CPU, proteins part, 4 × 64, 8-d edge features, core, forward + backward"
+    over = took["pyg"] / took["ours"]
+    figures.add("cpu-proteins-part-core-training-over-pyg", over, f"{what}, over PyG", "≥ 8")
+    figures.add("cpu-proteins-part-core-training-seconds", took["ours"], f"{what}, seconds")
+
+
+def memory_of(which: str) -> float:
+    """The extra peak memory of one training step of the core, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--memory-of", which], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout.split()[-1])
+
+
+class PyGLayer(nn.Module):
+    """PyG's layer with a gate, as a model would use it."""
+
+    def __init__(self, hop: Hop, in_width: int, heads: int, width: int) -> None:
+        super().__init__()
+        edge_width = None if hop.edge_attr is None else hop.edge_attr.shape[1]
+        self.conv = PyGConv(in_width, width, heads, beta=True, edge_dim=edge_width)
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor | None) -> Tensor:
+        return self.conv(x, edges, attr)  # type: ignore[no-any-return]
+
+
+def our_layer(hop: Hop, in_width: int, heads: int, width: int) -> GraphTransformerLayer:
+    encoder = None
+    if hop.edge_attr is not None:
+        encoder = EdgeEncoder(hop.edge_attr.shape[1], heads * width)
+    return GraphTransformerLayer(
+        in_width, width, heads=heads, residual="gated", gate_bias=False, edge_encoder=encoder
+    )
+
+
+def on_gpu(figures: Figures, repeats: int, cases: list[str]) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    if "arxiv" in cases:
+        aims = {
+            "float32": ("≥ 7", "≥ 4.5", "≥ 2"),
+            "bfloat16": ("≥ 10", "≥ 6", "≥ 2"),
+        }
+        layer_ratios(figures, "arxiv", ARXIV, 2, 128, aims, repeats)
+    if "proteins-part" in cases:
+        aims = {"float32": ("", "≥ 3", ""), "bfloat16": ("", "≥ 5", "")}
+        layer_ratios(figures, "proteins-part", PROTEINS_PART, 4, 64, aims, repeats)
+    if "proteins" in cases:
+        proteins_step(figures)
+    if "products" in cases:
+        products(figures)
+
+
+def layer_ratios(
+    figures: Figures,
+    name: str,
+    size: dict[str, float],
+    heads: int,
+    width: int,
+    aims: dict[str, tuple[str, str, str]],
+    repeats: int,
+) -> None:
+    hop = hop_of_size(**size, device="cuda")  # type: ignore[arg-type]
+    edges = edge_index_of(hop)
+    _ = hop.transpose.schedule, hop.schedule
+    for precision, aimed in aims.items():
+        one_precision(figures, name, hop, edges, heads, width, precision, aimed, repeats)
+
+
+def one_precision(
+    figures: Figures,
+    name: str,
+    hop: Hop,
+    edges: Tensor,
+    heads: int,
+    width: int,
+    precision: str,
+    aims: tuple[str, str, str],
+    repeats: int,
+) -> None:
+    dtype = getattr(torch, precision)
+    x = torch.randn(hop.num_targets, heads * width, device="cuda", dtype=dtype).requires_grad_()
+    direction = torch.randn_like(x)
+    ours = our_layer(hop, heads * width, heads, width).cuda().to(dtype)
+    pyg = PyGLayer(hop, heads * width, heads, width).cuda().to(dtype)
+    compiled = torch.compile(pyg, dynamic=False)
+    attr = None if hop.edge_attr is None else hop.edge_attr.to(dtype)
+    cast = hop.with_edge_attr(attr)
+    calls: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: ours(x, cast),
+        "eager": lambda: pyg(x, edges, attr),
+        "compiled": lambda: compiled(x, edges, attr),
+    }
+
+    def training_of(call: Callable[[], Tensor]) -> Callable[[], None]:
+        def train() -> None:
+            call().backward(direction)
+            x.grad = None
+
+        return train
+
+    steps = {who: training_of(call) for who, call in calls.items()}
+    training = seconds(steps, repeats=repeats, device="cuda")
+    without = {who: no_grad(call) for who, call in calls.items()}
+    forward = seconds(without, repeats=repeats, device="cuda")
+    short = {"float32": "fp32", "bfloat16": "bf16"}[precision]
+    what, label = f"H200, {name} size, {short}, whole layer", f"gpu-{name}-{short}"
+    for step, took, aim_of in (
+        ("training", training, {"eager": aims[0], "compiled": aims[1]}),
+        ("forward", forward, {"eager": "", "compiled": aims[2]}),
+    ):
+        for other, aim in aim_of.items():
+            of = f"{what}, {step}, over PyG {other}"
+            ratio = took[other] / took["ours"]
+            figures.add(f"{label}-{step}-over-pyg-{other}", ratio, of, aim)
+        for who, value in took.items():
+            figures.add(f"{label}-{step}-ms-{who}", 1e3 * value, f"{what}, {step}, ms, {who}")
+    for who, train in steps.items():
+        gib = gpu_gib(train)
+        figures.add(f"{label}-training-gib-{who}", gib, f"{what}, training, extra GiB, {who}")
+
+
+def proteins_step(figures: Figures) -> None:
+    """A training step of the proteins model over the whole graph at once."""
+    hop = hop_of_size(**PROTEINS, device="cuda")  # type: ignore[arg-type]
+    assert hop.edge_attr is not None
+    hop = hop.with_edge_attr(hop.edge_attr.bfloat16())
+    _ = hop.transpose.schedule, hop.schedule
+    sizes = Sizes(features=8, classes=112, edge_features=8, multilabel=True)
+    model = UniMP(
+        sizes,
+        layers=7,
+        width=64,
+        heads=4,
+        head="linear",
+        feature_encoder=True,
+        edge_encoder="shared",
+        gate="all",
+    ).cuda()
+    x = torch.randn(hop.num_sources, 8, device="cuda")
+    labels = torch.randint(2, (hop.num_sources, 112), device="cuda")
+    observed = torch.where(torch.rand(hop.num_sources, 1, device="cuda") < 0.5, labels, -1)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(x, observed, [hop] * 7)
+        F.binary_cross_entropy_with_logits(logits.float(), labels.float()).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    gib = gpu_gib(step)
+    took = seconds({"step": step}, repeats=3, device="cuda")["step"]
+    what = "H200, proteins size, whole graph, 7 layers, bf16, training step"
+    figures.add("gpu-proteins-step-seconds", took, f"{what}, seconds", "≤ 0.8")
+    figures.add("gpu-proteins-step-gib", gib, f"{what}, extra GiB", "≤ 60")
+
+
+def products(figures: Figures) -> None:
+    """Exact inference over all of products at once, and a training step."""
+    hop = hop_of_size(**PRODUCTS, device="cuda")  # type: ignore[arg-type]
+    _ = hop.schedule
+    model = UniMP(
+        Sizes(features=100, edge_features=0, classes=47, multilabel=False),
+        layers=3,
+        width=128,
+        heads=4,
+    ).cuda()
+    x = torch.randn(hop.num_sources, 100, device="cuda")
+    labels = torch.randint(47, (hop.num_sources,), device="cuda")
+    observed = torch.where(torch.rand(hop.num_sources, device="cuda") < 0.05, labels, -1)
+
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+            model(x, observed, [hop] * 3)
+
+    def train() -> None:
+        model.train()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(x, observed, [hop] * 3)
+        F.cross_entropy(logits.float(), labels).backward()
+        model.zero_grad(set_to_none=True)
+
+    what = "H200, products size, 4 × 128, 3 layers, bf16"
+    infer()
+    figures.add("gpu-products-inference-gib", gpu_gib(infer), f"{what}, inference, extra GiB")
+    took = seconds({"infer": infer}, repeats=3, device="cuda")["infer"]
+    figures.add(
+        "gpu-products-inference-seconds", took, f"{what}, exact inference, seconds", "≤ 0.5"
+    )
+    _ = hop.transpose.schedule
+    train()
+    figures.add("gpu-products-step-gib", gpu_gib(train), f"{what}, full-batch step, extra GiB")
+    took = seconds({"train": train}, repeats=2, device="cuda")["train"]
+    figures.add(
+        "gpu-products-step-seconds", took, f"{what}, full-batch training step, seconds", "runs"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cases", default="arxiv,proteins-part,proteins,products", help="on GPU")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--memory-of", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        torch.set_num_threads(2)
+        core = Core(hop_of_size(**ARXIV, device="cpu"), 2, 128)
+        print(cpu_gib(lambda: core.train(getattr(core, arguments.memory_of))))
+        return
+    keep_freed_memory()
+    figures = Figures("attention", arguments.out)
+    if arguments.device == "cuda":
+        on_gpu(figures, arguments.repeats, arguments.cases.split(","))
+    else:
+        on_cpu(figures, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

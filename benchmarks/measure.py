@@ -1,0 +1,119 @@
+"""What the benchmarks share: graphs of a data set's size, fair timing, and where figures go."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp import __version__
+from unimp.graph.csr import group, index_dtype
+from unimp.graph.files import write_atomically
+from unimp.graph.hop import Hop
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def hop_of_size(
+    num_nodes: int, num_edges: int, *, edge_features: int = 0, skew: float = 1.5, device: str
+) -> Hop:
+    """A square hop with a few hubs and many nodes of low degree, numbered at random.
+
+    Both ends of each edge are drawn with P(rank r) ∝ r^(1/skew − 1): for skew = 1.5, half of all
+    edges meet an eighth of the nodes at either end. skew = 1 draws nodes evenly.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    order = torch.randperm(num_nodes, generator=generator, device=device)
+
+    def ends() -> Tensor:
+        rank = torch.rand(num_edges, generator=generator, device=device, dtype=torch.float64)
+        return order[(rank**skew * num_nodes).long().clamp_(max=num_nodes - 1)]
+
+    dtype = index_dtype(num_edges)
+    indptr, slots = group(ends().to(dtype), num_nodes)
+    source = ends().to(dtype)[slots.long()]
+    attr = None
+    if edge_features:
+        attr = torch.rand(num_edges, edge_features, generator=generator, device=device)
+    return Hop(indptr, source, num_nodes, attr)
+
+
+def edge_index_of(hop: Hop) -> Tensor:
+    """The edges as PyG takes them."""
+    return torch.stack((hop.source.long(), hop.target.long()))
+
+
+def seconds(
+    calls: Mapping[str, Callable[[], Any]], *, repeats: int, device: str
+) -> dict[str, float]:
+    """The median time of each call; one round calls each once, so that all meet the same noise."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats + 1):
+        for name, call in calls.items():
+            wait(device)
+            began = time.perf_counter()
+            call()
+            wait(device)
+            if turn:  # the first round warms up
+                taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def gpu_gib(call: Callable[[], Any]) -> float:
+    """The most memory that a call has on the GPU beyond what was there before, in GiB."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+def cpu_gib(call: Callable[[], Any]) -> float:
+    """How far a call raises this process's high-water mark, in GiB; ask once a process."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+
+
+class Figures:
+    """Named figures: printed as they come, and kept in a file with where they were measured."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.path = folder / f"{name}.json"
+        self.found: dict[str, Any] = (
+            json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        )
+
+    def add(self, name: str, value: float, what: str, aim: str = "") -> None:
+        print(f"figure {name} {value:.4g}", flush=True)
+        self.found[name] = {"value": float(f"{value:.4g}"), "what": what, "aim": aim} | place()
+        write_atomically(self.path, (json.dumps(self.found, indent=1) + "\n").encode())
+
+
+def place() -> dict[str, str]:
+    """Where and how a figure was measured."""
+    cores = f"{platform.machine()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    words = [word for word in sys.argv[1:] if not word.startswith("--out")]
+    return {
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(words)}".strip(),
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
+        "torch": torch.__version__,
+        "unimp": __version__,
+    }

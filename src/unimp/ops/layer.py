@@ -1,0 +1,279 @@
+"""A whole graph transformer layer as one step of autograd.
+
+Written apart, its steps each read and write tensors of nodes × width: four projections, gradients
+that are added up or concatenated, a bias summed for each. Here one projection [q|r|k|v] serves all
+(two where targets are fewer than sources), attention and residual read and leave slices of it, and
+its gradient is one tensor that meets the weights once.
+
+    P = h Wᵀ + b      o, ē, A = attend(q, k, v)      m = o + ē W_eᵀ + A c      out = residual(m, r)
+
+The edge encoder of all heads is one block-diagonal matrix, B [H·D, H·d_e]: u = q B, m = o + ē Bᵀ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from unimp.graph.hop import Hop
+from unimp.ops import fused, residual
+from unimp.ops.attention import HALF, choose_backend
+from unimp.ops.fused import Backward, Edges, Forward
+from unimp.ops.residual import OfRows, Residual
+
+
+class Shape(NamedTuple):
+    """What a layer is, apart from its weights."""
+
+    heads: int
+    width: int  # of each head
+    concat: bool  # heads beside one another; or their mean
+    dropout: float = 0.0
+
+
+class Weights(NamedTuple):
+    """What a layer learns."""
+
+    weight: Tensor  # [2H·D + H·D + C, F]: of q, r, k and v, one under the other
+    bias: Tensor  # as many
+    edge_weight: Tensor | None  # W_e [H, D, d_e]
+    edge_bias: Tensor | None  # c [H, D]
+    residual: Residual
+
+
+def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
+    """Whether `attention_layer` can do it: not while compiling, which fuses in its own way."""
+    if torch.compiler.is_compiling():
+        return False
+    if choose_backend(backend, h.device.type) not in ("native", "triton"):
+        return False
+    if hop.edge_attr is not None and hop.edge_attr.requires_grad:
+        return False
+    # On CPU half precision is for projections alone, which then stand apart.
+    return not (h.device.type == "cpu" and (h.dtype in HALF or torch.is_autocast_enabled("cpu")))
+
+
+def attention_layer(
+    h: Tensor, hop: Hop, weights: Weights, shape: Shape, *, seed: Tensor | int, backend: str
+) -> Tensor:
+    """h [num_sources, F] → [num_targets, C]; C is H·D where heads are concatenated, else D."""
+    if weights.edge_weight is not None and hop.edge_attr is None:
+        raise ValueError("the layer encodes edge features, but the hop has none")
+    kernel = choose_backend(backend, h.device.type)
+    device = h.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+    with torch.autocast(device, enabled=False):
+        seed = torch.as_tensor(seed, dtype=torch.int64, device=h.device)
+        rows = (
+            None if t is None else t.to(dtype)
+            for t in (h, weights.weight, weights.bias, weights.edge_weight, weights.edge_bias)
+        )
+        out: Tensor = _Layer.apply(  # type: ignore[no-untyped-call]
+            *rows, *weights.residual, hop, shape, seed, kernel
+        )
+    return out
+
+
+class _Layer(torch.autograd.Function):
+    """The forward and backward passes of a layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        edge_weight: Tensor | None,
+        edge_bias: Tensor | None,
+        *rest: Any,
+    ) -> Tensor:
+        *learned, hop, shape, seed, kernel = rest
+        step = Residual(*learned)
+        trains = any(ctx.needs_input_grad)
+        edges = fused.edges_of(hop, kernel, backward=trains)
+        edge_attr = None if edge_weight is None else hop.edge_attr
+        if kernel == "native" and edge_attr is not None:
+            edge_attr = edge_attr.to(h.dtype)
+        parts = _Projection(h, weight, bias, hop.num_targets, shape)
+        encoder = None if edge_weight is None else _block_diagonal(edge_weight)
+        edge_query = None
+        if encoder is not None and edge_weight is not None:
+            edge_query = parts.query @ encoder
+            edge_query = edge_query.view(-1, shape.heads, edge_weight.shape[2])
+        result = fused.kernels(kernel).forward(
+            *parts.by_head(), edge_query, edge_attr, edges, shape.dropout, seed
+        )
+        message = result.out.flatten(1)
+        spread = None
+        if encoder is not None:
+            message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
+            if edge_bias is not None:
+                spread = _block_diagonal(edge_bias[:, None])  # [H, H·D]
+                message.addmm_(result.mass, spread)
+        if not shape.concat:
+            message = message.view(-1, shape.heads, shape.width).mean(1)
+        out, of_rows = residual.kernels(kernel).residual_forward(message, parts.kept, step)
+        if trains:
+            ctx.save_for_backward(
+                h, weight, parts.of_targets, parts.of_sources, edge_query, edge_attr,
+                encoder, spread, message, seed, *result, *of_rows, *step[:5], *edges,
+            )  # fmt: skip
+            ctx.shape, ctx.kernel, ctx.options = shape, kernel, step[5:]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (
+            h, weight, of_targets, of_sources, edge_query, edge_attr,
+            encoder, spread, message, seed, *rest,
+        ) = ctx.saved_tensors  # fmt: skip
+        shape, kernel = ctx.shape, ctx.kernel
+        result, of_rows = Forward(*rest[:4]), OfRows(*rest[4:7])
+        step, edges = Residual(*rest[7:12], *ctx.options), Edges(*rest[12:])
+        parts = _Projection.of(of_targets, of_sources, shape)
+        found = parts.like()
+        grad_message, sums = residual.kernels(kernel).residual_backward(
+            grads[0], message, parts.kept, step, of_rows, found.kept
+        )
+        if not shape.concat:
+            grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
+        d_edge_weight = d_edge_bias = grad_mean = grad_mass = None
+        nothing = message.new_empty(0)
+        if encoder is not None:
+            grad_mean = (grad_message @ encoder).view_as(edge_query)
+            grad_mass = torch.zeros_like(result.mass)
+            if spread is not None:
+                grad_mass = grad_message @ spread.t()
+                d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).squeeze(1)
+        queries, keys, values = parts.by_head()
+        into = Backward(
+            *found.by_head(),
+            nothing if edge_query is None else torch.empty_like(edge_query),
+            nothing,
+        )
+        fused.kernels(kernel).backward(
+            Forward(
+                grad_message.view(len(message), shape.heads, shape.width),
+                nothing if grad_mean is None else grad_mean,
+                nothing if grad_mass is None else grad_mass,
+                nothing,
+            ),
+            queries, keys, values, edge_query, edge_attr, result, edges,
+            shape.dropout, seed, False, into,
+        )  # fmt: skip
+        if encoder is not None:
+            d_edge_query = into.edge_query.flatten(1)
+            found.query.addmm_(d_edge_query, encoder.t())
+            d_encoder = parts.query.t() @ d_edge_query
+            d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
+            d_edge_weight = _blocks(d_encoder, shape.heads)
+        d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
+        on_kept, on_message, gate_bias, norm_weight, norm_bias = (
+            None if of is None else total.view(of.shape).to(of.dtype)
+            for of, total in zip(
+                step[:5],
+                (sums.on_kept, sums.on_message, sums.gate_bias, sums.weight, sums.bias),
+                strict=True,
+            )
+        )
+        return (
+            d_h, d_weight, d_bias, d_edge_weight, d_edge_bias,
+            on_kept, on_message, gate_bias, norm_weight, norm_bias, *[None] * 6,
+        )  # fmt: skip
+
+
+class _Projection:
+    """q and r of the targets beside one another, and k and v of the sources, or their gradients.
+
+    In a square hop they are columns of one tensor.
+    """
+
+    def __init__(
+        self, h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Shape
+    ) -> None:
+        cut = len(weight) - 2 * shape.heads * shape.width
+        if num_targets == len(h):
+            whole = torch.addmm(bias, h, weight.t())
+            self._set(whole[:, :cut], whole[:, cut:], shape)
+        else:
+            of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
+            self._set(of_targets, torch.addmm(bias[cut:], h, weight[cut:].t()), shape)
+
+    @classmethod
+    def of(cls, of_targets: Tensor, of_sources: Tensor, shape: Shape) -> _Projection:
+        made = cls.__new__(cls)
+        made._set(of_targets, of_sources, shape)
+        return made
+
+    def _set(self, of_targets: Tensor, of_sources: Tensor, shape: Shape) -> None:
+        inner = shape.heads * shape.width
+        self.of_targets, self.of_sources, self.shape = of_targets, of_sources, shape
+        self.query, self.kept = of_targets[:, :inner], of_targets[:, inner:]
+        self.key, self.value = of_sources[:, :inner], of_sources[:, inner:]
+
+    def by_head(self) -> tuple[Tensor, Tensor, Tensor]:
+        heads, width = self.shape.heads, self.shape.width
+        query, key, value = (
+            rows.view(-1, heads, width) for rows in (self.query, self.key, self.value)
+        )
+        return query, key, value
+
+    @property
+    def is_square(self) -> bool:
+        return len(self.of_targets) == len(self.of_sources)
+
+    def like(self) -> _Projection:
+        """Room of the same shape."""
+        cut, width = self.of_targets.shape[1], self.of_sources.shape[1]
+        if self.is_square:
+            whole = self.of_targets.new_empty(len(self.of_targets), cut + width)
+            return self.of(whole[:, :cut], whole[:, cut:], self.shape)
+        return self.of(
+            torch.empty_like(self.of_targets), torch.empty_like(self.of_sources), self.shape
+        )
+
+    def project_back(
+        self, h: Tensor, weight: Tensor, wants_h: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Gradients of h, the weight and the bias, from gradients of the projection."""
+        cut = self.of_targets.shape[1]
+        d_weight, d_bias = torch.empty_like(weight), weight.new_empty(len(weight))
+        if self.is_square:
+            # The two are halves of one tensor: as such it meets the weights once.
+            whole = self.of_targets.as_strided(
+                (len(h), len(weight)), (len(weight), 1), self.of_targets.storage_offset()
+            )
+            torch.mm(whole.t(), h, out=d_weight)
+            torch.mv(whole.t(), h.new_ones(len(h)), out=d_bias)
+            return (whole @ weight if wants_h else None), d_weight, d_bias
+        targets = h[: len(self.of_targets)]
+        d_h = None
+        for part, rows, of in (
+            (self.of_sources, h, slice(cut, None)),
+            (self.of_targets, targets, slice(0, cut)),
+        ):
+            torch.mm(part.t(), rows, out=d_weight[of])
+            torch.mv(part.t(), h.new_ones(len(rows)), out=d_bias[of])
+        if wants_h:
+            d_h = self.of_sources @ weight[cut:]
+            d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
+        return d_h, d_weight, d_bias
+
+
+def _block_diagonal(blocks: Tensor) -> Tensor:
+    """Matrices [H, R, C] along the diagonal of one: [H·R, H·C]."""
+    heads, rows, columns = blocks.shape
+    whole = blocks.new_zeros(heads, rows, heads, columns)
+    whole.diagonal(dim1=0, dim2=2).copy_(blocks.permute(1, 2, 0))
+    return whole.view(heads * rows, heads * columns)
+
+
+def _blocks(matrix: Tensor, heads: int) -> Tensor:
+    """The diagonal blocks of a matrix [H·R, H·C]: [H, R, C]."""
+    rows, columns = matrix.shape[0] // heads, matrix.shape[1] // heads
+    each = matrix.view(heads, rows, heads, columns)
+    return each.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

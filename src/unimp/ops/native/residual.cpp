@@ -1,0 +1,141 @@
+// What a target keeps of itself, and the norm after it: one pass each way; see ops/residual.py.
+//
+// Sums over rows are taken by chunks of a fixed size, so that they do not hang on the number of
+// threads.
+
+#include "core.h"
+#include "lanes.h"
+
+namespace {
+
+constexpr int64_t kChunk = 2048;
+
+template <class T>
+struct Rows {
+    const Residual &r;
+    const int64_t C;
+    const T *on_kept, *on_message, *gate_bias, *weight, *bias;
+
+    explicit Rows(const Residual &given)
+        : r(given),
+          C(given.width),
+          on_kept(static_cast<const T *>(given.on_kept)),
+          on_message(static_cast<const T *>(given.on_message)),
+          gate_bias(static_cast<const T *>(given.gate_bias)),
+          weight(static_cast<const T *>(given.weight)),
+          bias(static_cast<const T *>(given.bias)) {}
+
+    const T *message(int64_t i) const { return static_cast<const T *>(r.message) + i * r.message_stride; }
+    const T *kept(int64_t i) const { return static_cast<const T *>(r.kept) + i * r.kept_stride; }
+
+    // y = (1 − β) m + β r, or m + r
+    void mix(const T *m, const T *k, T beta, T *y) const {
+        if (on_kept)
+            for (int64_t d = 0; d < C; ++d) y[d] = m[d] + beta * (k[d] - m[d]);
+        else
+            for (int64_t d = 0; d < C; ++d) y[d] = m[d] + k[d];
+    }
+
+    void forward(int64_t begin, int64_t end) const {
+        for (int64_t i = begin; i < end; ++i) {
+            const T *m = message(i), *k = kept(i);
+            T *y = static_cast<T *>(r.out) + i * C, beta = 0;
+            if (on_kept) {
+                const T z = dot<T, 0>(k, on_kept, C) + dot<T, 0>(m, on_message, C) +
+                            (gate_bias ? *gate_bias : T(0));
+                beta = T(1) / (T(1) + std::exp(-z));
+                static_cast<T *>(r.beta)[i] = beta;
+            }
+            mix(m, k, beta, y);
+            if (weight) {
+                const T mean = total(y, C) / T(C);
+                for (int64_t d = 0; d < C; ++d) y[d] -= mean;
+                const T rstd = T(1) / std::sqrt(dot<T, 0>(y, y, C) / T(C) + T(r.eps));
+                static_cast<T *>(r.mean)[i] = mean;
+                static_cast<T *>(r.rstd)[i] = rstd;
+                for (int64_t d = 0; d < C; ++d) y[d] = y[d] * rstd * weight[d] + bias[d];
+            }
+            if (r.relu)
+                for (int64_t d = 0; d < C; ++d) y[d] = y[d] > 0 ? y[d] : (y[d] != y[d] ? y[d] : T(0));
+        }
+    }
+
+    // `sums` is this chunk's: da, db, dw, dd, then dc. `scratch` holds two rows.
+    void backward(int64_t begin, int64_t end, T *sums, T *scratch) const {
+        T *da = sums, *db = da + C, *dw = db + C, *dd = dw + C, *dc = dd + C;
+        T *x = scratch, *dy = x + C;
+        for (int64_t i = begin; i < end; ++i) {
+            const T *m = message(i), *k = kept(i);
+            const T *g = static_cast<const T *>(r.grad) + i * r.grad_stride;
+            T *dm = static_cast<T *>(r.grad_message) + i * C;
+            T *dk = static_cast<T *>(r.grad_kept) + i * r.grad_kept_stride;
+            const T beta = on_kept ? static_cast<const T *>(r.beta)[i] : T(0);
+            mix(m, k, beta, x);
+            if (weight) {
+                const T mean = static_cast<const T *>(r.mean)[i];
+                const T rstd = static_cast<const T *>(r.rstd)[i];
+                for (int64_t d = 0; d < C; ++d) x[d] = (x[d] - mean) * rstd;
+                if (r.relu)
+                    for (int64_t d = 0; d < C; ++d) dy[d] = x[d] * weight[d] + bias[d] > 0 ? g[d] : T(0);
+                else
+                    memcpy(dy, g, C * sizeof(T));
+                for (int64_t d = 0; d < C; ++d) {
+                    dw[d] += dy[d] * x[d];
+                    dd[d] += dy[d];
+                    dy[d] *= weight[d];
+                }
+                const T g_mean = total(dy, C) / T(C), gx_mean = dot<T, 0>(dy, x, C) / T(C);
+                for (int64_t d = 0; d < C; ++d) dy[d] = (dy[d] - g_mean - x[d] * gx_mean) * rstd;
+            } else if (r.relu) {
+                for (int64_t d = 0; d < C; ++d) dy[d] = x[d] > 0 ? g[d] : T(0);
+            } else {
+                memcpy(dy, g, C * sizeof(T));
+            }
+            if (!on_kept) {
+                memcpy(dm, dy, C * sizeof(T));
+                memcpy(dk, dy, C * sizeof(T));
+                continue;
+            }
+            const T dz = (dot<T, 0>(dy, k, C) - dot<T, 0>(dy, m, C)) * beta * (T(1) - beta);
+            for (int64_t d = 0; d < C; ++d) {
+                dm[d] = dy[d] * (T(1) - beta) + dz * on_message[d];
+                dk[d] = dy[d] * beta + dz * on_kept[d];
+                da[d] += dz * k[d];
+                db[d] += dz * m[d];
+            }
+            *dc += dz;
+        }
+    }
+};
+
+template <class T>
+void run(const Residual &r, bool backward) {
+    const Rows<T> rows(r);
+    const int64_t chunks = (r.rows + kChunk - 1) / kChunk;
+#pragma omp parallel num_threads(r.threads) if (chunks > 1)
+    {
+        T *scratch = new T[2 * r.width]();
+#pragma omp for schedule(dynamic)
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+            const int64_t begin = chunk * kChunk;
+            const int64_t end = begin + kChunk < r.rows ? begin + kChunk : r.rows;
+            if (backward) {
+                T *sums = static_cast<T *>(r.parts) + chunk * (4 * r.width + 1);
+                for (int64_t d = 0; d < 4 * r.width + 1; ++d) sums[d] = 0;
+                rows.backward(begin, end, sums, scratch);
+            } else {
+                rows.forward(begin, end);
+            }
+        }
+        delete[] scratch;
+    }
+}
+
+}  // namespace
+
+void UNIMP_NAME(residual_forward, UNIMP_ISA)(const Residual &r) {
+    r.is_double ? run<double>(r, false) : run<float>(r, false);
+}
+void UNIMP_NAME(residual_backward, UNIMP_ISA)(const Residual &r) {
+    r.is_double ? run<double>(r, true) : run<float>(r, true);
+}

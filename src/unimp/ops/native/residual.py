@@ -1,0 +1,81 @@
+"""The residual step in the native core; the equations are in ops/residual.py."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unimp.ops.native import Arguments, library
+from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
+
+CHUNK = 2048  # rows whose sums are taken together: kChunk of residual.cpp
+
+
+class _Residual(ctypes.Structure):
+    """`struct Residual` of core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("rows", "width")),
+        *((f"{name}_stride", ctypes.c_int64) for name in ("message", "kept", "grad", "grad_kept")),
+        *((name, ctypes.c_int64) for name in ("is_double", "relu", "threads")),
+        *((name, ctypes.c_void_p) for name in ("message", "kept", "on_kept", "on_message")),
+        *((name, ctypes.c_void_p) for name in ("gate_bias", "weight", "bias")),
+        *((name, ctypes.c_void_p) for name in ("out", "beta", "mean", "rstd", "grad")),
+        *((name, ctypes.c_void_p) for name in ("grad_message", "grad_kept", "parts")),
+        ("eps", ctypes.c_double),
+    ]
+
+
+def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
+    """The forward pass."""
+    out, of_rows = empty_forward(message, residual)
+    call = _call(message, kept, residual, of_rows)
+    call.point(out=out)
+    library().unimp_residual_forward(ctypes.byref(call.structure))
+    return out, of_rows
+
+
+def residual_backward(
+    grad: Tensor,
+    message: Tensor,
+    kept: Tensor,
+    residual: Residual,
+    of_rows: OfRows,
+    grad_kept: Tensor,
+) -> tuple[Tensor, Sums]:
+    """The backward pass; dr is left in `grad_kept`."""
+    grad = grad if grad.stride(1) == 1 else grad.contiguous()
+    grad_message = torch.empty_like(message, memory_format=torch.contiguous_format)
+    rows, width = message.shape
+    parts = message.new_zeros((rows + CHUNK - 1) // CHUNK, 4 * width + 1)
+    call = _call(message, kept, residual, of_rows)
+    call.structure.grad_stride = grad.stride(0)
+    call.structure.grad_kept_stride = grad_kept.stride(0)
+    call.point(grad=grad, grad_message=grad_message, grad_kept=grad_kept, parts=parts)
+    library().unimp_residual_backward(ctypes.byref(call.structure))
+    sums = parts.sum(0)
+    return grad_message, Sums.of(sums[:-1].view(4, width), sums[-1:])
+
+
+def _call(message: Tensor, kept: Tensor, residual: Residual, of_rows: OfRows) -> Arguments:
+    call = Arguments(
+        _Residual(
+            rows=message.shape[0],
+            width=message.shape[1],
+            message_stride=message.stride(0),
+            kept_stride=kept.stride(0),
+            is_double=message.dtype == torch.float64,
+            relu=residual.relu,
+            threads=torch.get_num_threads(),
+            eps=residual.eps,
+        ),
+        message.dtype,
+    )
+    call.point(message=message, kept=kept, **of_rows._asdict())
+    learned = residual._asdict()
+    del learned["eps"], learned["relu"]
+    call.point(**{k: None if v is None else v.contiguous() for k, v in learned.items()})
+    return call

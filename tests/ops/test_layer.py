@@ -1,0 +1,122 @@
+"""A layer in one step against the same layer in many, and what makes it fall apart."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unimp.graph.hop import Hop
+from unimp.model.layers import EdgeEncoder, GraphTransformerLayer
+from unimp.ops import native
+from unimp.ops.layer import can_fuse
+
+IN, WIDTH, EDGE_WIDTH = 6, 5, 2
+FUSED = [
+    pytest.param(
+        "native",
+        marks=pytest.mark.skipif(not native.available(), reason="the native core is not built"),
+    ),
+    pytest.param(
+        "triton", marks=pytest.mark.skipif(not find_spec("triton"), reason="Triton is missing")
+    ),
+]
+
+
+def random_hop(targets: int, sources: int, *, edges: bool) -> Hop:
+    generator = torch.Generator().manual_seed(targets)
+    degree = torch.randint(6, (targets,), generator=generator)
+    degree[0] = 0
+    indptr = torch.cat((torch.zeros(1), degree.cumsum(0))).int()
+    count = int(indptr[-1])
+    source = torch.randint(sources, (count,), generator=generator).int()
+    attr = torch.randn(count, EDGE_WIDTH, generator=generator).double() if edges else None
+    return Hop(indptr, source, sources, attr)
+
+
+def layer_and_norm(backend: str, **options: Any) -> tuple[GraphTransformerLayer, nn.LayerNorm]:
+    torch.manual_seed(0)
+    options = {"heads": 3, "residual": "gated", **options}
+    width = options["heads"] * WIDTH
+    encoder = EdgeEncoder(EDGE_WIDTH, width) if options.pop("edges", False) else None
+    layer = GraphTransformerLayer(IN, WIDTH, edge_encoder=encoder, backend=backend, **options)
+    norm = nn.LayerNorm(layer.out_width)
+    with torch.no_grad():  # zeros and ones would hide mistakes
+        for parameter in [*layer.parameters(), *norm.parameters()]:
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return layer.double(), norm.double()
+
+
+def results(backend: str, hop: Hop, *, normed: bool, **options: Any) -> dict[str, Tensor]:
+    layer, norm = layer_and_norm(backend, **options)
+    assert can_fuse(torch.zeros(1), hop, backend) == (backend in ("native", "triton"))
+    h = torch.randn(hop.num_sources, IN, generator=torch.Generator().manual_seed(3)).double()
+    h.requires_grad_()
+    torch.manual_seed(7)  # for attention dropout
+    out = layer(h, hop, norm) if normed else layer(h, hop)
+    direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).double()
+    (out * direction).sum().backward()
+    named = dict(layer.named_parameters()) | (dict(norm.named_parameters()) if normed else {})
+    return {"out": out.detach(), "h": h.grad} | {k: p.grad for k, p in named.items()}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["bare", "normed"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"concat": False},
+        {"residual": "simple", "heads": 1},
+        {"gate_bias": False, "attention_dropout": 0.4},
+        {"edges": True},
+        {"edges": True, "concat": False, "attention_dropout": 0.4},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("targets", "sources"), [(9, 9), (4, 9)], ids=["square", "bipartite"])
+@pytest.mark.parametrize("backend", FUSED)
+def test_a_layer_in_one_step_is_the_layer_in_many(
+    backend: str, targets: int, sources: int, options: dict[str, Any], normed: bool
+) -> None:
+    hop = random_hop(targets, sources, edges=options.get("edges", False))
+    expected = results("reference", hop, normed=normed, **options)
+    for name, got in results(backend, hop, normed=normed, **options).items():
+        torch.testing.assert_close(got, expected[name], rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_edge_features_that_take_a_gradient_are_given_one() -> None:
+    hop = random_hop(6, 6, edges=True)
+    assert hop.edge_attr is not None
+    attr = hop.edge_attr.clone().requires_grad_()
+    layer, _ = layer_and_norm("auto", edges=True)
+    layer(torch.randn(6, IN).double(), hop.with_edge_attr(attr)).sum().backward()
+    assert attr.grad is not None
+    assert bool((attr.grad != 0).any())
+
+
+def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
+    hop = random_hop(6, 6, edges=False)
+    layer, _ = layer_and_norm("auto")
+    h = torch.randn(6, IN).double().requires_grad_()
+    (grad,) = torch.autograd.grad(layer(h, hop).square().sum(), h, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+def test_half_precision_on_cpu_gives_about_the_same(edges: bool) -> None:
+    hop = random_hop(9, 9, edges=edges)
+    layer, norm = layer_and_norm("auto", edges=edges)
+    layer, norm = layer.float(), norm.float()
+    h = torch.randn(9, IN)
+    expected = layer(h, hop, norm)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = layer(h, hop, norm)
+    torch.testing.assert_close(got.float(), expected, rtol=0.1, atol=0.1)
+
+
+def test_a_layer_that_encodes_edge_features_needs_them() -> None:
+    layer, _ = layer_and_norm("auto", edges=True)
+    with pytest.raises(ValueError, match="the hop has none"):
+        layer(torch.randn(9, IN).double(), random_hop(9, 9, edges=False))

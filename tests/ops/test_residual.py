@@ -1,0 +1,95 @@
+"""The residual step: each kernel against plain torch, forward and every gradient."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimp.ops import native
+from unimp.ops.residual import Residual, kernels, mix
+
+GATE, BIAS, NORM = ("on_kept", "on_message"), ("gate_bias",), ("weight", "bias")
+KERNELS = [
+    pytest.param(
+        "native",
+        marks=pytest.mark.skipif(not native.available(), reason="the native core is not built"),
+    ),
+    pytest.param(
+        "triton", marks=pytest.mark.skipif(not find_spec("triton"), reason="Triton is missing")
+    ),
+]
+
+
+def operands(
+    names: tuple[str, ...], rows: int, width: int, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    shapes = dict.fromkeys(("message", "kept"), (rows, width)) | {
+        name: (1,) if name == "gate_bias" else (width,) for name in names
+    }
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64)
+        .to(dtype)
+        .requires_grad_()
+        for name, shape in shapes.items()
+    }
+
+
+def by_torch(given: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
+    """The result and all gradients, in some direction."""
+    learned = {name: tensor for name, tensor in given.items() if name not in ("message", "kept")}
+    out = mix(given["message"], given["kept"], Residual(**learned, **options))
+    grads = torch.autograd.grad((out * direction(out)).sum(), list(given.values()))
+    return {"out": out.detach()} | dict(zip(given, grads, strict=True))
+
+
+def by_kernel(kernel: str, given: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
+    given = {name: tensor.detach() for name, tensor in given.items()}
+    message, kept = given.pop("message"), given.pop("kept")
+    step = Residual(**given, **options)
+    module = kernels(kernel)
+    out, of_rows = module.residual_forward(message, kept, step)
+    grad_kept = torch.zeros(len(kept), kept.shape[1] + 3).to(kept)[:, 2:-1]  # rows that lie apart
+    grad_message, sums = module.residual_backward(
+        direction(out), message, kept, step, of_rows, grad_kept
+    )
+    found = {"out": out, "message": grad_message, "kept": grad_kept}
+    return found | {name: sums._asdict()[name] for name in given}
+
+
+def direction(out: Tensor) -> Tensor:
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("names", [(), NORM, GATE, GATE + BIAS, GATE + BIAS + NORM])
+@pytest.mark.parametrize(("rows", "width"), [(7, 5), (9, 600), (2050, 3), (0, 4)])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_step_and_its_gradients_are_those_of_torch(
+    kernel: str, rows: int, width: int, names: tuple[str, ...], relu: bool
+) -> None:
+    if kernel == "triton" and rows > 1000:
+        pytest.skip("interpreted, so many rows take long; few programs have met several above")
+    given = operands(names, rows, width)
+    expected = by_torch(given, relu=relu, eps=1e-3)
+    for name, got in by_kernel(kernel, given, relu=relu, eps=1e-3).items():
+        torch.testing.assert_close(got, expected[name], rtol=1e-10, atol=1e-11, msg=name)
+
+
+def test_triton_takes_half_precision_rows_with_parameters_in_single_precision() -> None:
+    pytest.importorskip("triton")
+    given = operands(GATE + BIAS + NORM, rows=6, width=8, dtype=torch.float32)
+    truth = by_torch(given, relu=True)
+    half = {k: v.detach().bfloat16() if k in ("message", "kept") else v for k, v in given.items()}
+    for name, got in by_kernel("triton", half, relu=True).items():
+        torch.testing.assert_close(got.float(), truth[name], rtol=0.05, atol=0.05, msg=name)
+
+
+def test_nan_is_not_hidden_by_relu() -> None:
+    rows = torch.full((2, 4), torch.nan)
+    assert bool(mix(rows, rows, Residual(relu=True)).isnan().all())
+    if native.available():
+        out, _ = kernels("native").residual_forward(rows, rows, Residual(relu=True))
+        assert bool(out.isnan().all())

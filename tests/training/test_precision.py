@@ -1,0 +1,157 @@
+"""bf16: forward passes alone are in half precision, and little is lost by it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimp.inference.logits import predict_logits
+from unimp.model.unimp import UniMP
+from unimp.recipe import Recipe
+from unimp.run import Run, load_run, run
+from unimp.tasks.labels import reveal_only
+from unimp.tasks.npz import save_npz
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Task
+from unimp.training import loop
+from unimp.training.precision import autocast
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+REGIMES = {
+    "full": ["batch.regime=full"],
+    "partition": ["batch.regime=partition", "batch.parts=2", "inference.regime=partition"],
+    "neighbors": ["batch.regime=neighbors", "batch.fanout=[5]", "inference.chunk_edges=700"],
+}
+SETTINGS = [
+    "model.width=16",
+    "model.layers=2",
+    "train.epochs=15",
+    "train.eval_from=10",
+    "train.lr=0.01",
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task that a few epochs suffice for."""
+    path = tmp_path_factory.mktemp("task") / "easy.npz"
+    save_npz(some_task(num_nodes=400, num_edges=1600, num_features=16, feature_signal=1.5), path)
+    return path
+
+
+def run_of(path: Path, *settings: str, device: str = "cpu", out: Path | None = None) -> Run:
+    named = [f"task.name={path}", f"train.device={device}"]
+    return run(Recipe(name="easy").with_settings([*named, *SETTINGS, *settings]), out=out)
+
+
+def some_task(**options: Any) -> Task:
+    sizes = {"num_nodes": 90, "num_edges": 300, "num_classes": 3, "num_features": 5}
+    return synthetic_task(**{**sizes, "edge_features": 2, **options})
+
+
+def model_for(task: Task, **options: Any) -> UniMP:
+    torch.manual_seed(0)
+    return UniMP(task.sizes, **{"layers": 3, "width": 8, "heads": 2, **options})
+
+
+def assert_near(got: Tensor, exact: Tensor) -> None:
+    """Within a few of bf16's steps, 2⁻⁸ of the largest."""
+    assert float((got - exact).abs().max()) < 8 * 2**-8 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("gate", ["none", "last"])
+def test_a_run_in_bf16_scores_as_one_in_fp32(
+    path: Path, device: str, regime: str, gate: str
+) -> None:
+    settings = [*REGIMES[regime], f"model.gate={gate}"]
+    full, half = (
+        run_of(path, *settings, f"train.precision={precision}", device=device)
+        for precision in ("fp32", "bf16")
+    )
+    assert not half.metrics["failed"]
+    assert half.model is not None
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+    logits = half.logits(half.observed_with(None))
+    assert logits.dtype == torch.float32
+    one, other = (done.metrics["scores"]["train"]["test"] for done in (full, half))
+    assert one == pytest.approx(other, abs=0.06)
+    assert one > 0.6  # three classes
+    # The same weights in single precision give nearly the same, but not the same.
+    recipe = half.recipe.with_settings(["train.precision=fp32"])
+    single = Run(recipe, 0, half.task, half.model, {}, half.device)
+    exact = single.logits(half.observed_with(None))
+    assert not torch.equal(logits, exact)
+    assert_near(logits, exact)
+
+
+@pytest.mark.parametrize("order", ["given", "rcm"])
+def test_a_run_in_bf16_predicts_the_same_once_loaded(
+    path: Path, tmp_path: Path, order: str
+) -> None:
+    done = run_of(path, "train.precision=bf16", f"task.order={order}", out=tmp_path / "run")
+    again = load_run(tmp_path / "run", device="cpu")
+    assert again.recipe.train.precision == "bf16"
+    assert torch.equal(again.predict(), done.predict())
+    assert again.evaluate() == done.metrics["scores"]["train"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("chunk_edges", [7, 100])
+@pytest.mark.parametrize(
+    ("task_options", "model_options"),
+    [
+        ({}, {}),
+        ({}, {"head": "linear", "gate": "all", "gate_bias": False}),
+        ({}, {"residual": "none", "feature_encoder": True}),
+        ({"multilabel_tasks": 4}, {"edge_encoder": "shared", "head": "linear"}),
+    ],
+)
+def test_chunks_in_bf16_are_near_the_whole_in_bf16_and_in_fp32(
+    device: str, chunk_edges: int, task_options: dict[str, Any], model_options: dict[str, Any]
+) -> None:
+    task = some_task(**task_options)
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_for(task, **model_options).to(device)
+    exact = predict_logits(model, task.graph, observed)
+    whole = predict_logits(model, task.graph, observed, precision="bf16")
+    chunks = predict_logits(model, task.graph, observed, precision="bf16", chunk_edges=chunk_edges)
+    assert whole.dtype == chunks.dtype == torch.float32
+    assert not torch.equal(whole, exact)
+    assert_near(whole, exact)
+    assert_near(chunks, whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_loss_and_the_gradients_are_in_single_precision(
+    path: Path, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.dtype] = []
+    real = loop.masked_label_loss
+
+    def watched(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
+        seen.append(logits.dtype)
+        assert not torch.is_autocast_enabled("cpu")
+        return real(logits, labels, hidden)
+
+    monkeypatch.setattr(loop, "masked_label_loss", watched)
+    done = run_of(path, f"train.precision={precision}", "train.epochs=2", "train.eval_from=2")
+    assert seen == [torch.float32] * 2
+    assert done.model is not None
+    assert {p.grad.dtype for p in done.model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_fp32_is_fp32_whoever_asks() -> None:
+    task = some_task()
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_for(task)
+    alone = predict_logits(model, task.graph, observed)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(predict_logits(model, task.graph, observed), alone)
+        with autocast("cpu", "fp32"):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    with autocast("cpu", "bf16"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
