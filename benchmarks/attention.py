@@ -211,11 +211,12 @@ def one_precision(
     direction = torch.randn_like(x)
     ours = our_layer(hop, heads * width, heads, width).cuda().to(dtype)
     pyg = PyGLayer(hop, heads * width, heads, width).cuda().to(dtype)
-    compiled = torch.compile(pyg, dynamic=False)
+    compiled, ours_compiled = (torch.compile(m, dynamic=False) for m in (pyg, ours))
     attr = None if hop.edge_attr is None else hop.edge_attr.to(dtype)
     cast = hop.with_edge_attr(attr)
     calls: dict[str, Callable[[], Tensor]] = {
         "ours": lambda: ours(x, cast),
+        "ours-compiled": lambda: ours_compiled(x, cast),
         "eager": lambda: pyg(x, edges, attr),
         "compiled": lambda: compiled(x, edges, attr),
     }
@@ -241,6 +242,9 @@ def one_precision(
             of = f"{what}, {step}, over PyG {other}"
             ratio = took[other] / took["ours"]
             figures.add(f"{label}-{step}-over-pyg-{other}", ratio, of, aim)
+        ratio = took["compiled"] / took["ours-compiled"]
+        of = f"{what}, {step}, both compiled"
+        figures.add(f"{label}-{step}-both-compiled", ratio, of, aim_of["compiled"])
         for who, value in took.items():
             figures.add(f"{label}-{step}-ms-{who}", 1e3 * value, f"{what}, {step}, ms, {who}")
     for who, train in steps.items():

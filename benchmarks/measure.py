@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import sys
@@ -110,9 +111,9 @@ class Figures:
 def place() -> dict[str, str]:
     """Where and how a figure was measured."""
     cores = f"{platform.machine()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
-    words = [word for word in sys.argv[1:] if not word.startswith("--out")]
+    words = re.sub(r"--out[ =]\S+ ?", "", " ".join(sys.argv[1:]))
     return {
-        "command": f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(words)}".strip(),
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} {words}".strip(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
         "torch": torch.__version__,
         "unimp": __version__,

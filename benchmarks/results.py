@@ -44,6 +44,13 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
         ("A,Y", "label propagation", "debian", ["model.name=label-propagation"]),
         ("A,Y", "UniMP", "debian", ["model.inputs=A,Y", NO_EDGE_FEATURES]),
         ("X,A", "UniMP", "debian", ["model.inputs=X,A", NO_EDGE_FEATURES]),
+        # Decision 8: what a search as long as the full model's found for X,A alone.
+        (
+            "X,A, its own settings",
+            "UniMP",
+            "debian",
+            ["model.inputs=X,A", NO_EDGE_FEATURES, "model.width=128"],
+        ),
         ("X,A,Y + edge features", "UniMP", "debian", []),
     ],
     "debian-tags": [

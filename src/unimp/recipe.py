@@ -164,8 +164,8 @@ class TrainOptions(Section):
     device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
     precision: Precision = option(
         "fp32",
-        "of forward passes, in training and prediction; bf16: half the bytes, for GPUs (weights, "
-        "loss and optimizer stay fp32)",
+        "of forward passes, in training and prediction; for GPUs, tf32: quicker matrix products, "
+        "bf16: half the bytes too (weights, loss and optimizer stay fp32)",
     )
 
 

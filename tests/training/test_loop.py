@@ -45,7 +45,7 @@ class OneBatch:
     """One batch an epoch in which all nodes are hidden; it remembers which epochs were asked."""
 
     def __init__(self, hidden: Tensor | None = None) -> None:
-        self.hidden = torch.ones(4, dtype=torch.bool) if hidden is None else hidden
+        self.hidden = torch.arange(4) if hidden is None else hidden
         self.epochs: list[int] = []
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -282,8 +282,8 @@ def test_one_step_is_adam_with_the_decay_added_to_the_gradient() -> None:
 def test_the_loss_of_an_epoch_is_the_mean_over_its_hidden_nodes() -> None:
     class Uneven(OneBatch):
         def epoch(self, epoch: int) -> Iterator[Batch]:
-            for hidden in ([1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]):
-                chosen = torch.tensor(hidden, dtype=torch.bool)
+            for hidden in ([0], [1, 3], []):
+                chosen = torch.tensor(hidden, dtype=torch.int64)
                 yield Batch(torch.arange(4), 4, None, torch.full((4,), -1), chosen, ())
 
     model = OneVector((1.0, 0.0))

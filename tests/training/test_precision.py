@@ -16,7 +16,7 @@ from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 from unimp.training import loop
-from unimp.training.precision import autocast
+from unimp.training.precision import autocast, matmuls_in
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 REGIMES = {
@@ -155,3 +155,19 @@ def test_fp32_is_fp32_whoever_asks() -> None:
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
     with autocast("cpu", "bf16"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_tf32_is_asked_for_while_it_is_wanted_and_not_after() -> None:
+    matmul = torch.backends.cuda.matmul
+    assert not matmul.allow_tf32
+    with matmuls_in("tf32"):
+        assert matmul.allow_tf32
+        with matmuls_in("fp32"):
+            assert not matmul.allow_tf32
+        assert matmul.allow_tf32
+    assert not matmul.allow_tf32
+
+
+def test_a_tf32_run_on_cpu_is_the_fp32_run(path: Path) -> None:
+    exact, other = (run_of(path, f"train.precision={p}") for p in ("fp32", "tf32"))
+    assert torch.equal(exact.predict(), other.predict())

@@ -11,7 +11,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
-from unimp.training.precision import Precision, autocast
+from unimp.training.precision import Precision, autocast, matmuls_in
 
 
 def predict_logits(
@@ -33,7 +33,7 @@ def predict_logits(
     """
     if device is None:
         device = next(model.parameters()).device
-    with autocast(device, precision):
+    with matmuls_in(precision), autocast(device, precision):
         if regime == "exact":
             logits = exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
         else:

@@ -29,14 +29,15 @@ class Batch:
     """What one step of the model sees: nodes, seeds first, and one hop a layer.
 
     The model's logits belong to nodes[:num_seeds]. `observed` holds labels as the model may see
-    them, UNLABELED elsewhere; `hidden` says which seeds are to be predicted.
+    them, UNLABELED elsewhere; `hidden` says which seeds are to be predicted. It holds their numbers
+    rather than a mask: how many there are is then known without asking a GPU.
     """
 
     nodes: Tensor  # [n] node numbers
     num_seeds: int
     x: Tensor | SparseFeatures | None  # [n, F]
     observed: Tensor  # [n] or [n, T]
-    hidden: Tensor  # [num_seeds] bool
+    hidden: Tensor  # rows among the seeds
     hops: tuple[Hop, ...]
 
     @property
@@ -120,7 +121,7 @@ class FullBatch:
             num_seeds=self.graph.num_nodes,
             x=self.graph.x,
             observed=mask.reveal(self.labels).to(self.graph.device),
-            hidden=mask.hidden.to(self.graph.device),
+            hidden=torch.nonzero(mask.hidden).squeeze(1).to(self.graph.device),
             hops=(self.graph.hop,) * self.num_layers,
         )
 
@@ -152,7 +153,7 @@ class RandomPartition:
                 num_seeds=nodes.numel(),
                 x=None if self.graph.x is None else self.graph.x[nodes],
                 observed=mask.reveal(self.labels)[nodes],
-                hidden=mask.hidden[nodes],
+                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1),
                 hops=(hop,) * self.num_layers,
             )
 
@@ -215,7 +216,7 @@ def sampled_batch(
         num_seeds=seeds.numel(),
         x=None if graph.x is None else graph.x[nodes],
         observed=mask.reveal(labels)[nodes],
-        hidden=torch.ones(seeds.numel(), dtype=torch.bool),
+        hidden=torch.arange(seeds.numel()),
         hops=tuple(hops),
     )
 

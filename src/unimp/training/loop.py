@@ -15,7 +15,7 @@ from unimp.errors import TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.batching import Batches
 from unimp.training.objective import masked_label_loss
-from unimp.training.precision import Precision, autocast
+from unimp.training.precision import Precision, autocast, matmuls_in
 
 Scores = Mapping[str, float]  # "train", "val", "test" → score
 
@@ -91,7 +91,8 @@ def fit(
             break
         if result.best is None:
             best_state = _state(model)
-        loss = _train_epoch(model, batches, labels, optimizer, epoch, device, precision)
+        with matmuls_in(precision):
+            loss = _train_epoch(model, batches, labels, optimizer, epoch, device, precision)
         if not math.isfinite(loss):
             result.stopped, result.failed = f"the loss became {loss} in epoch {epoch}", True
             break
@@ -127,28 +128,28 @@ def _train_epoch(
 ) -> float:
     """One pass over the batches; the mean loss over hidden nodes, or the first non-finite one."""
     model.train()
-    total, count = 0.0, 0
+    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in batches.epoch(epoch):
-        hidden_here = int(batch.hidden.sum())
+        hidden_here = batch.hidden.numel()
         if hidden_here == 0:  # a small part may hold no hidden node
             continue
         batch = batch.to(device)
         with autocast(device, precision):
             logits = model(batch.x, batch.observed, batch.hops)
         loss = masked_label_loss(logits.float(), labels[batch.seeds], batch.hidden)
-        value = loss.item()
-        if not math.isfinite(value):
-            return value
+        # Asking a GPU would stop it; there a loss that is no number is found out after the epoch.
+        if loss.device.type == "cpu" and not math.isfinite(loss.item()):
+            return loss.item()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total, count = total + value * hidden_here, count + hidden_here
+        total, count = total + loss.detach() * hidden_here, count + hidden_here
     if count == 0:
         raise TrainingError(
             "no label is hidden, so there is nothing to predict; lower mask.label_rate or add "
             "training labels"
         )
-    return total / count
+    return total.item() / count
 
 
 def _validation(scores: Scores | None) -> float:

@@ -15,7 +15,7 @@ def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
         classes        −1/|hidden| Σ_{i ∈ hidden} log softmax(z_i)[y_i]
         binary tasks   the mean binary cross-entropy over the known entries of hidden rows
 
-    logits [n, C]; labels [n] or [n, T]; hidden [n] bool.
+    logits [n, C]; labels [n] or [n, T]; hidden: rows of both (or a mask of them).
     """
     logits, labels = logits[hidden], labels[hidden]
     if labels.ndim == 1:
