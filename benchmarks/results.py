@@ -117,11 +117,11 @@ def fingerprint(recipe: str, settings: list[str]) -> str:
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def provenance() -> dict[str, str]:
+def provenance(script: str = "results.py") -> dict[str, str]:
     arguments = re.sub(r"(--out|--minutes|--threads) \S+ ?", "", " ".join(sys.argv[1:]))
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
-        "command": f"python benchmarks/results.py {arguments}".strip(),
+        "command": f"python benchmarks/{script} {arguments}".strip(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
         "torch": torch.__version__,
         "unimp": __version__,
@@ -161,6 +161,12 @@ def with_results(text: str, folder: Path) -> str:
         if path.exists():
             table = json.loads(path.read_text(encoding="utf-8"))
             text = put_between(text, f"<!-- results: {name} -->", markdown(table))
+    for marker, (file, names) in SHOWN.items():
+        path = folder / f"{file}.json"
+        if path.exists():
+            figures = json.loads(path.read_text(encoding="utf-8"))
+            body = figures_markdown(figures, names)
+            text = put_between(text, f"<!-- results: {marker} -->", body)
     scale = folder / "scale.json"
     if scale.exists():
         measured = json.loads(scale.read_text(encoding="utf-8"))
@@ -174,6 +180,62 @@ def with_results(text: str, folder: Path) -> str:
         )
         text = put_between(text, "<!-- results: demo -->", line)
     return text
+
+
+# What the README shows of the figures that benchmarks leave: file, heading, names of figures.
+SHOWN = {
+    "cpu": (
+        "attention",
+        [
+            "cpu-arxiv-core-forward-over-pyg",
+            "cpu-arxiv-core-training-over-pyg",
+            "cpu-arxiv-core-memory-share",
+            "cpu-arxiv-core-forward-to-gather",
+            "cpu-arxiv-core-training-to-gather",
+            "cpu-proteins-part-core-training-over-pyg",
+        ],
+    ),
+    "epoch": ("epoch", ["cpu-epoch-over-pyg", "cpu-epoch-whole-over-pyg", "cpu-epoch-seconds"]),
+    "gpu": (
+        "attention",
+        [
+            "gpu-arxiv-fp32-training-over-pyg-eager",
+            "gpu-arxiv-fp32-training-over-pyg-compiled",
+            "gpu-arxiv-bf16-training-over-pyg-eager",
+            "gpu-arxiv-bf16-training-over-pyg-compiled",
+            "gpu-arxiv-fp32-forward-over-pyg-compiled",
+            "gpu-arxiv-bf16-forward-over-pyg-compiled",
+            "gpu-arxiv-fp32-training-gib-ours",
+            "gpu-arxiv-fp32-training-gib-eager",
+            "gpu-proteins-part-fp32-training-over-pyg-compiled",
+            "gpu-proteins-part-bf16-training-over-pyg-compiled",
+            "gpu-proteins-step-seconds",
+            "gpu-proteins-step-gib",
+            "gpu-products-inference-seconds",
+            "gpu-products-step-seconds",
+            "gpu-products-step-gib",
+        ],
+    ),
+    "sampler": (
+        "sampler",
+        [
+            "sampler-million-edges-per-second",
+            "sampler-million-edges-per-second-numpy",
+            "induce-million-edges-per-second",
+        ],
+    ),
+}
+
+
+def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> str:
+    """Figures with what was aimed for and where they were measured, as the README shows them."""
+    found = {name: figures[name] for name in names if name in figures}
+    if not found:
+        return "Not measured yet."
+    lines = ["| what | measured | aim |", "|---|---|---|"]
+    lines += [f"| {f['what']} | {f['value']:g} | {f['aim']} |" for f in found.values()]
+    places = sorted({f"`{f['command']}` on {f['hardware']}" for f in found.values()})
+    return "\n".join([*lines, "", "; ".join(places) + "."])
 
 
 def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.logits import predict_logits
+from unimp.model.transformer_conv import TransformerConv
 from unimp.model.unimp import UniMP
 from unimp.ops.attention import graph_attention
 from unimp.recipe import Recipe, load_recipe
@@ -29,6 +30,7 @@ __all__ = [
     "SparseFeatures",
     "Split",
     "Task",
+    "TransformerConv",
     "UniMP",
     "UnimpError",
     "graph_attention",

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+from unimp.ops import native
 from unimp.ops.attention import BACKENDS, attention_weights, choose_backend, graph_attention
 from unimp.ops.reference import dropout_factors
 
@@ -215,24 +216,81 @@ def test_dropout_keeps_the_mean_and_draws_each_edge_head_and_seed_anew(rate: flo
     assert dropout_factors(10, 4, 0.0, 0, like) is None
 
 
-def test_single_precision_errs_at_most_twice_as_much_as_the_reference() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("backend", [name for name in CPU_BACKENDS if name != "reference"])
+def test_single_precision_errs_at_most_twice_as_much_as_the_reference(
+    backend: Any, edges: bool, dropout: float
+) -> None:
     # Root mean square over seeds: the largest error of one seed is chance for either backend.
     hop = hop_of(30, 60, random_edges(30, 60, 400) + [(3, s) for s in range(60)])
-    error: dict[str, Counter[str]] = {"reference": Counter(), "sparse": Counter()}
+    error: dict[str, Counter[str]] = {"reference": Counter(), backend: Counter()}
 
-    def results(given: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
-        out = attend(hop, given, backend=backend)
+    def results(given: dict[str, Tensor], backend: Any) -> dict[str, Tensor]:
+        out = attend(hop, given, backend=backend, dropout=dropout, seed=2)
         return {"out": out.detach()} | gradients(out, given)
 
     for seed in range(8):
-        given = operands(hop, edges=True, seed=seed, dtype=torch.float32)
+        given = operands(hop, edges=edges, seed=seed, dtype=torch.float32)
         exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
         truth = results(exact, "reference")
-        for backend, total in error.items():
-            for name, got in results(given, backend).items():
-                total[name] += float((got - truth[name]).square().sum())
-    for name, squares in error["sparse"].items():
-        assert math.sqrt(squares) <= 2 * math.sqrt(error["reference"][name]), name
+        for name, total in error.items():
+            for operand, got in results(given, name).items():
+                total[operand] += float((got - truth[operand]).square().sum())
+    for operand, squares in error[backend].items():
+        assert math.sqrt(squares) <= 2 * math.sqrt(error["reference"][operand]), operand
+
+
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("width", [32, 64, 128, 40, 1, 17])
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+def test_the_native_core_serves_any_width_index_and_instruction_set(
+    wide: bool, width: int, edges: bool
+) -> None:
+    """In single precision, where the quick ways are; the hub has more edges than a block."""
+    if not native.available():
+        pytest.skip("the native core is not built here")
+    hop = hop_of(12, 70, random_edges(12, 70, 150) + [(3, s) for s in range(70)])
+    if wide:
+        hop = Hop(hop.indptr.long(), hop.source.long(), hop.num_sources)
+    generator = torch.Generator().manual_seed(width)
+
+    def rows(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).requires_grad_()
+
+    given = {"query": rows(12, 2, width), "key": rows(70, 2, width), "value": rows(70, 2, width)}
+    if edges:
+        given |= {"edge_weight": rows(2, width, 9), "edge_attr": rows(hop.num_edges, 9)}
+
+    def results(backend: Any) -> dict[str, Tensor]:
+        out = attend(hop, given, backend=backend, dropout=0.2, seed=4)
+        return {"out": out.detach()} | gradients(out, given)
+
+    expected = results("reference")
+    best = native.instruction_set()
+    try:
+        for instructions in native.INSTRUCTION_SETS:
+            native.limit_instruction_set(instructions)
+            for name, got in results("native").items():
+                torch.testing.assert_close(got, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+    finally:
+        native.limit_instruction_set(best)
+
+
+def test_results_do_not_hang_on_the_number_of_threads() -> None:
+    hop = hop_of(3000, 3000, random_edges(3000, 3000, 9000))
+    given = operands(hop, edges=True, dtype=torch.float32)
+
+    def results(threads: int) -> list[Tensor]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        out = attend(hop, given, backend="auto", dropout=0.2)
+        torch.set_num_threads(before)
+        found = gradients(out, {k: v for k, v in given.items() if k in ("query", "key", "value")})
+        return [out.detach(), *found.values()]
+
+    for one, other in zip(results(1), results(2), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0 if native.available() else 1e-5)
 
 
 class LargestOutput(TorchDispatchMode):

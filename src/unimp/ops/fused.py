@@ -55,7 +55,7 @@ class Forward(NamedTuple):
     out: Tensor  # [T, H, D]
     edge_mean: Tensor  # [T, H, d_e]
     mass: Tensor  # [T, H]
-    log_sum: Tensor  # [T, H] L, in single precision at least
+    log_sum: Tensor  # [T, H] L, from which every weight is computed again; on CPU in double
 
 
 class Backward(NamedTuple):
@@ -184,17 +184,18 @@ def _attend(
 
 @_attend.register_fake
 def _(query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel):  # type: ignore[no-untyped-def]
-    return tuple(empty_forward(query, edge_query))
+    return tuple(empty_forward(query, edge_query, kernel))
 
 
-def empty_forward(query: Tensor, edge_query: Tensor | None) -> Forward:
+def empty_forward(query: Tensor, edge_query: Tensor | None, kernel: str) -> Forward:
     """Tensors for what the forward pass leaves, not yet filled."""
     targets, heads, _ = query.shape
+    exact = torch.float64 if kernel == "native" else exact_dtype(query.dtype)
     return Forward(
         query.new_empty(query.shape),
         query.new_empty((0, 0, 0) if edge_query is None else edge_query.shape),
         query.new_empty((0, 0) if edge_query is None else (targets, heads)),
-        query.new_empty((targets, heads), dtype=exact_dtype(query.dtype)),
+        query.new_empty((targets, heads), dtype=exact),
     )
 
 

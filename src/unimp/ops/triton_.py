@@ -39,7 +39,7 @@ def forward(
     """
     _, heads, width = query.shape
     num_edges = len(edges.source)
-    result = empty_forward(query, edge_query)
+    result = empty_forward(query, edge_query, "triton")
     if result.out.numel() == 0:
         return result
     parts = [_parts(edges.pieces, edges.hubs, whole) for whole in result]

@@ -27,7 +27,7 @@ Integers = npt.NDArray[np.integer[Any]]
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
 
 
-class _Attention(ctypes.Structure):
+class AttentionArguments(ctypes.Structure):
     """`struct Attention` of core.h."""
 
     _fields_: ClassVar = [
@@ -50,6 +50,21 @@ class _Attention(ctypes.Structure):
     ]
 
 
+class ResidualArguments(ctypes.Structure):
+    """`struct Residual` of core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("rows", "width")),
+        *((f"{name}_stride", ctypes.c_int64) for name in ("message", "kept", "grad", "grad_kept")),
+        *((name, ctypes.c_int64) for name in ("is_double", "relu", "threads")),
+        *((name, ctypes.c_void_p) for name in ("message", "kept", "on_kept", "on_message")),
+        *((name, ctypes.c_void_p) for name in ("gate_bias", "weight", "bias")),
+        *((name, ctypes.c_void_p) for name in ("out", "beta", "mean", "rstd", "grad")),
+        *((name, ctypes.c_void_p) for name in ("grad_message", "grad_kept", "parts")),
+        ("eps", ctypes.c_double),
+    ]
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The shared library; torch must be loaded before it, so that both use one thread pool."""
@@ -63,6 +78,12 @@ def library() -> ctypes.CDLL:
         core = ctypes.CDLL(str(found[0]))
     except OSError as error:
         raise BackendError(f"the native core cannot be loaded: {error}") from error
+    layout = ctypes.sizeof(AttentionArguments) + ctypes.sizeof(ResidualArguments)
+    if not hasattr(core, "unimp_layout") or core.unimp_layout() != layout:
+        raise BackendError(
+            "the native core was built from other sources than those installed; reinstall unimp "
+            "(in a checkout: pip install -e .)"
+        )
     core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
     return core
 
@@ -99,7 +120,7 @@ def forward(
     seed: Tensor,
 ) -> Forward:
     """The forward pass; see ops/fused.py."""
-    result = empty_forward(query, edge_query)
+    result = empty_forward(query, edge_query, "native")
     call = _call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
     library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
@@ -140,7 +161,7 @@ def backward(
         grad_value=found.value,
         grad_edge_query=found.edge_query,
         grad_edge_attr=found.edge_attr,
-        by_target=query.new_empty(targets, 3 * heads + 2 * heads * edge_width),
+        by_target=query.new_empty(targets, 4 * heads + 2 * heads * edge_width),
         score_grad=query.new_empty(num_edges, heads),
         weight=query.new_empty(num_edges, heads) if wants_edge_attr else None,
     )
@@ -160,7 +181,7 @@ def _call(
     seed: Tensor,
 ) -> Arguments:
     call = Arguments(
-        _Attention(
+        AttentionArguments(
             targets=query.shape[0],
             sources=key.shape[0],
             edges=edges.source.numel(),
@@ -179,7 +200,9 @@ def _call(
         ),
         query.dtype,
     )
-    call.point(query=query, key=key, value=value, **result._asdict())
+    call.point(query=query, key=key, value=value)
+    call.point(out=result.out, edge_mean=result.edge_mean, mass=result.mass)
+    call.point(log_sum=result.log_sum.view(torch.int64))  # in double, whatever the operands
     if edge_query is not None and edge_attr is not None:
         call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
     for name in Edges._fields[:5]:

@@ -111,10 +111,11 @@ struct Passes {
                     add_rows<T, D>(sum + h * width, score + h, H, values, h * width, count, next, width);
                 }
             }
-            T *out = at(a.out, i * row), *log_sum = at(a.log_sum, i * H);
+            T *out = at(a.out, i * row);
+            double *log_sum = static_cast<double *>(a.log_sum) + i * H;
             for (int64_t h = 0; h < H; ++h) {
                 const T inverse = total[h] > 0 ? T(1) / total[h] : T(0);
-                log_sum[h] = total[h] > 0 ? top[h] + std::log(total[h]) : T(0);
+                log_sum[h] = total[h] > 0 ? double(top[h]) + std::log(double(total[h])) : 0.0;
                 for (int64_t d = 0; d < width; ++d) out[h * width + d] = sum[h * width + d] * inverse;
                 if (u) {
                     T *mean = at(a.edge_mean, (i * H + h) * edge_width);
@@ -125,8 +126,8 @@ struct Passes {
         }
     }
 
-    // What the pass by source asks of a target, side by side: L, δ, γ, u, ḡ.
-    int64_t stats_row() const { return 3 * H + 2 * H * edge_width; }
+    // What the pass by source asks of a target, side by side: L, δ, γ, what L lost to rounding, u, ḡ.
+    int64_t stats_row() const { return 4 * H + 2 * H * edge_width; }
 
     void gather_stats(int64_t begin, int64_t end) const {
         for (int64_t i = begin; i < end; ++i) {
@@ -140,11 +141,13 @@ struct Passes {
                     gamma = at(a.grad_mass, i * H)[h];
                     delta += dot<T, 0>(at(a.grad_edge_mean, place), mean, edge_width);
                     delta += gamma * at(static_cast<const void *>(a.mass), i * H)[h];
-                    memcpy(stats + 3 * H + h * edge_width, at(a.edge_query, place), edge_width * sizeof(T));
-                    memcpy(stats + 3 * H + (H + h) * edge_width, at(a.grad_edge_mean, place),
+                    memcpy(stats + 4 * H + h * edge_width, at(a.edge_query, place), edge_width * sizeof(T));
+                    memcpy(stats + 4 * H + (H + h) * edge_width, at(a.grad_edge_mean, place),
                            edge_width * sizeof(T));
                 }
-                stats[h] = at(static_cast<const void *>(a.log_sum), i * H)[h];
+                const double log_sum = static_cast<const double *>(a.log_sum)[i * H + h];
+                stats[h] = T(log_sum);
+                stats[3 * H + h] = T(log_sum - double(stats[h]));
                 stats[H + h] = delta;
                 stats[2 * H + h] = gamma;
             }
@@ -187,13 +190,13 @@ struct Passes {
                         const T *stats = stats_of[t];
                         T s = score[t * H + h], da = grad[t * H + h] + stats[2 * H + h];
                         if (edge_width) {
-                            const T *u = stats + 3 * H + h * edge_width;
+                            const T *u = stats + 4 * H + h * edge_width;
                             const T *e = edge_attr(slot_of[first + t]);
                             s += dot<T, 0>(u, e, edge_width);
                             da += dot<T, 0>(u + H * edge_width, e, edge_width);
                         }
                         // L is at least every score; rounding alone could put this above zero.
-                        const T below = s * scale - stats[h];
+                        const T below = (s * scale - stats[h]) - stats[3 * H + h];
                         score[t * H + h] = below < 0 ? below : T(0);
                         grad[t * H + h] = da;
                     }
@@ -249,7 +252,7 @@ struct Passes {
                     T *de = at(a.grad_edge_attr, slot * edge_width);
                     for (int64_t d = 0; d < edge_width; ++d) de[d] = 0;
                     for (int64_t h = 0; h < H; ++h) {
-                        const T *u = stats + 3 * H + h * edge_width;
+                        const T *u = stats + 4 * H + h * edge_width;
                         add_scaled<T, 0>(de, ds[h], u, edge_width);
                         add_scaled<T, 0>(de, weight[h], u + H * edge_width, edge_width);
                     }

@@ -25,6 +25,9 @@ Level level = best_here();
 
 extern "C" {
 
+// The size of the structures above, by which the loader knows a library built from other sources.
+int unimp_layout() { return int(sizeof(Attention) + sizeof(Residual)); }
+
 // The instruction set in use: 0 baseline, 1 AVX2, 2 AVX-512.
 int unimp_instruction_set() { return level; }
 

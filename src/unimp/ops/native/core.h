@@ -19,10 +19,11 @@ struct Attention {
     const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
     const void *indptr, *source;          // [T+1], [E]
     const void *by_source_indptr, *by_source_target, *by_source_slot;  // [S+1], [E], [E]
-    void *out, *edge_mean, *mass, *log_sum;                   // [T, H, D], [T, H, d_e], [T, H] twice
+    void *out, *edge_mean, *mass;                             // [T, H, D], [T, H, d_e], [T, H]
+    void *log_sum;                                            // [T, H], double
     const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three before
     void *grad_query, *grad_key, *grad_value, *grad_edge_query, *grad_edge_attr;
-    void *by_target;        // scratch [T, 3H + 2H·d_e]: what the pass by source needs of a target
+    void *by_target;        // scratch [T, 4H + 2H·d_e]: what the pass by source needs of a target
     void *score_grad;       // scratch [E, H]: ds
     void *weight;           // scratch [E, H]: a; null where edge features take no gradient
     double dropout;

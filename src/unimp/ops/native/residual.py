@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from unimp.ops.native import Arguments, library
+from unimp.ops.native import Arguments, ResidualArguments, library
 from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
 
 CHUNK = 2048  # rows whose sums are taken together: kChunk of residual.cpp
-
-
-class _Residual(ctypes.Structure):
-    """`struct Residual` of core.h."""
-
-    _fields_: ClassVar = [
-        *((name, ctypes.c_int64) for name in ("rows", "width")),
-        *((f"{name}_stride", ctypes.c_int64) for name in ("message", "kept", "grad", "grad_kept")),
-        *((name, ctypes.c_int64) for name in ("is_double", "relu", "threads")),
-        *((name, ctypes.c_void_p) for name in ("message", "kept", "on_kept", "on_message")),
-        *((name, ctypes.c_void_p) for name in ("gate_bias", "weight", "bias")),
-        *((name, ctypes.c_void_p) for name in ("out", "beta", "mean", "rstd", "grad")),
-        *((name, ctypes.c_void_p) for name in ("grad_message", "grad_kept", "parts")),
-        ("eps", ctypes.c_double),
-    ]
 
 
 def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
@@ -62,7 +46,7 @@ def residual_backward(
 
 def _call(message: Tensor, kept: Tensor, residual: Residual, of_rows: OfRows) -> Arguments:
     call = Arguments(
-        _Residual(
+        ResidualArguments(
             rows=message.shape[0],
             width=message.shape[1],
             message_stride=message.stride(0),
