@@ -7,6 +7,7 @@ refuses, the package installs without the core and computes attention with torch
 from __future__ import annotations
 
 import platform
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,14 @@ if platform.machine().lower() in ("x86_64", "amd64"):
     INSTRUCTION_SETS |= {"avx2": (32, AVX2), "avx512": (64, [*AVX512, "-mprefer-vector-width=512"])}
 
 
+def checksum() -> int:
+    """Of the sources, as unimp/ops/native/__init__.py computes it when it loads the library."""
+    total = 0
+    for path in sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")]):
+        total = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), total)
+    return total
+
+
 class BuildCore(build_ext):
     """Compiles what has vectors once for each instruction set, and goes on where it cannot."""
 
@@ -38,7 +47,8 @@ class BuildCore(build_ext):
 
     def _build_core(self, ext: Extension) -> None:
         openmp = ["-Xpreprocessor", "-fopenmp"] if platform.system() == "Darwin" else ["-fopenmp"]
-        jobs = [("core.cpp", "shared", []), ("sampling.cpp", "shared", [])]
+        sources = f"-DUNIMP_SOURCES={checksum()}u"
+        jobs = [("core.cpp", "shared", [sources]), ("sampling.cpp", "shared", [])]
         for name, (size, flags) in INSTRUCTION_SETS.items():
             macros = [f"-DUNIMP_ISA={name}", f"-DUNIMP_VECTOR_BYTES={size}"]
             jobs += [(source, name, [*macros, *flags]) for source in VECTORIZED]

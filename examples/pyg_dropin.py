@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 # Before: from torch_geometric.nn import TransformerConv
-from unimp.model.transformer_conv import TransformerConv
+from unimp import TransformerConv
 
 CLASSES, WIDTH, HEADS = 4, 16, 2
 

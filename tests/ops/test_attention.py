@@ -279,18 +279,56 @@ def test_the_native_core_serves_any_width_index_and_instruction_set(
 
 def test_results_do_not_hang_on_the_number_of_threads() -> None:
     hop = hop_of(3000, 3000, random_edges(3000, 3000, 9000))
-    given = operands(hop, edges=True, dtype=torch.float32)
+    given = operands(hop, edges=False, dtype=torch.float32)
 
     def results(threads: int) -> list[Tensor]:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        out = attend(hop, given, backend="auto", dropout=0.2)
-        torch.set_num_threads(before)
-        found = gradients(out, {k: v for k, v in given.items() if k in ("query", "key", "value")})
-        return [out.detach(), *found.values()]
+        try:
+            out = attend(hop, given, backend="auto", dropout=0.2)
+            return [out.detach(), *gradients(out, given).values()]
+        finally:
+            torch.set_num_threads(before)
 
     for one, other in zip(results(1), results(2), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0 if native.available() else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", ["native", "triton"])
+def test_a_score_of_minus_infinity_is_a_weight_of_zero(backend: Any, dtype: torch.dtype) -> None:
+    if backend == "native" and not native.available():
+        pytest.skip("the native core is not built here")
+    if backend == "triton":
+        pytest.importorskip("triton")
+    hop = hop_of(1, 40, [(0, s) for s in range(40)])  # the first blocks hold no other score
+    key = torch.zeros(40, 1, 2, dtype=dtype)
+    key[:39] = -torch.inf
+    value = torch.full((40, 1, 2), 7.0, dtype=dtype)
+    value[39] = 1.0
+    query = torch.ones(1, 1, 2, dtype=dtype)
+    out = graph_attention(query, key, value, hop, backend=backend)
+    torch.testing.assert_close(out, torch.ones_like(out))
+
+
+def test_operands_that_do_not_fit_are_refused_before_a_kernel_reads_them() -> None:
+    hop = hop_of(4, 11, random_edges(4, 11, 20))
+    good = operands(hop, edges=True)
+    wrong = {
+        "query": torch.zeros(5, HEADS, WIDTH),
+        "key": torch.zeros(3, HEADS, WIDTH),
+        "value": torch.zeros(11, 1, WIDTH),
+        "edge_weight": torch.zeros(HEADS, WIDTH, 300),
+        "edge_attr": torch.zeros(4, EDGE_WIDTH),
+    }
+    for name, tensor in wrong.items():
+        with pytest.raises(ValueError, match=rf"{name} has shape .* it needs"):
+            attend(hop, {**good, name: tensor.double()})
+    with pytest.raises(ValueError, match="features of width 0"):
+        attend(hop, {**good, "edge_attr": torch.zeros(hop.num_edges, 0).double()})
+    for dropout in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="dropout is"):
+            attend(hop, good, dropout=dropout)
 
 
 class LargestOutput(TorchDispatchMode):

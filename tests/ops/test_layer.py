@@ -118,5 +118,47 @@ def test_half_precision_on_cpu_gives_about_the_same(edges: bool) -> None:
 
 def test_a_layer_that_encodes_edge_features_needs_them() -> None:
     layer, _ = layer_and_norm("auto", edges=True)
-    with pytest.raises(ValueError, match="the hop has none"):
+    with pytest.raises(ValueError, match="edge_attr is None; this layer needs"):
         layer(torch.randn(9, IN).double(), random_hop(9, 9, edges=False))
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_inference_prepares_nothing_for_a_backward_pass(backend: str) -> None:
+    hop = random_hop(9, 9, edges=False)
+    layer, norm = layer_and_norm(backend)
+    with torch.no_grad():
+        layer(torch.randn(9, IN).double(), hop, norm)
+    assert "transpose" not in hop.__dict__
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_a_hop_met_in_inference_mode_can_be_trained_on(backend: str) -> None:
+    hop = random_hop(9, 9, edges=False)
+    layer, norm = layer_and_norm(backend)
+    h = torch.randn(9, IN).double()
+    with torch.inference_mode():
+        _ = hop.transpose, hop.schedule, hop.transpose.schedule, hop.target
+        expected = layer(h, hop, norm)
+    out = layer(h, hop, norm)
+    out.sum().backward()
+    assert torch.equal(out.detach(), expected)
+
+
+def test_rows_that_do_not_fit_the_hop_are_refused() -> None:
+    layer, _ = layer_and_norm("auto")
+    with pytest.raises(ValueError, match="h has 5 rows; this hop has 9 sources"):
+        layer(torch.randn(5, IN).double(), random_hop(9, 9, edges=False))
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_nothing_as_large_as_edges_by_heads_is_kept_for_the_backward_pass(backend: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(4, (3000,), generator=generator).int()
+    hop = Hop(torch.tensor([0, 1000, 2000, 3000, 3000]).int(), source, 4)
+    layer, norm = layer_and_norm(backend)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        layer(torch.randn(4, IN).double(), hop, norm)
+    numbers = [t.numel() for t in kept if t.is_floating_point()]
+    assert len(numbers) > 5
+    assert max(numbers) < hop.num_edges

@@ -87,9 +87,10 @@ def test_triton_takes_half_precision_rows_with_parameters_in_single_precision() 
         torch.testing.assert_close(got.float(), truth[name], rtol=0.05, atol=0.05, msg=name)
 
 
-def test_nan_is_not_hidden_by_relu() -> None:
-    rows = torch.full((2, 4), torch.nan)
-    assert bool(mix(rows, rows, Residual(relu=True)).isnan().all())
-    if native.available():
-        out, _ = kernels("native").residual_forward(rows, rows, Residual(relu=True))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nan_is_not_hidden_by_relu(kernel: str) -> None:
+    rows, ones = torch.full((2, 4), torch.nan), torch.ones(4)
+    for step in (Residual(relu=True), Residual(weight=ones, bias=ones, relu=True)):
+        assert bool(mix(rows, rows, step).isnan().all())
+        out, _ = kernels(kernel).residual_forward(rows, rows, step)
         assert bool(out.isnan().all())

@@ -168,3 +168,20 @@ def test_a_batch_leaves_nothing_behind_for_the_next(graph: Graph) -> None:
     again = sampled(graph, [2, 3], seed=8)
     assert torch.equal(fresh[0], again[0])
     assert all(torch.equal(a.source, b.source) for a, b in zip(fresh[1], again[1], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (torch.tensor([3, -1]), "no node -1"),
+        (torch.tensor([60]), "no node 60"),
+        (torch.tensor([3, 5, 3]), "named twice"),
+        (torch.ones(60, dtype=torch.bool), "whole node numbers"),
+    ],
+)
+def test_nodes_that_are_not_there_are_refused(graph: Graph, nodes: Tensor, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        sample_hops(graph, nodes, [2], seed=0)
+    if native.available():
+        with pytest.raises(GraphError, match=message):
+            induced_hop(graph, nodes)

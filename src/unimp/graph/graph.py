@@ -12,7 +12,7 @@ from torch import Tensor
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
-from unimp.graph.hop import Hop
+from unimp.graph.hop import Hop, lies_on
 
 Merge = Literal["mean", "sum", "max", "min", "first"]
 
@@ -229,7 +229,7 @@ class Graph:
         return replace(self, edge_attr=None)
 
     def to(self, device: torch.device | str) -> Graph:
-        if torch.device(device) == self.device:
+        if lies_on(self.source, device):
             return self
         return Graph(
             indptr=self.indptr.to(device),

@@ -41,6 +41,7 @@ class Transpose:
     slot: Tensor  # [E] where each edge stands in the hop it came from
 
     @cached_property
+    @torch.inference_mode(False)
     def schedule(self) -> Schedule:
         return cut_rows(self.indptr)
 
@@ -70,17 +71,22 @@ class Hop:
     def num_edges(self) -> int:
         return self.source.numel()
 
+    # What is kept may be used in training, which refuses tensors made in inference mode.
+
     @cached_property
+    @torch.inference_mode(False)
     def target(self) -> Tensor:
         """The target of each edge: [E]."""
         return row_of_entry(self.indptr)
 
     @cached_property
+    @torch.inference_mode(False)
     def transpose(self) -> Transpose:
         indptr, slot = group(self.source, self.num_sources)
         return Transpose(indptr=indptr, target=self.target[slot.long()], slot=slot)
 
     @cached_property
+    @torch.inference_mode(False)
     def schedule(self) -> Schedule:
         return cut_rows(self.indptr)
 
@@ -94,7 +100,7 @@ class Hop:
         return hop
 
     def to(self, device: torch.device | str) -> Hop:
-        if torch.device(device) == self.source.device:
+        if lies_on(self.source, device):
             return self
         moved = Hop(
             self.indptr.to(device),
@@ -105,6 +111,12 @@ class Hop:
         if "transpose" in self.__dict__:  # known already: it need not be found again
             moved.__dict__["transpose"] = self.transpose.to(device)
         return moved
+
+
+def lies_on(tensor: Tensor, device: torch.device | str) -> bool:
+    """Whether a tensor lies on a device; "cuda" without a number is any of them."""
+    wanted, found = torch.device(device), tensor.device
+    return wanted.type == found.type and wanted.index in (None, found.index)
 
 
 def cut_rows(indptr: Tensor, piece: int = PIECE) -> Schedule:

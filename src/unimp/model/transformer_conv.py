@@ -131,7 +131,7 @@ class TransformerConv(nn.Module):
         value = self._by_head(self.lin_value(sources))
         edges = in_edges(edge_index, len(key), len(query), flow=self.flow, device=query.device)
         edge_weight = self._edge_weight(edge_attr, edges)
-        hop = edges.hop_with(None if edge_attr is None else edge_attr.to(query.dtype))
+        hop = edges.hop_with(edge_attr)
         dropout = self.dropout if self.training else 0.0
         message = graph_attention(
             query,
@@ -142,7 +142,6 @@ class TransformerConv(nn.Module):
             dropout=dropout,
             seed=torch.randint(2**31, (), device=query.device) if dropout else 0,
         )
-        message = message.to(query.dtype)  # a backend may sum half precision in single
         out = message.flatten(1) if self.concat else message.mean(1)
         if self.root_weight:
             kept = self.lin_skip(targets)

@@ -53,6 +53,9 @@ def graph_attention(
 
     and q_i·c, the same for all in-edges of i, cancels in the softmax.
     """
+    check_operands(query, key, value, hop, edge_weight)
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout is {dropout}; it is at least 0 and less than 1")
     name = choose_backend(backend, query.device.type)
     given = query.dtype
     # Half the bytes are half the time on a GPU alone; elsewhere sums in half precision would cost.
@@ -64,7 +67,7 @@ def graph_attention(
     with torch.autocast(query.device.type, enabled=False):  # the precision is chosen above
         if edge_weight is None:
             return attend(query, key, value, hop, None, dropout, seed)[0].to(given)
-        edge_query = _edge_query(query, hop, edge_weight)
+        edge_query = _edge_query(query, edge_weight)
         out, edge_mean, mass = attend(query, key, value, hop, edge_query, dropout, seed)
         assert edge_mean is not None
         assert mass is not None
@@ -80,14 +83,41 @@ def attention_weights(
 ) -> Tensor:
     """The weights α of `graph_attention`, one number an edge and head: [E, H]. For those who ask:
     computing messages does not need them side by side."""
+    check_operands(query, key, key, hop, edge_weight)
     given = query.dtype
     dtype = torch.float32 if given in HALF else given
     query, key = query.to(dtype), key.to(dtype)
     with torch.autocast(query.device.type, enabled=False):
         edge_query = None
         if edge_weight is not None:
-            edge_query = _edge_query(query, hop, edge_weight.to(dtype))
+            edge_query = _edge_query(query, edge_weight.to(dtype))
         return sparse.weigh(query, key, hop, edge_query).to(given)
+
+
+def check_operands(
+    query: Tensor, key: Tensor, value: Tensor, hop: Hop, edge_weight: Tensor | None
+) -> None:
+    """Refuse operands that do not fit one another or the hop: kernels trust what they are given."""
+    _, heads, width = query.shape
+    expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
+        "query": (query, (hop.num_targets, heads, width)),
+        "key": (key, (hop.num_sources, heads, width)),
+        "value": (value, (hop.num_sources, heads, width)),
+    }
+    if edge_weight is not None:
+        if hop.edge_attr is None:
+            raise ValueError("edge_weight is given, but the hop has no edge features")
+        features = hop.edge_attr.shape[1]
+        if features == 0:
+            raise ValueError("edge_weight is given, but the hop's edges have features of width 0")
+        expected["edge_weight"] = (edge_weight, (heads, width, features))
+        expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; for this hop of {hop.num_targets} "
+                f"targets, {hop.num_sources} sources and {hop.num_edges} edges it needs {shape}"
+            )
 
 
 def choose_backend(backend: str, device: str = "cpu") -> str:
@@ -123,8 +153,6 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _edge_query(query: Tensor, hop: Hop, edge_weight: Tensor) -> Tensor:
+def _edge_query(query: Tensor, edge_weight: Tensor) -> Tensor:
     """u_i = Wᵀq_i, which meets edge features as q_i meets keys: [T, H, d_e]."""
-    if hop.edge_attr is None:
-        raise ValueError("edge_weight is given, but the hop has no edge features")
     return torch.einsum("thd,hde->the", query, edge_weight)

@@ -60,19 +60,25 @@ def attention_layer(
     h: Tensor, hop: Hop, weights: Weights, shape: Shape, *, seed: Tensor | int, backend: str
 ) -> Tensor:
     """h [num_sources, F] → [num_targets, C]; C is H·D where heads are concatenated, else D."""
-    if weights.edge_weight is not None and hop.edge_attr is None:
-        raise ValueError("the layer encodes edge features, but the hop has none")
+    if len(h) != hop.num_sources:
+        raise ValueError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
+    if weights.edge_weight is not None:
+        wanted = (hop.num_edges, weights.edge_weight.shape[2])
+        if hop.edge_attr is None or hop.edge_attr.shape != wanted:
+            given = None if hop.edge_attr is None else tuple(hop.edge_attr.shape)
+            raise ValueError(f"the hop's edge_attr is {given}; this layer needs shape {wanted}")
     kernel = choose_backend(backend, h.device.type)
     device = h.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+    casts = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
         seed = torch.as_tensor(seed, dtype=torch.int64, device=h.device)
         rows = (
-            None if t is None else t.to(dtype)
+            t if t is None or not casts else t.to(dtype)
             for t in (h, weights.weight, weights.bias, weights.edge_weight, weights.edge_bias)
         )
         out: Tensor = _Layer.apply(  # type: ignore[no-untyped-call]
-            *rows, *weights.residual, hop, shape, seed, kernel
+            *rows, *weights.residual, hop, shape, seed, kernel, torch.is_grad_enabled()
         )
     return out
 
@@ -90,9 +96,10 @@ class _Layer(torch.autograd.Function):
         edge_bias: Tensor | None,
         *rest: Any,
     ) -> Tensor:
-        *learned, hop, shape, seed, kernel = rest
+        *learned, hop, shape, seed, kernel, grad_enabled = rest
         step = Residual(*learned)
-        trains = any(ctx.needs_input_grad)
+        # Parameters want gradients in inference too; nothing is prepared for them then.
+        trains = grad_enabled and any(ctx.needs_input_grad)
         edges = fused.edges_of(hop, kernel, backward=trains)
         edge_attr = None if edge_weight is None else hop.edge_attr
         if kernel == "native" and edge_attr is not None:
@@ -182,7 +189,7 @@ class _Layer(torch.autograd.Function):
         )
         return (
             d_h, d_weight, d_bias, d_edge_weight, d_edge_bias,
-            on_kept, on_message, gate_bias, norm_weight, norm_bias, *[None] * 6,
+            on_kept, on_message, gate_bias, norm_weight, norm_bias, *[None] * 7,
         )  # fmt: skip
 
 

@@ -38,13 +38,11 @@ def sample_hops(
     −1 everywhere the seeds' logits are those of the full batch. What is drawn depends on `seed`.
     """
     draw = _draw_natively if native.available() else _draw_with_numpy
-    nodes: Integers = seeds.numpy().astype(np.int64)
+    nodes = _checked(graph, seeds)
     hops: list[Hop] = []
     with _numbers(graph.num_nodes) as local:
         try:
-            local[nodes] = np.arange(len(nodes), dtype=np.int32)
-            if not np.array_equal(local[nodes], np.arange(len(nodes))):
-                raise GraphError("a seed is named twice; each may be named once")
+            _number(nodes, local)
             for layer, take in enumerate(reversed(fanout)):
                 nodes, indptr, slots, source = draw(graph, local, nodes, take, seed + layer)
                 attr = graph.edge_attr_of(torch.from_numpy(slots))
@@ -57,13 +55,13 @@ def sample_hops(
 
 def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
     """The edges among `nodes` alone, each named once, as a square hop; row i is nodes[i]."""
-    places = nodes.numpy().astype(np.int64)
-    room = int(graph.in_degree[nodes].sum())
     if not native.available():
         return graph.induced_subgraph(nodes).hop
+    places = _checked(graph, nodes)
+    room = int(graph.in_degree[torch.from_numpy(places)].sum())
     with _numbers(graph.num_nodes) as local:
-        local[places] = np.arange(len(places), dtype=np.int32)
         try:
+            _number(places, local)
             drawn = (
                 np.empty(len(places) + 1, dtype=np.int64),
                 np.empty(room + 1, dtype=np.int64),
@@ -80,6 +78,24 @@ def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
         len(places),
         graph.edge_attr_of(torch.from_numpy(slots[:kept])),
     )
+
+
+def _checked(graph: Graph, nodes: Tensor) -> Integers:
+    """Node numbers that are nodes of the graph; the native core trusts them."""
+    if nodes.dtype == torch.bool or nodes.dtype.is_floating_point:
+        raise GraphError(f"nodes are given as {nodes.dtype}; they must be whole node numbers")
+    numbers: Integers = nodes.numpy().astype(np.int64)
+    if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= graph.num_nodes):
+        wrong = numbers[(numbers < 0) | (numbers >= graph.num_nodes)][0]
+        raise GraphError(f"no node {wrong}; nodes run from 0 to {graph.num_nodes - 1}")
+    return numbers
+
+
+def _number(nodes: Integers, local: Integers) -> None:
+    """Let `local` say where each of `nodes` stands among them."""
+    local[nodes] = np.arange(len(nodes), dtype=np.int32)
+    if not np.array_equal(local[nodes], np.arange(len(nodes))):
+        raise GraphError("a node is named twice; each may be named once")
 
 
 _own = threading.local()
@@ -103,13 +119,11 @@ def _draw_natively(
     graph: Graph, local: Integers, nodes: Integers, take: int, seed: int
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """The nodes with fresh sources appended, and the hop's row pointers, slots and sources."""
-    if take == ALL:
-        degrees = graph.in_degree.numpy()
-        room = int(degrees[nodes].sum())
-        if room > np.iinfo(np.int32).max:
-            return _draw_with_numpy(graph, local, nodes, take, seed)
-    else:
-        room = len(nodes) * take
+    indptr_of = graph.indptr.numpy()
+    degree = (indptr_of[nodes + 1] - indptr_of[nodes]).astype(np.int64)
+    room = int((degree if take == ALL else np.minimum(degree, take)).sum())
+    if room > np.iinfo(np.int32).max:
+        return _draw_with_numpy(graph, local, nodes, take, seed)
     known = len(nodes)
     grown = np.empty(known + min(room, graph.num_nodes), dtype=np.int64)
     grown[:known] = nodes

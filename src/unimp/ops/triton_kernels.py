@@ -91,8 +91,10 @@ def attend(
             score += tl.sum(u[None, :] * e, axis=1)
         score = tl.where(met, score * SCALE, float("-inf"))
         top_now = tl.maximum(top, tl.max(score, axis=0))
-        fade = tl.exp(top - top_now)
-        p = tl.exp(score - top_now)
+        # A score of −inf is a weight of zero, also where no other has come yet.
+        finite = tl.where(top_now > float("-inf"), top_now, 0.0)
+        fade = tl.exp(top - finite)
+        p = tl.exp(score - finite)
         total = total * fade + tl.sum(p, axis=0)
         a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
         out_sum = out_sum * fade + tl.sum(a[:, None] * v, axis=0)
@@ -108,7 +110,7 @@ def attend(
 
     # Without edges there is no maximum, nothing to divide by, and zeros to give.
     total = tl.where(begin < end, total, 1.0)
-    share = 1.0 / total
+    share = tl.where(total > 0.0, 1.0 / total, 0.0)
     logs = tl.where(begin < end, top, 0.0) + tl.log(total)
     store_row(out, part_out, out_sum * share, row, place, head, HEADS * WIDTH, HEADS, WIDTH, BLOCK)
     store_row(log_sum, part_log_sum, logs, row, place, head, HEADS, HEADS, 1, 1)

@@ -152,7 +152,7 @@ def forward_rows(
         w = load_row(weight, WIDTH, BLOCK, EXACT)
         y = y * scale[:, None] * w[None, :] + load_row(bias, WIDTH, BLOCK, EXACT)[None, :]
     if RELU:
-        y = tl.where(y > 0.0, y, 0.0)
+        y = tl.where(y <= 0.0, 0.0, y)  # so that NaN stays
     mask = there[:, None] & (column < WIDTH)[None, :]
     tl.store(out + row[:, None] * WIDTH + column[None, :], y, mask=mask)
 

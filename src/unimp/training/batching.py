@@ -16,7 +16,7 @@ from torch import Tensor
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.graph.hop import Hop
+from unimp.graph.hop import Hop, lies_on
 from unimp.ops.sampling import ALL, induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
@@ -45,7 +45,7 @@ class Batch:
         return self.nodes[: self.num_seeds]
 
     def to(self, device: torch.device | str) -> Batch:
-        if torch.device(device) == self.nodes.device:
+        if lies_on(self.nodes, device):
             return self
         # Layers may share one hop, and with it one transpose; moving must not pull them apart.
         moved = {id(hop): hop.to(device) for hop in self.hops}
@@ -116,6 +116,7 @@ class FullBatch:
             everyone = (ALL,) * self.num_layers
             yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
             return
+        _ = self.graph.hop.transpose  # found once, and not within a model that may be compiled
         yield Batch(
             nodes=torch.arange(self.graph.num_nodes, device=self.graph.device),
             num_seeds=self.graph.num_nodes,

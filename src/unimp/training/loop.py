@@ -76,9 +76,9 @@ def fit(
 
     Adam with coupled L2, as in the paper. `evaluate` scores the model as it is; of equal
     validation scores the latest epoch counts. If the loss stops being a finite number, training
-    stops at that step (if a weight does, after that epoch) and the model gets its last good state
-    back: the best one scored, or else the one before the epoch that failed. `precision` is that of
-    the forward pass; weights, loss and optimizer are in single precision.
+    stops at that step (on GPU, or if a weight does, after that epoch) and the model gets its last
+    good state back: the best one scored, or else the one before the epoch that failed. `precision`
+    is that of the forward pass; weights, loss and optimizer are in single precision.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     labels = labels.to(device)
@@ -126,7 +126,7 @@ def _train_epoch(
     device: torch.device | str,
     precision: Precision,
 ) -> float:
-    """One pass over the batches; the mean loss over hidden nodes, or the first non-finite one."""
+    """One pass over the batches; the mean loss over hidden nodes, not finite if one was not."""
     model.train()
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in batches.epoch(epoch):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import sysconfig
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +26,7 @@ from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forw
 
 Integers = npt.NDArray[np.integer[Any]]
 
+FOLDER = Path(__file__).parent
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
 
 
@@ -65,21 +68,29 @@ class ResidualArguments(ctypes.Structure):
     ]
 
 
+def checksum(folder: Path) -> int:
+    """Of the core's sources; setup.py compiles the same into the library."""
+    total = 0
+    for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
+        total = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), total)
+    return total
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The shared library; torch must be loaded before it, so that both use one thread pool."""
-    found = sorted(Path(__file__).parent.glob("_core*.so"))
-    if not found:
+    path = FOLDER / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not path.exists():
         raise BackendError(
             "the native core was not built when unimp was installed; attention on CPU uses the "
             "slower pure-torch form. Install a C++17 compiler (such as g++) and reinstall unimp"
         )
     try:
-        core = ctypes.CDLL(str(found[0]))
+        core = ctypes.CDLL(str(path))
     except OSError as error:
         raise BackendError(f"the native core cannot be loaded: {error}") from error
-    layout = ctypes.sizeof(AttentionArguments) + ctypes.sizeof(ResidualArguments)
-    if not hasattr(core, "unimp_layout") or core.unimp_layout() != layout:
+    core.unimp_sources.restype = ctypes.c_uint32
+    if core.unimp_sources() != checksum(FOLDER):
         raise BackendError(
             "the native core was built from other sources than those installed; reinstall unimp "
             "(in a checkout: pip install -e .)"

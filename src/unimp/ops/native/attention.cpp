@@ -95,7 +95,9 @@ struct Passes {
                         ::scale(edge_sum + h * edge_width, shrink, edge_width);
                     }
                     top[h] = highest;
-                    for (int64_t t = 0; t < count; ++t) score[t * H + h] -= highest;
+                    // A score of −inf is a weight of zero, also where no other has come yet.
+                    const T from = highest > -INFINITY ? highest : T(0);
+                    for (int64_t t = 0; t < count; ++t) score[t * H + h] -= from;
                 }
                 exp_in_place(score, count * H);
                 for (int64_t h = 0; h < H; ++h) {
@@ -114,8 +116,8 @@ struct Passes {
             T *out = at(a.out, i * row);
             double *log_sum = static_cast<double *>(a.log_sum) + i * H;
             for (int64_t h = 0; h < H; ++h) {
-                const T inverse = total[h] > 0 ? T(1) / total[h] : T(0);
-                log_sum[h] = total[h] > 0 ? double(top[h]) + std::log(double(total[h])) : 0.0;
+                const T inverse = stop > indptr[i] ? T(1) / total[h] : T(0);
+                log_sum[h] = stop > indptr[i] ? double(top[h]) + std::log(double(total[h])) : 0.0;
                 for (int64_t d = 0; d < width; ++d) out[h * width + d] = sum[h * width + d] * inverse;
                 if (u) {
                     T *mean = at(a.edge_mean, (i * H + h) * edge_width);
@@ -197,7 +199,7 @@ struct Passes {
                         }
                         // L is at least every score; rounding alone could put this above zero.
                         const T below = (s * scale - stats[h]) - stats[3 * H + h];
-                        score[t * H + h] = below < 0 ? below : T(0);
+                        score[t * H + h] = below > 0 ? T(0) : below;
                         grad[t * H + h] = da;
                     }
                 }

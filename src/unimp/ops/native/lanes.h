@@ -176,9 +176,11 @@ static inline void exp_in_place(float *x, int64_t n) {
     constexpr int N = kLanes<float>;
     typedef Lanes<float, N> L;
     typedef typename Lanes<int32_t, N>::vector ints;
+    typename L::vector least = {};
+    least -= 87.0f;  // e^-87 is about the least normal number, and as good as zero
     for (int64_t i = 0; i < n; i += N) {  // the caller's array is padded to whole vectors
         typename L::vector v = L::load(x + i);
-        v = v < -87.0f ? v * 0.0f - 87.0f : v;  // e^-87 is the least normal number, as good as zero
+        v = v < least ? least : v;
         const typename L::vector shifted = v * 1.44269504088896f + 12582912.0f;  // 1.5 · 2^23
         const typename L::vector k = shifted - 12582912.0f;
         typename L::vector r = v - k * 0.693359375f;
