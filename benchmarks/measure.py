@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import resource
 import statistics
 import sys
 import time
@@ -87,10 +86,16 @@ def gpu_gib(call: Callable[[], Any]) -> float:
 
 
 def cpu_gib(call: Callable[[], Any]) -> float:
-    """How far a call raises this process's high-water mark, in GiB; ask once a process."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The most memory that a call has beyond what the process had before, in GiB; on Linux."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = _resident("VmHWM")
     call()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    return (_resident("VmHWM") - before) / 2**20
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 class Figures:

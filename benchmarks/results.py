@@ -192,6 +192,7 @@ SHOWN = {
             "cpu-arxiv-core-memory-share",
             "cpu-arxiv-core-forward-to-gather",
             "cpu-arxiv-core-training-to-gather",
+            "cpu-arxiv-core-training-to-five",
             "cpu-proteins-part-core-training-over-pyg",
         ],
     ),
