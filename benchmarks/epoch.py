@@ -138,8 +138,8 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     for who, value in took.items():
         figures.add(f"cpu-epoch-scaled-seconds-{who}", value, f"{what}, seconds, {who}")
     del setting, epochs
-    whole = Setting(1.0, "cpu")
-    epochs = {"ours": whole.epoch_of(whole.model(), prune=True)}
+    full = Setting(1.0, "cpu")
+    epochs = {"ours": full.epoch_of(full.model(), prune=True)}
     took = settled_seconds(epochs, repeats)
     what = "CPU, arxiv size, recipe arxiv-paper, fp32, whole epoch"
     figures.add("cpu-epoch-seconds", took["ours"], f"{what}, seconds")

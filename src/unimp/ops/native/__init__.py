@@ -172,12 +172,19 @@ def backward(
         grad_value=found.value,
         grad_edge_query=found.edge_query,
         grad_edge_attr=found.edge_attr,
-        by_target=query.new_empty(targets, 4 * heads + 2 * heads * edge_width),
+        by_target=query.new_empty(targets, 4 * heads + 2 * heads * padded(edge_width)),
         score_grad=query.new_empty(num_edges, heads),
         weight=query.new_empty(num_edges, heads) if wants_edge_attr else None,
     )
     library().unimp_attention_backward(ctypes.byref(call.structure))
     return found
+
+
+def padded(width: int) -> int:
+    """The room of a row of edge features: as in lanes.h."""
+    if width == 0:
+        return 0
+    return 4 if width <= 4 else 8 if width <= 8 else (width + 15) // 16 * 16
 
 
 def _call(

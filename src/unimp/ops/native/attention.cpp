@@ -17,7 +17,7 @@ constexpr int kBlock = 16;
 template <class T, class I, int D>
 struct Passes {
     const Attention &a;
-    const int64_t H, width, edge_width, row;  // row: H·D elements
+    const int64_t H, width, edge_width, edge_room, row;  // row: H·D elements
     const T scale;
     const uint32_t seed_bits;
     const T kept;  // what a weight that is not dropped is multiplied by
@@ -27,6 +27,7 @@ struct Passes {
           H(given.heads),
           width(D > 0 ? D : given.width),
           edge_width(given.edge_query ? given.edge_width : 0),
+          edge_room(given.edge_query ? padded(given.edge_width) : 0),
           row(given.heads * (D > 0 ? D : given.width)),
           scale(T(1) / std::sqrt(T(given.width))),
           seed_bits(mix(uint32_t(given.seed))),
@@ -41,6 +42,15 @@ struct Passes {
     const T *value(int64_t j) const { return at(a.value, j * a.value_stride); }
     const T *grad_out(int64_t i) const { return at(a.grad_out, i * a.grad_out_stride); }
     const T *edge_attr(int64_t slot) const { return at(a.edge_attr, slot * edge_width); }
+
+    // The edge features of a slot as a row that may be read to its padded end: itself, but for the
+    // last ones of all, which are copied to `spare`.
+    const T *edge_row(int64_t slot, T *spare) const {
+        const T *e = edge_attr(slot);
+        if (slot * edge_width + edge_room <= a.edges * edge_width) return e;
+        memcpy(spare, e, edge_width * sizeof(T));
+        return spare;
+    }
 
     T dropout(int64_t slot, int64_t h) const {
         const uint64_t counter = uint64_t(slot) * uint64_t(H) + uint64_t(h);
@@ -57,18 +67,21 @@ struct Passes {
     }
 
     // Numbers one thread needs to sum a row, for either pass.
-    int64_t scratch_size() const { return 2 * padded_block() + 2 * row + 2 * H * edge_width + 4 * H; }
+    int64_t scratch_size() const { return 2 * padded_block() + 2 * row + (2 * H + 1) * edge_room + 4 * H; }
 
     void forward(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.indptr), *source = index(a.source);
         T *score = scratch, *sum = score + padded_block(), *edge_sum = sum + row;
-        T *top = edge_sum + H * edge_width, *total = top + H, *mass = total + H;
+        T *top = edge_sum + H * edge_room, *total = top + H, *mass = total + H;
+        T *u = mass + H, *spare = u + H * edge_room;  // both zero beyond a row's end
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
             prefetch_row(key(source[s]), row);
         for (int64_t i = begin; i < end; ++i) {
-            const T *q = query(i), *u = edge_width ? at(a.edge_query, i * H * edge_width) : nullptr;
+            const T *q = query(i);
             for (int64_t d = 0; d < row; ++d) sum[d] = 0;
-            for (int64_t d = 0; d < H * edge_width; ++d) edge_sum[d] = 0;
+            for (int64_t d = 0; d < H * edge_room; ++d) edge_sum[d] = 0;
+            for (int64_t h = 0; edge_width && h < H; ++h)
+                memcpy(u + h * edge_room, at(a.edge_query, (i * H + h) * edge_width), edge_width * sizeof(T));
             for (int64_t h = 0; h < H; ++h) top[h] = -INFINITY, total[h] = 0, mass[h] = 0;
             const int64_t stop = indptr[i + 1];
             for (int64_t first = indptr[i]; first < stop; first += kBlock) {
@@ -84,7 +97,7 @@ struct Passes {
                     T highest = top[h];
                     for (int64_t t = 0; t < count; ++t) {
                         T &s = score[t * H + h];
-                        if (u) s += dot<T, 0>(u + h * edge_width, edge_attr(first + t), edge_width);
+                        if (edge_width) s += dot_padded(u + h * edge_room, edge_row(first + t, spare), edge_room);
                         s *= scale;
                         highest = s > highest ? s : highest;
                     }
@@ -92,7 +105,7 @@ struct Passes {
                         const T shrink = std::exp(top[h] - highest);
                         total[h] *= shrink, mass[h] *= shrink;
                         ::scale(sum + h * width, shrink, width);
-                        ::scale(edge_sum + h * edge_width, shrink, edge_width);
+                        ::scale(edge_sum + h * edge_room, shrink, edge_room);
                     }
                     top[h] = highest;
                     // A score of −inf is a weight of zero, also where no other has come yet.
@@ -106,9 +119,8 @@ struct Passes {
                         total[h] += weight;
                         if (a.drop_below) weight *= dropout(first + t, h);
                         mass[h] += weight;
-                        if (u)
-                            add_scaled<T, 0>(edge_sum + h * edge_width, weight, edge_attr(first + t),
-                                             edge_width);
+                        if (edge_width)
+                            add_padded(edge_sum + h * edge_room, weight, edge_row(first + t, spare), edge_room);
                     }
                     add_rows<T, D>(sum + h * width, score + h, H, values, h * width, count, next, width);
                 }
@@ -119,9 +131,9 @@ struct Passes {
                 const T inverse = stop > indptr[i] ? T(1) / total[h] : T(0);
                 log_sum[h] = stop > indptr[i] ? double(top[h]) + std::log(double(total[h])) : 0.0;
                 for (int64_t d = 0; d < width; ++d) out[h * width + d] = sum[h * width + d] * inverse;
-                if (u) {
+                if (edge_width) {
                     T *mean = at(a.edge_mean, (i * H + h) * edge_width);
-                    for (int64_t d = 0; d < edge_width; ++d) mean[d] = edge_sum[h * edge_width + d] * inverse;
+                    for (int64_t d = 0; d < edge_width; ++d) mean[d] = edge_sum[h * edge_room + d] * inverse;
                     at(a.mass, i * H)[h] = mass[h] * inverse;
                 }
             }
@@ -129,7 +141,7 @@ struct Passes {
     }
 
     // What the pass by source asks of a target, side by side: L, δ, γ, what L lost to rounding, u, ḡ.
-    int64_t stats_row() const { return 4 * H + 2 * H * edge_width; }
+    int64_t stats_row() const { return 4 * H + 2 * H * edge_room; }
 
     void gather_stats(int64_t begin, int64_t end) const {
         for (int64_t i = begin; i < end; ++i) {
@@ -143,9 +155,10 @@ struct Passes {
                     gamma = at(a.grad_mass, i * H)[h];
                     delta += dot<T, 0>(at(a.grad_edge_mean, place), mean, edge_width);
                     delta += gamma * at(static_cast<const void *>(a.mass), i * H)[h];
-                    memcpy(stats + 4 * H + h * edge_width, at(a.edge_query, place), edge_width * sizeof(T));
-                    memcpy(stats + 4 * H + (H + h) * edge_width, at(a.grad_edge_mean, place),
-                           edge_width * sizeof(T));
+                    T *u = stats + 4 * H + h * edge_room, *g_mean = u + H * edge_room;
+                    memcpy(u, at(a.edge_query, place), edge_width * sizeof(T));
+                    memcpy(g_mean, at(a.grad_edge_mean, place), edge_width * sizeof(T));
+                    for (int64_t d = edge_width; d < edge_room; ++d) u[d] = g_mean[d] = 0;
                 }
                 const double log_sum = static_cast<const double *>(a.log_sum)[i * H + h];
                 stats[h] = T(log_sum);
@@ -165,7 +178,7 @@ struct Passes {
         const I *indptr = index(a.by_source_indptr), *target = index(a.by_source_target);
         const I *slot_of = index(a.by_source_slot);
         T *score = scratch, *grad = score + padded_block();
-        T *key_sum = grad + padded_block(), *value_sum = key_sum + row;
+        T *key_sum = grad + padded_block(), *value_sum = key_sum + row, *spare = value_sum + row;
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s) {
             prefetch_row(query(target[s]), row);
             prefetch_row(grad_out(target[s]), row);
@@ -192,10 +205,10 @@ struct Passes {
                         const T *stats = stats_of[t];
                         T s = score[t * H + h], da = grad[t * H + h] + stats[2 * H + h];
                         if (edge_width) {
-                            const T *u = stats + 4 * H + h * edge_width;
-                            const T *e = edge_attr(slot_of[first + t]);
-                            s += dot<T, 0>(u, e, edge_width);
-                            da += dot<T, 0>(u + H * edge_width, e, edge_width);
+                            const T *u = stats + 4 * H + h * edge_room;
+                            const T *e = edge_row(slot_of[first + t], spare);
+                            s += dot_padded(u, e, edge_room);
+                            da += dot_padded(u + H * edge_room, e, edge_room);
                         }
                         // L is at least every score; rounding alone could put this above zero.
                         const T below = (s * scale - stats[h]) - stats[3 * H + h];
@@ -227,11 +240,11 @@ struct Passes {
     // dq and du of the targets and, where asked for, de of their edges; ds is known by now.
     void backward_by_target(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.indptr), *source = index(a.source);
-        T *sum = scratch, *edge_sum = sum + row;
+        T *sum = scratch, *edge_sum = sum + row, *spare = edge_sum + H * edge_room;
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
             prefetch_row(key(source[s]), row);
         for (int64_t i = begin; i < end; ++i) {
-            for (int64_t d = 0; d < row + H * edge_width; ++d) sum[d] = 0;
+            for (int64_t d = 0; d < row + H * edge_room; ++d) sum[d] = 0;
             const T *stats = stats_at(i);
             const int64_t stop = indptr[i + 1];
             for (int64_t first = indptr[i]; first < stop; first += kBlock) {
@@ -248,21 +261,22 @@ struct Passes {
             for (int64_t slot = indptr[i]; edge_width && slot < stop; ++slot) {
                 const T *ds = at(static_cast<const void *>(a.score_grad), slot * H);
                 for (int64_t h = 0; h < H; ++h)
-                    add_scaled<T, 0>(edge_sum + h * edge_width, ds[h], edge_attr(slot), edge_width);
+                    add_padded(edge_sum + h * edge_room, ds[h], edge_row(slot, spare), edge_room);
                 if (a.grad_edge_attr) {
                     const T *weight = at(static_cast<const void *>(a.weight), slot * H);
                     T *de = at(a.grad_edge_attr, slot * edge_width);
                     for (int64_t d = 0; d < edge_width; ++d) de[d] = 0;
                     for (int64_t h = 0; h < H; ++h) {
-                        const T *u = stats + 4 * H + h * edge_width;
+                        const T *u = stats + 4 * H + h * edge_room;
                         add_scaled<T, 0>(de, ds[h], u, edge_width);
-                        add_scaled<T, 0>(de, weight[h], u + H * edge_width, edge_width);
+                        add_scaled<T, 0>(de, weight[h], u + H * edge_room, edge_width);
                     }
                 }
             }
             memcpy(at(a.grad_query, i * a.grad_query_stride), sum, row * sizeof(T));
-            if (edge_width)
-                memcpy(at(a.grad_edge_query, i * H * edge_width), edge_sum, H * edge_width * sizeof(T));
+            for (int64_t h = 0; edge_width && h < H; ++h)
+                memcpy(at(a.grad_edge_query, (i * H + h) * edge_width), edge_sum + h * edge_room,
+                       edge_width * sizeof(T));
         }
     }
 };

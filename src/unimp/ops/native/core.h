@@ -23,7 +23,7 @@ struct Attention {
     void *log_sum;                                            // [T, H], double
     const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three before
     void *grad_query, *grad_key, *grad_value, *grad_edge_query, *grad_edge_attr;
-    void *by_target;        // scratch [T, 4H + 2H·d_e]: what the pass by source needs of a target
+    void *by_target;        // scratch [T, 4H + 2H·padded(d_e)]: what the pass by source needs of a target
     void *score_grad;       // scratch [E, H]: ds
     void *weight;           // scratch [E, H]: a; null where edge features take no gradient
     double dropout;

@@ -152,6 +152,39 @@ static inline void add_rows(T *sum, const T *factors, int64_t step, const T *con
     }
 }
 
+// Edge features are few: a row is read as whole vectors, beyond its end where more rows follow, and
+// met by rows that are zero there. This many elements, for a row of `width`:
+static inline int64_t padded(int64_t width) {
+    return width <= 4 ? 4 : width <= 8 ? 8 : (width + 15) / 16 * 16;
+}
+
+// Σ a·b over a padded row
+template <class T>
+static inline T dot_padded(const T *a, const T *b, int64_t elements) {
+    if (elements == 4) return Lanes<T, 4>::sum(Lanes<T, 4>::load(a) * Lanes<T, 4>::load(b));
+    if (elements == 8) return Lanes<T, 8>::sum(Lanes<T, 8>::load(a) * Lanes<T, 8>::load(b));
+    typedef Lanes<T, 16> L;
+    typename L::vector sum = L::load(a) * L::load(b);
+    for (int64_t d = 16; d < elements; d += 16) sum += L::load(a + d) * L::load(b + d);
+    return L::sum(sum);
+}
+
+// out += factor · row, a padded row
+template <class T>
+static inline void add_padded(T *out, T factor, const T *row, int64_t elements) {
+    if (elements == 4) {
+        typedef Lanes<T, 4> L;
+        L::store(out, L::load(out) + factor * L::load(row));
+    } else if (elements == 8) {
+        typedef Lanes<T, 8> L;
+        L::store(out, L::load(out) + factor * L::load(row));
+    } else {
+        typedef Lanes<T, 16> L;
+        for (int64_t d = 0; d < elements; d += 16)
+            L::store(out + d, L::load(out + d) + factor * L::load(row + d));
+    }
+}
+
 // Σ a
 template <class T>
 static inline T total(const T *a, int64_t n) {
