@@ -73,7 +73,8 @@ class Core:
         operands = [self.query, self.key, self.value]
         if self.edge_weight is not None:
             operands.append(self.pyg.lin_edge.weight)
-        torch.autograd.grad((attend() * self.direction).sum(), operands)
+        out = attend()
+        torch.autograd.grad(out, operands, self.direction.view_as(out))
 
     def gather(self, passes: int) -> None:
         """Read the rows: 2 a pass and edge, by target forward and backward, then by source."""
@@ -139,6 +140,7 @@ def on_cpu(figures: Figures, repeats: int) -> None:
         },
         repeats=repeats,
         device="cpu",
+        settle=True,
     )
     what = "CPU, proteins part, 4 × 64, 8-d edge features, core, forward + backward"
     over = took["pyg"] / took["ours"]

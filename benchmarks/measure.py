@@ -54,12 +54,18 @@ def edge_index_of(hop: Hop) -> Tensor:
 
 
 def seconds(
-    calls: Mapping[str, Callable[[], Any]], *, repeats: int, device: str
+    calls: Mapping[str, Callable[[], Any]], *, repeats: int, device: str, settle: bool = False
 ) -> dict[str, float]:
-    """The median time of each call; one round calls each once, so that all meet the same noise."""
+    """The median time of each call; one round calls each once, so that all meet the same noise.
+
+    With `settle` each is called once more just before, so that none pays for memory that the one
+    before it gave back to the system.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
         for name, call in calls.items():
+            if settle:
+                call()
             wait(device)
             began = time.perf_counter()
             call()

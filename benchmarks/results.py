@@ -196,7 +196,16 @@ SHOWN = {
             "cpu-proteins-part-core-training-over-pyg",
         ],
     ),
-    "epoch": ("epoch", ["cpu-epoch-over-pyg", "cpu-epoch-whole-over-pyg", "cpu-epoch-seconds"]),
+    "epoch": (
+        "epoch",
+        [
+            "cpu-epoch-0.5-over-pyg",
+            "cpu-epoch-0.5-whole-over-pyg",
+            "cpu-epoch-0.25-over-pyg",
+            "cpu-epoch-0.25-whole-over-pyg",
+            "cpu-epoch-seconds",
+        ],
+    ),
     "gpu": (
         "attention",
         [
