@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from unimp import run as run_function
-from unimp.errors import RunError
+from unimp.errors import BackendError, RunError
 from unimp.inference.logits import predict_logits, probabilities
+from unimp.ops import native
 from unimp.recipe import Recipe
 from unimp.run import Run, load_run, run, score_split, task_of
 from unimp.tasks.labels import reveal_only
@@ -362,3 +364,13 @@ def test_labels_of_val_and_test_do_not_change_what_is_predicted() -> None:
     settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
     first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
     assert torch.equal(first.predict(), second.predict())
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder_and_says_what_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    recipe = recipe_of("task.name=synthetic-arxiv", "task.scale=0.001", "model.backend=native")
+    with pytest.raises(BackendError, match="use auto or sparse"):
+        run(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

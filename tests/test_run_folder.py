@@ -301,7 +301,7 @@ def test_nothing_half_written_is_left_when_writing_fails(
     monkeypatch.setattr(*((os, "fsync", fail) if where == "fsync" else (Path, "replace", fail)))
     with pytest.raises(OSError, match="no space left"):
         run(RECIPE, out=tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_failure_half_way_leaves_whole_files_and_no_manifest(

@@ -170,7 +170,7 @@ def run(
     if own_task is not None and folder is not None:
         save_npz(own_task, folder / "task.npz")
         recipe = recipe.with_task(folder / "task.npz")
-    with seeded(seed, device):
+    with run_folder.not_left_empty(folder), seeded(seed, device):
         if recipe.model.name == "label-propagation":
             model, result = None, Fit(stopped="nothing to train")
         else:

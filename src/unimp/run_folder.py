@@ -17,7 +17,8 @@ import io
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def claim(folder: Path) -> Path:
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error
     return folder
+
+
+@contextmanager
+def not_left_empty(folder: Path | None) -> Iterator[None]:
+    """Take the folder away again if what was to fill it fails before it writes anything."""
+    try:
+        yield
+    except BaseException:
+        if folder is not None:
+            with suppress(OSError):
+                folder.rmdir()  # refuses if there is anything in it
+        raise
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:

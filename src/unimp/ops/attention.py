@@ -132,6 +132,11 @@ def choose_backend(backend: str, device: str = "cpu") -> str:
         raise BackendError(
             f"model.backend is native, which runs on CPU, but the tensors are on {device}; use auto"
         )
+    if backend == "native" and not native.available():
+        raise BackendError(
+            "model.backend is native, but the native core was not built by the install; use auto "
+            "or sparse, or install a C++17 compiler (such as g++) and reinstall unimp"
+        )
     if backend == "triton" and not _has_triton():
         raise BackendError("model.backend is triton, which is not installed; use auto")
     return backend
