@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import TransformerConv as PyGConv
 
@@ -157,16 +157,9 @@ def memory_of(which: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-class PyGLayer(nn.Module):
-    """PyG's layer with a gate, as a model would use it."""
-
-    def __init__(self, hop: Hop, in_width: int, heads: int, width: int) -> None:
-        super().__init__()
-        edge_width = None if hop.edge_attr is None else hop.edge_attr.shape[1]
-        self.conv = PyGConv(in_width, width, heads, beta=True, edge_dim=edge_width)
-
-    def forward(self, x: Tensor, edges: Tensor, attr: Tensor | None) -> Tensor:
-        return self.conv(x, edges, attr)  # type: ignore[no-any-return]
+def pyg_layer(hop: Hop, in_width: int, heads: int, width: int) -> PyGConv:
+    edge_width = None if hop.edge_attr is None else hop.edge_attr.shape[1]
+    return PyGConv(in_width, width, heads, beta=True, edge_dim=edge_width)
 
 
 def our_layer(hop: Hop, in_width: int, heads: int, width: int) -> GraphTransformerLayer:
@@ -226,7 +219,7 @@ def one_precision(
     x = torch.randn(hop.num_targets, heads * width, device="cuda", dtype=dtype).requires_grad_()
     direction = torch.randn_like(x)
     ours = our_layer(hop, heads * width, heads, width).cuda().to(dtype)
-    pyg = PyGLayer(hop, heads * width, heads, width).cuda().to(dtype)
+    pyg = pyg_layer(hop, heads * width, heads, width).cuda().to(dtype)
     compiled, ours_compiled = (torch.compile(m, dynamic=False) for m in (pyg, ours))
     attr = None if hop.edge_attr is None else hop.edge_attr.to(dtype)
     cast = hop.with_edge_attr(attr)

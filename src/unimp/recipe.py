@@ -112,7 +112,7 @@ class ModelOptions(Section):
     backend: Backend = option(
         "auto",
         "what computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
-        "the numbers are the same",
+        "the numbers are the same up to rounding",
     )
     steps: int = option(50, "label propagation: iterations", ge=1)
     restart: float = option(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_hops import hop_of, random_edges
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -21,21 +22,6 @@ from unimp.ops.reference import dropout_factors
 Maker = Callable[..., Graph]
 CPU_BACKENDS = [name for name in BACKENDS if name != "triton"]
 HEADS, WIDTH, EDGE_WIDTH = 3, 5, 2
-
-
-def hop_of(num_targets: int, num_sources: int, edges: list[tuple[int, int]]) -> Hop:
-    """Edges as (target, source)."""
-    edges = sorted(edges)
-    degree = torch.tensor([0] + [sum(t == i for t, _ in edges) for i in range(num_targets)])
-    source = torch.tensor([s for _, s in edges], dtype=torch.int32)
-    return Hop(degree.cumsum(0).to(torch.int32), source, num_sources)
-
-
-def random_edges(num_targets: int, num_sources: int, count: int) -> list[tuple[int, int]]:
-    generator = torch.Generator().manual_seed(count)
-    target = torch.randint(num_targets, (count,), generator=generator).tolist()
-    source = torch.randint(num_sources, (count,), generator=generator).tolist()
-    return list(zip(target, source, strict=True))
 
 
 HOPS = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from small_hops import hop_of, random_edges
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,21 +26,6 @@ HEADS = 3
 Attend = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
 
 
-def hop_of(num_targets: int, num_sources: int, edges: list[tuple[int, int]]) -> Hop:
-    """Edges as (target, source)."""
-    edges = sorted(edges)
-    degree = torch.tensor([0] + [sum(t == i for t, _ in edges) for i in range(num_targets)])
-    source = torch.tensor([s for _, s in edges], dtype=torch.int32)
-    return Hop(degree.cumsum(0).to(torch.int32), source, num_sources).to(DEVICE)
-
-
-def random_edges(num_targets: int, num_sources: int, count: int) -> list[tuple[int, int]]:
-    generator = torch.Generator().manual_seed(count)
-    target = torch.randint(num_targets, (count,), generator=generator).tolist()
-    source = torch.randint(num_sources, (count,), generator=generator).tolist()
-    return list(zip(target, source, strict=True))
-
-
 HOPS = {
     "square": hop_of(6, 6, random_edges(6, 6, 20)),
     "bipartite": hop_of(3, 9, random_edges(3, 9, 14)),
@@ -50,6 +36,7 @@ HOPS = {
     "one edge": hop_of(2, 3, [(1, 2)]),
     "no edges": hop_of(2, 3, []),
 }
+HOPS = {name: hop.to(DEVICE) for name, hop in HOPS.items()}
 
 
 def operands(
@@ -159,7 +146,7 @@ def test_operands_may_be_slices_of_one_projection() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_errs_at_most_twice_as_much_as_the_reference(dtype: torch.dtype) -> None:
-    hop = hop_of(10, 16, random_edges(10, 16, 110))
+    hop = hop_of(10, 16, random_edges(10, 16, 110)).to(DEVICE)
     error: dict[str, Counter[str]] = {"triton": Counter(), "reference": Counter()}
     options = {"dropout": 0.2, "piece": 8, "seed": 3}
     for seed in range(2):

@@ -191,26 +191,22 @@ class TransformerConv(nn.Module):
 class _EdgesOf(Hop):
     """The edges of another hop with edge features of their own.
 
-    What is derived from the edges alone is kept with the lender, for later calls: a backward pass
-    may be among them, and could not use what was made in inference mode.
+    What is derived from the edges alone is kept with the lender, for later calls.
     """
 
     lender: Hop = field(kw_only=True)
 
     @cached_property
     def target(self) -> Tensor:
-        with torch.inference_mode(False):
-            return self.lender.target
+        return self.lender.target
 
     @cached_property
     def transpose(self) -> Transpose:
-        with torch.inference_mode(False):
-            return self.lender.transpose
+        return self.lender.transpose
 
     @cached_property
     def schedule(self) -> Schedule:
-        with torch.inference_mode(False):
-            return self.lender.schedule
+        return self.lender.schedule
 
 
 class InEdges(NamedTuple):
