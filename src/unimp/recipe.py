@@ -130,6 +130,11 @@ class MaskOptions(Section):
         lt=1,
     )
     redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
+    unit: Literal["node", "group"] = option(
+        "node",
+        "what is hidden or observed as one; group: all labels of a group, where the task's split "
+        "keeps groups together",
+    )
 
 
 class BatchOptions(Section):

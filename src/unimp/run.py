@@ -228,7 +228,12 @@ def train(
     known = torch.zeros(len(labels), dtype=torch.bool)
     known[task.split.train] = True
     masks = Masks(
-        known, recipe.label_rate, redraw=recipe.mask.redraw, seed=seed, order=reordered.order
+        known,
+        recipe.label_rate,
+        redraw=recipe.mask.redraw,
+        seed=seed,
+        order=reordered.order,
+        groups=groups_of(recipe, task),
     )
     batches = make_batches(
         reordered.graph, labels, masks, num_layers=model.num_layers, **recipe.batch.model_dump()
@@ -308,6 +313,18 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     split = options.pop("split")
     options["metric"] = options["metric"] or None
     return load_task(**options, split=seed if split == "seed" else split)
+
+
+def groups_of(recipe: Recipe, task: Task) -> Tensor | None:
+    """The groups that are hidden or observed as one; None where each node stands for itself."""
+    if recipe.mask.unit == "node":
+        return None
+    if task.groups is None:
+        raise RecipeError(
+            f"mask.unit is 'group', but {task.name} has no groups; set mask.unit=node, or give the "
+            "task its groups"
+        )
+    return task.groups
 
 
 def preparation(recipe: Recipe) -> dict[str, bool]:

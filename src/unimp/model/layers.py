@@ -10,7 +10,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import Backend, attention_weights, graph_attention
 from unimp.ops.layer import Shape, Weights, attention_layer, can_fuse
-from unimp.ops.residual import Residual, mix
+from unimp.ops.residual import Residual, gate_vectors, mix
 
 
 class GraphTransformerLayer(nn.Module):
@@ -71,23 +71,34 @@ class GraphTransformerLayer(nn.Module):
         return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
 
     def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: nn.LayerNorm | None) -> Tensor:
-        projections = (self.query, skip, self.key, self.value)
+        encoder, gate = self.edge_encoder, self.gate
         weights = Weights(
-            torch.cat([linear.weight for linear in projections]),
-            torch.cat([linear.bias for linear in projections]),
-            self._edge_weight(),
-            self._edge_bias(),
-            self._residual(norm),
+            query=self.query.weight,
+            kept=skip.weight,
+            key=self.key.weight,
+            value=self.value.weight,
+            query_bias=self.query.bias,
+            kept_bias=skip.bias,
+            key_bias=self.key.bias,
+            value_bias=self.value.bias,
+            edge=None if encoder is None else encoder.weight,
+            edge_bias=None if encoder is None else encoder.bias,
+            gate=None if gate is None else gate.weight,
+            gate_bias=None if gate is None else gate.bias,
+            norm=None if norm is None else norm.weight,
+            norm_bias=None if norm is None else norm.bias,
         )
-        shape = Shape(self.heads, self.width, self.concat, self._dropout())
+        eps = 0.0 if norm is None else norm.eps
+        shape = Shape(
+            self.heads, self.width, self.concat, self._dropout(), eps, relu=norm is not None
+        )
         return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
 
     def _residual(self, norm: nn.LayerNorm | None) -> Residual:
-        """What follows attention; w·[r; ĥ; ĥ−r] = (w1−w3)·r + (w2+w3)·ĥ needs no concatenation."""
+        """What follows attention."""
         step = Residual()
         if self.gate is not None:
-            on_kept, on_message, on_difference = self.gate.weight.view(3, -1)
-            step = Residual(on_kept - on_difference, on_message + on_difference, self.gate.bias)
+            step = Residual(*gate_vectors(self.gate.weight), self.gate.bias)
         if norm is None:
             return step
         return step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps, relu=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Literal
 
@@ -62,7 +62,7 @@ def graph_attention(
     dtype = torch.float32 if name != "triton" and given in HALF else given
     operands = (t if t is None else t.to(dtype) for t in (query, key, value, edge_weight))
     query, key, value, edge_weight = operands  # type: ignore[assignment]
-    seed = torch.as_tensor(seed, dtype=torch.int64, device=query.device)
+    seed = as_seed(seed, query.device)
     attend = BACKENDS[name]
     with torch.autocast(query.device.type, enabled=False):  # the precision is chosen above
         if edge_weight is None:
@@ -75,6 +75,20 @@ def graph_attention(
         if edge_bias is not None:
             out = out + mass[..., None] * edge_bias.to(dtype)
     return out.to(given)
+
+
+def as_seed(seed: Tensor | int, device: torch.device) -> Tensor:
+    """A seed of dropout as kernels take it."""
+    if isinstance(seed, Tensor) or torch.compiler.is_compiling():
+        return torch.as_tensor(seed, dtype=torch.int64, device=device)
+    return _seed_on(seed, device)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _seed_on(seed: int, device: torch.device) -> Tensor:
+    # Kept: bringing a number to a GPU waits until all that was asked of it is done.
+    return torch.tensor(seed, dtype=torch.int64, device=device)
 
 
 @torch.no_grad()

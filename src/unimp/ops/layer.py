@@ -8,10 +8,15 @@ its gradient is one tensor that meets the weights once.
     P = h Wᵀ + b      o, ē, A = attend(q, k, v)      m = o + ē W_eᵀ + A c      out = residual(m, r)
 
 The edge encoder of all heads is one block-diagonal matrix, B [H·D, H·d_e]: u = q B, m = o + ē Bᵀ.
+
+Parameters come as they are learned. What is made of them, and the casts of a mixed precision, is
+made within the step: on a small graph a GPU waits for Python, and each tensor that autograd need
+not follow is time saved.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +25,9 @@ from torch.autograd.function import once_differentiable
 
 from unimp.graph.hop import Hop
 from unimp.ops import fused, residual
-from unimp.ops.attention import HALF, choose_backend
+from unimp.ops.attention import HALF, as_seed, choose_backend
 from unimp.ops.fused import Backward, Edges, Forward
-from unimp.ops.residual import OfRows, Residual
+from unimp.ops.residual import OfRows, Residual, gate_vectors, grad_of_gate
 
 
 class Shape(NamedTuple):
@@ -32,16 +37,38 @@ class Shape(NamedTuple):
     width: int  # of each head
     concat: bool  # heads beside one another; or their mean
     dropout: float = 0.0
+    eps: float = 1e-5  # of the norm
+    relu: bool = False
 
 
 class Weights(NamedTuple):
-    """What a layer learns."""
+    """What a layer learns, as its modules hold it; None where it has no such part."""
 
-    weight: Tensor  # [2H·D + H·D + C, F]: of q, r, k and v, one under the other
-    bias: Tensor  # as many
-    edge_weight: Tensor | None  # W_e [H, D, d_e]
-    edge_bias: Tensor | None  # c [H, D]
-    residual: Residual
+    query: Tensor  # W_q [H·D, F]
+    kept: Tensor  # W_r [C, F]
+    key: Tensor  # W_k [H·D, F]
+    value: Tensor  # W_v [H·D, F]
+    query_bias: Tensor
+    kept_bias: Tensor
+    key_bias: Tensor
+    value_bias: Tensor
+    edge: Tensor | None = None  # W_e [H·D, d_e]
+    edge_bias: Tensor | None = None  # c [H·D]
+    gate: Tensor | None = None  # w_g [1, 3C]
+    gate_bias: Tensor | None = None  # [1]
+    norm: Tensor | None = None  # [C]
+    norm_bias: Tensor | None = None  # [C]
+
+
+class _Call(NamedTuple):
+    """What a step is given that takes no gradient."""
+
+    hop: Hop
+    shape: Shape
+    seed: Tensor
+    kernel: fused.Kernel
+    dtype: torch.dtype  # what is computed in; the residual's own parameters stay as they are
+    grad_enabled: bool
 
 
 def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
@@ -62,135 +89,156 @@ def attention_layer(
     """h [num_sources, F] → [num_targets, C]; C is H·D where heads are concatenated, else D."""
     if len(h) != hop.num_sources:
         raise ValueError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
-    if weights.edge_weight is not None:
-        wanted = (hop.num_edges, weights.edge_weight.shape[2])
+    if weights.edge is not None:
+        wanted = (hop.num_edges, weights.edge.shape[1])
         if hop.edge_attr is None or hop.edge_attr.shape != wanted:
             given = None if hop.edge_attr is None else tuple(hop.edge_attr.shape)
             raise ValueError(f"the hop's edge_attr is {given}; this layer needs shape {wanted}")
-    kernel = choose_backend(backend, h.device.type)
     device = h.device.type
     casts = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
-        seed = torch.as_tensor(seed, dtype=torch.int64, device=h.device)
-        rows = (
-            t if t is None or not casts else t.to(dtype)
-            for t in (h, weights.weight, weights.bias, weights.edge_weight, weights.edge_bias)
-        )
-        out: Tensor = _Layer.apply(  # type: ignore[no-untyped-call]
-            *rows, *weights.residual, hop, shape, seed, kernel, torch.is_grad_enabled()
-        )
+    call = _Call(
+        hop,
+        shape,
+        as_seed(seed, h.device),
+        choose_backend(backend, device),  # type: ignore[arg-type]
+        torch.get_autocast_dtype(device) if casts else h.dtype,
+        torch.is_grad_enabled(),
+    )
+    out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Layer(torch.autograd.Function):
-    """The forward and backward passes of a layer."""
+    """The forward and backward passes of a layer; autocast is not at work within them."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        edge_weight: Tensor | None,
-        edge_bias: Tensor | None,
-        *rest: Any,
-    ) -> Tensor:
-        *learned, hop, shape, seed, kernel, grad_enabled = rest
-        step = Residual(*learned)
-        # Parameters want gradients in inference too; nothing is prepared for them then.
-        trains = grad_enabled and any(ctx.needs_input_grad)
-        edges = fused.edges_of(hop, kernel, backward=trains)
-        edge_attr = None if edge_weight is None else hop.edge_attr
-        if kernel == "native" and edge_attr is not None:
-            edge_attr = edge_attr.to(h.dtype)
-        parts = _Projection(h, weight, bias, hop.num_targets, shape)
-        encoder = None if edge_weight is None else _block_diagonal(edge_weight)
-        edge_query = None
-        if encoder is not None and edge_weight is not None:
-            edge_query = parts.query @ encoder
-            edge_query = edge_query.view(-1, shape.heads, edge_weight.shape[2])
-        result = fused.kernels(kernel).forward(
-            *parts.by_head(), edge_query, edge_attr, edges, shape.dropout, seed
-        )
-        message = result.out.flatten(1)
-        spread = None
-        if encoder is not None:
-            message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
-            if edge_bias is not None:
-                spread = _block_diagonal(edge_bias[:, None])  # [H, H·D]
-                message.addmm_(result.mass, spread)
-        if not shape.concat:
-            message = message.view(-1, shape.heads, shape.width).mean(1)
-        out, of_rows = residual.kernels(kernel).residual_forward(message, parts.kept, step)
-        if trains:
-            ctx.save_for_backward(
-                h, weight, parts.of_targets, parts.of_sources, edge_query, edge_attr,
-                encoder, spread, message, seed, *result, *of_rows, *step[:5], *edges,
-            )  # fmt: skip
-            ctx.shape, ctx.kernel, ctx.options = shape, kernel, step[5:]
-        return out
+    def forward(ctx: Any, h: Tensor, *given: Any) -> Tensor:
+        weights, call = Weights(*given[:-1]), given[-1]
+        with torch.autocast(h.device.type, enabled=False):
+            return _forward(ctx, h, weights, call)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (
-            h, weight, of_targets, of_sources, edge_query, edge_attr,
-            encoder, spread, message, seed, *rest,
-        ) = ctx.saved_tensors  # fmt: skip
-        shape, kernel = ctx.shape, ctx.kernel
-        result, of_rows = Forward(*rest[:4]), OfRows(*rest[4:7])
-        step, edges = Residual(*rest[7:12], *ctx.options), Edges(*rest[12:])
-        parts = _Projection.of(of_targets, of_sources, shape)
-        found = parts.like()
-        grad_message, sums = residual.kernels(kernel).residual_backward(
-            grads[0], message, parts.kept, step, of_rows, found.kept
-        )
-        if not shape.concat:
-            grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
-        d_edge_weight = d_edge_bias = grad_mean = grad_mass = None
-        nothing = message.new_empty(0)
-        if encoder is not None:
-            grad_mean = (grad_message @ encoder).view_as(edge_query)
-            grad_mass = torch.zeros_like(result.mass)
-            if spread is not None:
-                grad_mass = grad_message @ spread.t()
-                d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).squeeze(1)
-        queries, keys, values = parts.by_head()
-        into = Backward(
-            *found.by_head(),
-            nothing if edge_query is None else torch.empty_like(edge_query),
+        with torch.autocast(grads[0].device.type, enabled=False):
+            d_h, found = _backward(ctx, grads[0])
+        return d_h, *found, None
+
+
+def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
+    hop, shape, seed, kernel, dtype, grad_enabled = call
+    # Parameters want gradients in inference too; nothing is prepared for them then.
+    trains = grad_enabled and any(ctx.needs_input_grad)
+    edges = fused.edges_of(hop, kernel, backward=trains)
+    edge_attr = None if weights.edge is None else hop.edge_attr
+    if kernel == "native" and edge_attr is not None:
+        edge_attr = edge_attr.to(dtype)
+    h = h.to(dtype)
+    projections = (weights.query, weights.kept, weights.key, weights.value)
+    biases = (weights.query_bias, weights.kept_bias, weights.key_bias, weights.value_bias)
+    weight, bias = torch.cat(projections).to(dtype), torch.cat(biases).to(dtype)
+    parts = _Projection(h, weight, bias, hop.num_targets, shape)
+    encoder = edge_query = None
+    if weights.edge is not None:
+        encoder = _block_diagonal(weights.edge.to(dtype), shape.heads)
+        edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
+    result = fused.kernels(kernel).forward(
+        *parts.by_head(), edge_query, edge_attr, edges, shape.dropout, seed
+    )
+    message = result.out.flatten(1)
+    spread = None
+    if encoder is not None:
+        message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
+        if weights.edge_bias is not None:
+            spread = _block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
+            message.addmm_(result.mass, spread)
+    if not shape.concat:
+        message = message.view(-1, shape.heads, shape.width).mean(1)
+    on_kept, on_message = gate_vectors(weights.gate)
+    step = Residual(
+        on_kept,
+        on_message,
+        weights.gate_bias,
+        weights.norm,
+        weights.norm_bias,
+        shape.eps,
+        shape.relu,
+    )
+    out, of_rows = residual.kernels(kernel).residual_forward(message, parts.kept, step)
+    if trains:
+        ctx.save_for_backward(
+            h, weight, parts.of_targets, parts.of_sources, edge_query, edge_attr,
+            encoder, spread, message, seed, *result, *of_rows, *step[:5], *edges,
+        )  # fmt: skip
+        ctx.shape, ctx.kernel = shape, kernel
+        ctx.dtypes = [None if w is None else w.dtype for w in weights]
+        ctx.widths = [len(w) for w in projections]
+    return out
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+    """The gradients of h, and of the weights one by one."""
+    (
+        h, weight, of_targets, of_sources, edge_query, edge_attr,
+        encoder, spread, message, seed, *rest,
+    ) = ctx.saved_tensors  # fmt: skip
+    shape, kernel = ctx.shape, ctx.kernel
+    result, of_rows = Forward(*rest[:4]), OfRows(*rest[4:7])
+    on_kept, on_message, gate_bias, norm, norm_bias = rest[7:12]
+    step = Residual(on_kept, on_message, gate_bias, norm, norm_bias, shape.eps, shape.relu)
+    edges = Edges(*rest[12:])
+    parts = _Projection.of(of_targets, of_sources, shape)
+    found = parts.like()
+    grad_message, sums = residual.kernels(kernel).residual_backward(
+        grad, message, parts.kept, step, of_rows, found.kept
+    )
+    if not shape.concat:
+        grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
+    d_edge = d_edge_bias = grad_mean = grad_mass = None
+    nothing = message.new_empty(0)
+    if encoder is not None:
+        grad_mean = (grad_message @ encoder).view_as(edge_query)
+        grad_mass = torch.zeros_like(result.mass) if spread is None else grad_message @ spread.t()
+    queries, keys, values = parts.by_head()
+    into = Backward(
+        *found.by_head(),
+        nothing if edge_query is None else torch.empty_like(edge_query),
+        nothing,
+    )
+    fused.kernels(kernel).backward(
+        Forward(
+            grad_message.view(len(message), shape.heads, shape.width),
+            nothing if grad_mean is None else grad_mean,
+            nothing if grad_mass is None else grad_mass,
             nothing,
-        )
-        fused.kernels(kernel).backward(
-            Forward(
-                grad_message.view(len(message), shape.heads, shape.width),
-                nothing if grad_mean is None else grad_mean,
-                nothing if grad_mass is None else grad_mass,
-                nothing,
-            ),
-            queries, keys, values, edge_query, edge_attr, result, edges,
-            shape.dropout, seed, False, into,
-        )  # fmt: skip
-        if encoder is not None:
-            d_edge_query = into.edge_query.flatten(1)
-            found.query.addmm_(d_edge_query, encoder.t())
-            d_encoder = parts.query.t() @ d_edge_query
-            d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
-            d_edge_weight = _blocks(d_encoder, shape.heads)
-        d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
-        on_kept, on_message, gate_bias, norm_weight, norm_bias = (
-            None if of is None else total.view(of.shape).to(of.dtype)
-            for of, total in zip(
-                step[:5],
-                (sums.on_kept, sums.on_message, sums.gate_bias, sums.weight, sums.bias),
-                strict=True,
-            )
-        )
-        return (
-            d_h, d_weight, d_bias, d_edge_weight, d_edge_bias,
-            on_kept, on_message, gate_bias, norm_weight, norm_bias, *[None] * 7,
-        )  # fmt: skip
+        ),
+        queries, keys, values, edge_query, edge_attr, result, edges,
+        shape.dropout, seed, False, into,
+    )  # fmt: skip
+    if encoder is not None:
+        d_edge_query = into.edge_query.flatten(1)
+        found.query.addmm_(d_edge_query, encoder.t())
+        d_encoder = parts.query.t() @ d_edge_query
+        d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
+        d_edge = _blocks(d_encoder, shape.heads).flatten(0, 1)
+        if spread is not None:
+            d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).flatten()
+    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
+    gradients: tuple[Tensor | None, ...] = (
+        *torch.split(d_weight.to(ctx.dtypes[0]), ctx.widths),
+        *torch.split(d_bias.to(ctx.dtypes[4]), ctx.widths),
+        d_edge,
+        d_edge_bias,
+        None if step.on_kept is None else grad_of_gate(sums.on_kept, sums.on_message),
+        sums.gate_bias,
+        sums.weight,
+        sums.bias,
+    )
+    as_given = (
+        None if dtype is None or grad is None else grad.to(dtype)
+        for dtype, grad in zip(ctx.dtypes, gradients, strict=True)
+    )
+    return d_h, tuple(as_given)
 
 
 class _Projection:
@@ -271,12 +319,25 @@ class _Projection:
         return d_h, d_weight, d_bias
 
 
-def _block_diagonal(blocks: Tensor) -> Tensor:
-    """Matrices [H, R, C] along the diagonal of one: [H·R, H·C]."""
-    heads, rows, columns = blocks.shape
-    whole = blocks.new_zeros(heads, rows, heads, columns)
-    whole.diagonal(dim1=0, dim2=2).copy_(blocks.permute(1, 2, 0))
-    return whole.view(heads * rows, heads * columns)
+def _block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tensor:
+    """Blocks along the diagonal of one matrix, zeros elsewhere.
+
+    Blocks lie under one another, [H·R, C] → [H·R, H·C]; or, `across`, beside one another, [R, H·C].
+    """
+    rows, columns = blocks.shape
+    whole = blocks.repeat(heads, 1) if across else blocks.repeat(1, heads)
+    block = (rows, columns // heads) if across else (rows // heads, columns)
+    return whole.mul_(_diagonal(heads, *block, whole.dtype, whole.device))
+
+
+@cache
+@torch.inference_mode(False)
+def _diagonal(
+    heads: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Ones where the blocks are."""
+    block = torch.ones(rows, columns, dtype=dtype, device=device)
+    return torch.kron(torch.eye(heads, dtype=dtype, device=device), block)
 
 
 def _blocks(matrix: Tensor, heads: int) -> Tensor:

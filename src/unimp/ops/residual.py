@@ -96,6 +96,20 @@ def mix(message: Tensor, kept: Tensor, residual: Residual) -> Tensor:
     return F.relu(y) if residual.relu else y
 
 
+def gate_vectors(gate: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """a = w1 − w3 and b = w2 + w3 of a gate's weight [1, 3C]: w·[r; m; m−r] = a·r + b·m."""
+    if gate is None:
+        return None, None
+    on_kept, on_message, on_difference = gate.view(3, -1)
+    return on_kept - on_difference, on_message + on_difference
+
+
+def grad_of_gate(grad_on_kept: Tensor, grad_on_message: Tensor) -> Tensor:
+    """The gradient of a gate's weight, from those of a and b."""
+    grads = (grad_on_kept, grad_on_message, grad_on_message - grad_on_kept)
+    return torch.cat(grads)[None]
+
+
 def kernels(kernel: str) -> ResidualKernels:
     if kernel == "native":
         from unimp.ops.native import residual

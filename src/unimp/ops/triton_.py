@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unimp.ops import triton_kernels
 from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward, exact_dtype
+from unimp.ops.triton_launch import launch
 
 
 def forward(
@@ -45,7 +46,9 @@ def forward(
     parts = [_parts(edges.pieces, edges.hubs, whole) for whole in result]
     walk = _walk(query, edge_query, gathered=2)
     with torch.cuda.device_of(query):
-        triton_kernels.attend[(len(edges.pieces), heads)](
+        launch(
+            triton_kernels.attend,
+            (len(edges.pieces), heads),
             query,
             key,
             value,
@@ -101,7 +104,9 @@ def backward(
     with torch.cuda.device_of(query):
         terms = query.new_empty((targets, heads, 2), dtype=exact)
         rows = max(1, 2048 // shape["BLOCK"])
-        triton_kernels.find_terms[(triton.cdiv(targets, rows), heads)](
+        launch(
+            triton_kernels.find_terms,
+            (triton.cdiv(targets, rows), heads),
             grads.out,
             grad_mean,
             grad_mass,
@@ -118,7 +123,9 @@ def backward(
         pieces, hubs = edges.by_source_pieces, edges.by_source_hubs
         part_key, part_value = _parts(pieces, hubs, found.key), _parts(pieces, hubs, found.value)
         walk = _walk(query, edge_query, gathered=2)
-        triton_kernels.differentiate_by_source[(len(pieces), heads)](
+        launch(
+            triton_kernels.differentiate_by_source,
+            (len(pieces), heads),
             query,
             key,
             value,
@@ -161,7 +168,9 @@ def backward(
         part_query = _parts(pieces, hubs, found.query)
         part_edge_query = None if edge_query is None else _parts(pieces, hubs, found.edge_query)
         walk = _walk(query, edge_query, gathered=1)
-        triton_kernels.differentiate_by_target[(len(pieces), heads)](
+        launch(
+            triton_kernels.differentiate_by_target,
+            (len(pieces), heads),
             key,
             edge_attr,
             edges.source,
@@ -181,7 +190,9 @@ def backward(
 
         if weight is not None and weight.numel():
             at_once = max(1, 1024 // shape["EDGE_BLOCK"])
-            triton_kernels.differentiate_edges[(triton.cdiv(num_edges, at_once),)](
+            launch(
+                triton_kernels.differentiate_edges,
+                (triton.cdiv(num_edges, at_once),),
                 edge_query,
                 grad_mean,
                 score_grad,
@@ -271,7 +282,9 @@ def _merge(
     heads = whole.shape[1]
     width = whole.shape[2] if whole.ndim == 3 else 1
     block = _block(width)
-    triton_kernels.merge[(len(hubs), heads)](
+    launch(
+        triton_kernels.merge,
+        (len(hubs), heads),
         parts,
         part_log_sum,
         hubs,

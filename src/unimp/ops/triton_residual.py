@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unimp.ops.fused import exact_dtype
 from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
+from unimp.ops.triton_launch import launch
 from unimp.ops.triton_rows import load_row, load_rows
 
 PROGRAMS = 512
@@ -28,7 +29,9 @@ def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple
     if len(message):
         shape = _shape(message, 2048)
         with torch.cuda.device_of(message):
-            forward_rows[(triton.cdiv(len(message), shape["ROWS"]),)](
+            launch(
+                forward_rows,
+                (triton.cdiv(len(message), shape["ROWS"]),),
                 message,
                 kept,
                 *_learned(residual),
@@ -60,11 +63,13 @@ def residual_backward(
     grad_message = message.new_empty(message.shape)
     shape = _shape(message, 1024)  # half of it: four sums are held too
     programs = min(triton.cdiv(len(message), shape["ROWS"]), PROGRAMS)
-    parts = message.new_zeros((max(programs, 1), 4, width), dtype=exact)
-    part_gate_bias = message.new_zeros(max(programs, 1), dtype=exact)
+    # Four vectors and one number of each program side by side, so that one sum serves all.
+    parts = message.new_zeros((max(programs, 1), 4 * width + 1), dtype=exact)
     if programs:
         with torch.cuda.device_of(message):
-            backward_rows[(programs,)](
+            launch(
+                backward_rows,
+                (programs,),
                 grad,
                 message,
                 kept,
@@ -73,7 +78,6 @@ def residual_backward(
                 grad_message,
                 grad_kept,
                 parts,
-                part_gate_bias,
                 len(message),
                 GRAD_STRIDE=grad.stride(0),
                 MESSAGE_STRIDE=message.stride(0),
@@ -82,7 +86,8 @@ def residual_backward(
                 RELU=residual.relu,
                 **shape,
             )
-    return grad_message, Sums.of(parts.sum(0), part_gate_bias.sum(0, keepdim=True))
+    total = parts.sum(0)
+    return grad_message, Sums.of(total[:-1].view(4, width), total[-1:])
 
 
 def _learned(residual: Residual) -> list[Tensor | None]:
@@ -172,7 +177,6 @@ def backward_rows(
     grad_message,
     grad_kept,
     parts,
-    part_gate_bias,
     num_rows,
     GRAD_STRIDE: tl.constexpr,
     MESSAGE_STRIDE: tl.constexpr,
@@ -238,11 +242,12 @@ def backward_rows(
         tl.store(grad_message + row[:, None] * WIDTH + column[None, :], dm, mask=mask)
         tl.store(grad_kept + row[:, None] * GRAD_KEPT_STRIDE + column[None, :], dr, mask=mask)
 
-    to = parts + tl.program_id(0) * 4 * WIDTH + column
+    part = parts + tl.program_id(0) * (4 * WIDTH + 1)
+    to = part + column
     if on_kept is not None:
         tl.store(to, tl.sum(da, axis=0), mask=column < WIDTH)
         tl.store(to + WIDTH, tl.sum(db, axis=0), mask=column < WIDTH)
-        tl.store(part_gate_bias + tl.program_id(0), tl.sum(dc, axis=0))
+        tl.store(part + 4 * WIDTH, tl.sum(dc, axis=0))
     if weight is not None:
         tl.store(to + 2 * WIDTH, tl.sum(dw, axis=0), mask=column < WIDTH)
         tl.store(to + 3 * WIDTH, tl.sum(dd, axis=0), mask=column < WIDTH)

@@ -73,6 +73,7 @@ def load_debian(*, split: int = 0, bundle: Path | None = None) -> Task:
         num_classes=len(class_names),
         class_names=class_names,
         node_names=node_names,
+        groups=torch.from_numpy(source),
     )
 
 
@@ -110,6 +111,7 @@ def load_debian_tags(*, split: int = 0, bundle: Path | None = None) -> Task:
         num_classes=len(class_names),
         class_names=class_names,
         node_names=node_names,
+        groups=torch.from_numpy(source),
     )
 
 

@@ -68,7 +68,13 @@ class LabelMask:
         return torch.where(observed, labels, torch.full_like(labels, UNLABELED))
 
 
-def mask_labels(known: Tensor, label_rate: float, *, generator: torch.Generator) -> LabelMask:
+def mask_labels(
+    known: Tensor,
+    label_rate: float,
+    *,
+    generator: torch.Generator,
+    groups: Tensor | None = None,
+) -> LabelMask:
     """Draw which known labels are observed and which are hidden.
 
     UniMP trains by hiding part of what it knows and predicting it back:
@@ -76,11 +82,18 @@ def mask_labels(known: Tensor, label_rate: float, *, generator: torch.Generator)
         max  Σ_{i ∈ hidden} log p(y_i | X, A, Y_observed)
 
     known: [N] bool. Exactly round(label_rate · |known|) labels are observed, the rest hidden.
+    groups: [N], a number for the group of each node. Groups are then observed or hidden whole, but
+    for the one that the exact count divides: where a split keeps groups together, what is to be
+    predicted never has a label known within its own group, and should not have one in training.
     """
     if not 0.0 <= label_rate <= 1.0:
         raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1")
     nodes = torch.nonzero(known).squeeze(1)
     shuffled = nodes[torch.randperm(nodes.numel(), generator=generator)]
+    if groups is not None:
+        names, group = torch.unique(groups[shuffled], return_inverse=True)
+        place = torch.randperm(names.numel(), generator=generator)
+        shuffled = shuffled[torch.argsort(place[group], stable=True)]
     observed = torch.zeros_like(known)
     observed[shuffled[: round(label_rate * nodes.numel())]] = True
     return LabelMask(observed=observed, hidden=known & ~observed)

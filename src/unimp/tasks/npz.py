@@ -7,8 +7,9 @@
     y            [N] int       class number, −1 unknown; or [N, T] of 0 / 1, −1 missing
     train, val, test           node indices; or splits [S, N]: 0 train, 1 val, 2 test, −1 none
 
-Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`. Other
-arrays are left alone, save the one that `features` names. Nothing is ever unpickled.
+Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`, and
+`groups` [N], numbers of groups that the split keeps together. Other arrays are left alone, save the
+one that `features` names. Nothing is ever unpickled.
 """
 
 from pathlib import Path
@@ -26,7 +27,7 @@ from unimp.tasks.task import Metric, Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _PARTS = ("train", "val", "test")
-_OPTIONAL = ("num_classes", "metric", "class_names", "node_names")
+_OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
 _MOST_CLASSES = 1_000_000
 
@@ -71,6 +72,7 @@ def load_npz(
     _check_metric(file, metric, labels, num_classes)
     class_names = file.texts("class_names", num_classes or None)
     node_names = file.texts("node_names", num_nodes)
+    groups = _groups(file, num_nodes)
 
     if file.problems or labels is None or edge_index is None or parts is None:
         raise file.refusal()
@@ -84,6 +86,7 @@ def load_npz(
         num_classes=num_classes,
         class_names=class_names,
         node_names=node_names,
+        groups=None if groups is None else torch.from_numpy(groups),
     )
 
 
@@ -115,6 +118,8 @@ def save_npz(task: Task, path: Path) -> None:
         arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
     if task.node_names is not None:
         arrays["node_names"] = np.array(task.node_names, dtype=np.str_)
+    if task.groups is not None:
+        arrays["groups"] = _narrow(task.groups.numpy())
     write_atomically(Path(path), npz_bytes(arrays))
 
 
@@ -333,6 +338,13 @@ def _check_known(file: ArrayFile, parts: dict[str, Array] | None, labels: Array 
                 f"{part}: {len(unknown)} nodes have no label (y = {UNLABELED}), such as node"
                 f" {unknown[0]}; leave them out"
             )
+
+
+def _groups(file: ArrayFile, num_nodes: int | None) -> Array | None:
+    groups = file.integers("groups", "[N]")
+    if groups is not None and num_nodes is not None and len(groups) != num_nodes:
+        file.note(f"groups: {len(groups)} entries for {num_nodes} nodes; give every node a number")
+    return groups
 
 
 def _stated_metric(file: ArrayFile) -> Metric | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -41,6 +41,7 @@ class Task:
     num_classes: int  # classes, or T binary tasks
     class_names: tuple[str, ...] | None = field(default=None, repr=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False)
+    groups: Tensor | None = field(default=None, repr=False)  # [N]; the split keeps each together
 
     def __post_init__(self) -> None:
         given = self.labels
@@ -79,6 +80,7 @@ class Task:
         ):
             if names is not None and len(names) != count:
                 raise TaskError(f"{len(names)} {what} names where {count} are needed")
+        self._check_groups()
         known = is_known(labels)
         for name in ("train", "val", "test"):
             nodes: Tensor = getattr(self.split, name)
@@ -91,6 +93,18 @@ class Task:
                 )
         if self.split.train.numel() == 0:
             raise TaskError("the train set is empty; at least one known label is needed")
+
+    def _check_groups(self) -> None:
+        if self.groups is None:
+            return
+        given = self.groups
+        groups = given if isinstance(given, Tensor) else as_tensor(given, "groups")
+        if groups.dtype.is_floating_point or groups.shape != (self.graph.num_nodes,):
+            raise TaskError(
+                f"groups are {groups.dtype} of shape {tuple(groups.shape)}; each of the "
+                f"{self.graph.num_nodes} nodes needs a whole number, the same for a whole group"
+            )
+        object.__setattr__(self, "groups", groups.long())
 
     @property
     def is_multilabel(self) -> bool:
@@ -116,25 +130,17 @@ class Task:
 
     def with_graph(self, graph: Graph) -> Task:
         """The same question on other edges or features of the same nodes."""
-        return Task(
-            self.name,
-            graph,
-            self.labels,
-            self.split,
-            self.metric,
-            self.num_classes,
-            self.class_names,
-            self.node_names,
-        )
+        return replace(self, graph=graph)
 
     def data_hash(self) -> str:
-        """SHA-256 of everything a result depends on: edges, features, labels and split."""
+        """SHA-256 of everything a result depends on: edges, features, labels, split and groups."""
         digest = hashlib.sha256()
         graph, x = self.graph, self.graph.x
         # Edge features as they lie on the edges: how rows are shared among them means nothing.
         parts: list[Tensor | None] = [graph.indptr, graph.source, graph.edge_attr_of(None)]
         parts += [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
         parts += [self.labels, self.split.train, self.split.val, self.split.test]
+        parts += [] if self.groups is None else [self.groups]
         for part in parts:
             if part is None:
                 digest.update(b"none")

@@ -63,7 +63,8 @@ class Masks:
     """The label masks of a run: which mask is in force is a function of (seed, epoch, step).
 
     `known` is as the task numbers its nodes, and so is the draw; `order`, where there is one, only
-    says in which order a mask lists them. So the order of nodes in memory changes no mask.
+    says in which order a mask lists them. So the order of nodes in memory changes no mask. With
+    `groups`, each group of nodes is hidden or observed as one.
     """
 
     def __init__(
@@ -74,14 +75,15 @@ class Masks:
         redraw: Redraw,
         seed: int,
         order: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> None:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
-        self.order = order
+        self.order, self.groups = order, groups
 
     def at(self, epoch: int, step: int) -> LabelMask:
         place = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *place))
-        mask = mask_labels(self.known, self.label_rate, generator=generator)
+        mask = mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
         if self.order is None:
             return mask
         return LabelMask(mask.observed[self.order], mask.hidden[self.order])
