@@ -12,12 +12,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import platform
 import re
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -72,7 +76,14 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
 
 
 def fill_table(
-    name: str, seeds: list[int], *, only: str, folder: Path, deadline: float, threads: int
+    name: str,
+    seeds: list[int],
+    *,
+    only: str,
+    folder: Path,
+    deadline: float,
+    threads: int,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Train what is missing from a table, row by row, and return the table."""
     if threads:
@@ -94,19 +105,53 @@ def fill_table(
         )
     fresh = {"table": name, "protocol": PROTOCOL, "rows": rows, "superseded": superseded}
     table |= fresh  # what else the file says of its runs is kept
-    for seed in seeds:
-        for row in rows:
-            if not re.search(only, f"{row['model']}: {row['inputs']}") or time.time() > deadline:
-                continue
-            if any(r["seed"] == seed for r in row["runs"]):
-                continue
-            metrics = run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics
-            print(f"{name}, {row['model']}, {row['inputs']}, seed {seed}: {json.dumps(metrics)}")
-            made_with = fingerprint(row["recipe"], row["settings"])
-            row["runs"].append({"seed": seed, "recipe_hash": made_with, **provenance(), **metrics})
-            row["runs"].sort(key=lambda r: int(r["seed"]))
-            write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
+    missing = [
+        (number, seed)
+        for seed in seeds
+        for number, row in enumerate(rows)
+        if re.search(only, f"{row['model']}: {row['inputs']}")
+        and not any(r["seed"] == seed for r in row["runs"])
+    ]
+    for number, seed, metrics in trained(rows, missing, jobs=jobs, deadline=deadline):
+        row = rows[number]
+        print(
+            f"{name}, {row['model']}, {row['inputs']}, seed {seed}: {json.dumps(metrics)}",
+            flush=True,
+        )
+        made_with = fingerprint(row["recipe"], row["settings"])
+        row["runs"].append({"seed": seed, "recipe_hash": made_with, **provenance(), **metrics})
+        row["runs"].sort(key=lambda r: int(r["seed"]))
+        write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
     return table
+
+
+def trained(
+    rows: list[dict[str, Any]], missing: list[tuple[int, int]], *, jobs: int, deadline: float
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Row number, seed and metrics of each run as it ends; `jobs` at a time, in processes."""
+    if jobs == 1:
+        for number, seed in missing:
+            if time.time() < deadline:
+                yield number, seed, train(rows[number], seed, deadline)[2]
+        return
+    context = multiprocessing.get_context("spawn")  # a GPU does not survive a fork
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(train, rows[number], seed, deadline) for number, seed in missing]
+        place = dict(zip(waiting, missing, strict=True))
+        for done in as_completed(waiting):
+            began, _, metrics = done.result()
+            if began:
+                number, seed = place[done]
+                # Runs beside one another: how long an epoch took says nothing.
+                metrics.pop("seconds_an_epoch", None)
+                yield number, seed, metrics
+
+
+def train(row: dict[str, Any], seed: int, deadline: float) -> tuple[bool, int, dict[str, Any]]:
+    """Whether there was time to begin, and what came of it."""
+    if time.time() > deadline:
+        return False, seed, {}
+    return True, seed, dict(run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics)
 
 
 def fingerprint(recipe: str, settings: list[str]) -> str:
@@ -118,7 +163,7 @@ def fingerprint(recipe: str, settings: list[str]) -> str:
 
 
 def provenance(script: str = "results.py") -> dict[str, str]:
-    arguments = re.sub(r"(--out|--minutes|--threads) \S+ ?", "", " ".join(sys.argv[1:]))
+    arguments = re.sub(r"(--out|--minutes|--threads|--jobs) \S+ ?", "", " ".join(sys.argv[1:]))
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
         "command": f"python benchmarks/{script} {arguments}".strip(),
@@ -136,8 +181,8 @@ def markdown(table: dict[str, Any]) -> str:
     metric = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[rows[0]["runs"][0]["metric"]]
     lines = [
         f"| inputs | model | parameters | seeds | val {metric} | test {metric} "
-        "| test, +val labels | hardware |",
-        "|---|---|---|---|---|---|---|---|",
+        "| test, +val labels | ms an epoch | hardware |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         runs = row["runs"]
@@ -147,9 +192,11 @@ def markdown(table: dict[str, Any]) -> str:
             for protocol, part in (("train", "val"), ("train", "test"), ("train+val", "test"))
         ]
         hardware = ", ".join(sorted({r["hardware"] for r in runs}))
+        epochs = [r["seconds_an_epoch"] for r in runs if r.get("seconds_an_epoch")]
+        took = f"{1e3 * median(epochs):.3g}" if epochs else ""
         lines.append(
             f"| {row['inputs']} | {row['model']} | {runs[0]['parameters']:,} | {len(runs)} "
-            f"| {' | '.join(cells)} | {hardware} |"
+            f"| {' | '.join(cells)} | {took} | {hardware} |"
         )
     return "\n".join([*lines, "", f"`python benchmarks/results.py {table['table']}`"])
 
@@ -282,6 +329,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this long")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--readme", action="store_true", help="write the tables into README.md")
     arguments = parser.parse_args()
     keep_freed_memory()
@@ -294,6 +342,7 @@ def main() -> None:
             folder=arguments.out,
             deadline=deadline,
             threads=arguments.threads,
+            jobs=arguments.jobs,
         )
         print(markdown(table))
     if arguments.readme:

@@ -172,6 +172,9 @@ class TrainOptions(Section):
         "of forward passes, in training and prediction; for GPUs, tf32: quicker matrix products, "
         "bf16: half the bytes too (weights, loss and optimizer stay fp32)",
     )
+    replay: bool = option(
+        True, "full, on GPU: record a step once, as a CUDA graph, and replay it; the same steps"
+    )
 
 
 class InferenceOptions(Section):

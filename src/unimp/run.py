@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -194,6 +195,7 @@ def run(
         "failed": result.failed,
         "parameters": count_parameters(model) if model else 0,
         "seconds": round(time.perf_counter() - started, 2),
+        "seconds_an_epoch": round(typical_epoch(result), 5),
     }
     finished = Run(recipe, seed, task, model, metrics, device, folder)
     if folder is not None:
@@ -236,7 +238,12 @@ def train(
         groups=groups_of(recipe, task),
     )
     batches = make_batches(
-        reordered.graph, labels, masks, num_layers=model.num_layers, **recipe.batch.model_dump()
+        reordered.graph,
+        labels,
+        masks,
+        num_layers=model.num_layers,
+        device=device,
+        **recipe.batch.model_dump(),
     )
     observed = reveal_only(task.split.train, task.labels)
 
@@ -263,6 +270,7 @@ def train(
         on_epoch=on_epoch,
         device=device,
         precision=options.precision,
+        replay=options.replay,
     )
 
 
@@ -355,6 +363,13 @@ def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:
         for name, nodes in sets.items()
         if nodes.numel() and bool(known[nodes].any())
     }
+
+
+def typical_epoch(result: Fit) -> float:
+    """The median time of an epoch, in seconds, of those without a scoring where there are such."""
+    plain = [epoch.seconds for epoch in result.history if epoch.scores is None]
+    taken = plain or [epoch.seconds for epoch in result.history]
+    return median(taken) if taken else 0.0
 
 
 def choose_device(device: str) -> str:

@@ -15,7 +15,7 @@ from unimp.tasks.labels import reveal_only
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
-from unimp.training import loop
+from unimp.training import step
 from unimp.training.precision import autocast, matmuls_in
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -130,14 +130,14 @@ def test_the_loss_and_the_gradients_are_in_single_precision(
     path: Path, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.dtype] = []
-    real = loop.masked_label_loss
+    real = step.masked_label_loss
 
     def watched(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
         seen.append(logits.dtype)
         assert not torch.is_autocast_enabled("cpu")
         return real(logits, labels, hidden)
 
-    monkeypatch.setattr(loop, "masked_label_loss", watched)
+    monkeypatch.setattr(step, "masked_label_loss", watched)
     done = run_of(path, f"train.precision={precision}", "train.epochs=2", "train.eval_from=2")
     assert seen == [torch.float32] * 2
     assert done.model is not None

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -101,8 +101,9 @@ class FullBatch:
 
     Every node is a seed and every layer runs on the whole graph. With `prune`, the hidden nodes
     are the seeds and each layer computes only what they can be reached from: the same loss and
-    gradients for less work where few nodes are hidden. The graph may lie on the device already,
-    so that it does not travel once an epoch; it is not pruned then.
+    gradients for less work where few nodes are hidden. The graph may lie on a GPU already, so that
+    it does not travel once an epoch; it is not pruned then, and the next mask is drawn while the
+    GPU works.
     """
 
     graph: Graph
@@ -110,23 +111,38 @@ class FullBatch:
     masks: Masks
     num_layers: int
     prune: bool = False
+    _drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        mask = self.masks.at(epoch, 0)
         if self.prune and self.graph.device.type == "cpu":
+            mask = self.masks.at(epoch, 0)
             seeds = torch.nonzero(mask.hidden).squeeze(1)
             everyone = (ALL,) * self.num_layers
             yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
             return
         _ = self.graph.hop.transpose  # found once, and not within a model that may be compiled
+        device = self.graph.device
+        drawn = self._drawn.pop(epoch) if epoch in self._drawn else self._draw(epoch)
+        observed, hidden = drawn
         yield Batch(
-            nodes=torch.arange(self.graph.num_nodes, device=self.graph.device),
+            nodes=torch.arange(self.graph.num_nodes, device=device),
             num_seeds=self.graph.num_nodes,
             x=self.graph.x,
-            observed=mask.reveal(self.labels).to(self.graph.device),
-            hidden=torch.nonzero(mask.hidden).squeeze(1).to(self.graph.device),
+            observed=observed.to(device, non_blocking=True),
+            hidden=hidden.to(device, non_blocking=True),
             hops=(self.graph.hop,) * self.num_layers,
         )
+        if device.type == "cuda":  # which has been told what to do, and is at it
+            self._drawn[epoch + 1] = self._draw(epoch + 1)
+
+    def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """What may be seen in an epoch, and which rows are hidden."""
+        mask = self.masks.at(epoch, 0)
+        drawn = mask.reveal(self.labels), torch.nonzero(mask.hidden).squeeze(1)
+        if self.graph.device.type != "cuda":
+            return drawn
+        observed, hidden = (rows.pin_memory() for rows in drawn)
+        return observed, hidden
 
 
 @dataclass(frozen=True)
@@ -201,6 +217,22 @@ class NeighborSampling:
         return make
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """Batches whose features are gathered on the GPU, where all of them lie.
+
+    What is cut on CPU then travels as node numbers and edges alone.
+    """
+
+    batches: Batches
+    x: Tensor | SparseFeatures  # of all nodes, on the GPU
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        for batch in self.batches.epoch(epoch):
+            there = batch.to(self.x.device)
+            yield replace(there, x=self.x[there.nodes])
+
+
 def sampled_batch(
     graph: Graph,
     labels: Tensor,
@@ -236,10 +268,24 @@ def make_batches(
     fanout: Sequence[int] = (),
     batch_size: int = 1024,
     workers: int = 1,
+    device: torch.device | str = "cpu",
 ) -> Batches:
-    """The batches of a regime, for a model of `num_layers` layers."""
+    """The batches of a regime, for a model of `num_layers` layers on a device."""
     if regime == "full":
         return FullBatch(graph, labels, masks, num_layers, prune)
+    if graph.x is not None and torch.device(device).type == "cuda" and _fits(graph.x, device):
+        cut = make_batches(
+            graph.with_features(None),
+            labels,
+            masks,
+            regime=regime,
+            num_layers=num_layers,
+            parts=parts,
+            fanout=fanout,
+            batch_size=batch_size,
+            workers=workers,
+        )
+        return Gathered(cut, graph.x.to(device))
     if regime == "partition":
         return RandomPartition(graph, labels, masks, num_layers, parts, workers)
     # A model without graph layers has nothing to sample; one number serves all layers.
@@ -250,6 +296,12 @@ def make_batches(
             "number a layer, or one for all"
         )
     return NeighborSampling(graph, labels, masks, per_layer, batch_size, workers)
+
+
+def _fits(x: Tensor | SparseFeatures, device: torch.device | str) -> bool:
+    """Whether features leave most of a GPU's free memory to training."""
+    size = x.nbytes if isinstance(x, Tensor) else x.column.nbytes + x.value.nbytes
+    return 4 * size <= torch.cuda.mem_get_info(device)[0]
 
 
 def random_parts(num_nodes: int, parts: int, *, rng: np.random.Generator) -> list[Tensor]:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from unimp.errors import TrainingError
 from unimp.model.node_model import NodeModel
-from unimp.training.batching import Batches
-from unimp.training.objective import masked_label_loss
-from unimp.training.precision import Precision, autocast, matmuls_in
+from unimp.training.batching import Batch, Batches
+from unimp.training.precision import Precision, matmuls_in
+from unimp.training.step import ReplayedStep, Step
 
 Scores = Mapping[str, float]  # "train", "val", "test" → score
 
@@ -71,6 +71,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
+    replay: bool = True,
 ) -> Fit:
     """Train `model` in place and leave it in its best state by validation score.
 
@@ -78,10 +79,15 @@ def fit(
     validation scores the latest epoch counts. If the loss stops being a finite number, training
     stops at that step (on GPU, or if a weight does, after that epoch) and the model gets its last
     good state back: the best one scored, or else the one before the epoch that failed. `precision`
-    is that of the forward pass; weights, loss and optimizer are in single precision.
+    is that of the forward pass; weights, loss and optimizer are in single precision. `replay`: on
+    GPU, record a step that stays the same and replay it.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
-    labels = labels.to(device)
+    on_gpu = torch.device(device).type == "cuda"
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=lr, weight_decay=weight_decay, fused=on_gpu or None
+    )
+    step = Step(model, optimizer, labels.to(device), precision)
+    take = ReplayedStep(step) if on_gpu and replay else step
     result, started = Fit(), time.perf_counter()
     best_state = _state(model)
     for epoch in range(1, schedule.epochs + 1):
@@ -92,7 +98,7 @@ def fit(
         if result.best is None:
             best_state = _state(model)
         with matmuls_in(precision):
-            loss = _train_epoch(model, batches, labels, optimizer, epoch, device, precision)
+            loss = _train_epoch(model, batches, take, epoch, device)
         if not math.isfinite(loss):
             result.stopped, result.failed = f"the loss became {loss} in epoch {epoch}", True
             break
@@ -120,11 +126,9 @@ def fit(
 def _train_epoch(
     model: NodeModel,
     batches: Batches,
-    labels: Tensor,
-    optimizer: torch.optim.Optimizer,
+    take: Callable[[Batch], Tensor],
     epoch: int,
     device: torch.device | str,
-    precision: Precision,
 ) -> float:
     """One pass over the batches; the mean loss over hidden nodes, not finite if one was not."""
     model.train()
@@ -133,17 +137,10 @@ def _train_epoch(
         hidden_here = batch.hidden.numel()
         if hidden_here == 0:  # a small part may hold no hidden node
             continue
-        batch = batch.to(device)
-        with autocast(device, precision):
-            logits = model(batch.x, batch.observed, batch.hops)
-        loss = masked_label_loss(logits.float(), labels[batch.seeds], batch.hidden)
-        # Asking a GPU would stop it; there a loss that is no number is found out after the epoch.
+        loss = take(batch.to(device))
         if loss.device.type == "cpu" and not math.isfinite(loss.item()):
             return loss.item()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        total, count = total + loss.detach() * hidden_here, count + hidden_here
+        total, count = total + loss * hidden_here, count + hidden_here
     if count == 0:
         raise TrainingError(
             "no label is hidden, so there is nothing to predict; lower mask.label_rate or add "
@@ -159,8 +156,8 @@ def _validation(scores: Scores | None) -> float:
 
 
 def _is_finite(model: NodeModel) -> bool:
-    # Gathered before it is asked, so that a GPU is waited for once.
-    return bool(torch.stack([torch.isfinite(p).all() for p in model.parameters()]).all())
+    largest = torch.nn.utils.get_total_norm(list(model.parameters()), norm_type=math.inf)
+    return bool(largest.isfinite())
 
 
 def _state(model: NodeModel) -> dict[str, Tensor]:

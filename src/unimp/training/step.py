@@ -1,0 +1,118 @@
+"""One step of training; on a GPU recorded once, where every step is the same, and replayed.
+
+A step of a small model is some two hundred kernels of a few microseconds each, and a GPU then waits
+for whoever asks for them. A CUDA graph asks for all of them at once. What a step works on must stay
+where it is: the full batch, of which only the mask changes, is copied into place.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unimp.model.node_model import NodeModel
+from unimp.training.batching import Batch
+from unimp.training.objective import masked_label_loss
+from unimp.training.precision import Precision, autocast
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Forward pass, loss of the hidden labels, backward pass, and the optimizer's step."""
+
+    model: NodeModel
+    optimizer: torch.optim.Optimizer
+    labels: Tensor  # of all nodes, on the device
+    precision: Precision
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The loss, detached; on CPU a loss that is no number is not learned from."""
+        with autocast(self.labels.device, self.precision):
+            logits = self.model(batch.x, batch.observed, batch.hops)
+        loss = masked_label_loss(logits.float(), self.labels[batch.seeds], batch.hidden)
+        # Asking a GPU would stop it; there a loss that is no number is found out after the epoch.
+        if loss.device.type == "cpu" and not bool(loss.isfinite()):
+            return loss.detach()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+
+class ReplayedStep:
+    """A step on GPU: taken as it is while batches differ, recorded when they stay, then replayed.
+
+    The first steps on a batch that stays are taken as they are: what is compiled or allocated on
+    first use must not be part of the recording. A model that cannot be recorded, as it asks the GPU
+    for a value, trains on as before.
+    """
+
+    TAKEN = 3
+    """Steps before one is recorded."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._stream = torch.cuda.Stream(step.labels.device)  # type: ignore[no-untyped-call]
+        self._place: Batch | None = None  # what the recording works on
+        self._taken = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._loss: Tensor | None = None
+        self._gave_up = False
+
+    def __call__(self, batch: Batch) -> Tensor:
+        if self._gave_up:
+            return self.step(batch)
+        if not self._is_in_place(batch):
+            self._place, self._taken, self._graph = batch, 0, None
+        if self._graph is None and self._taken < self.TAKEN:
+            self._taken += 1
+            return self._beside(batch)
+        if self._graph is None and not self._record(batch):
+            return self.step(batch)
+        assert self._graph is not None
+        assert self._place is not None
+        assert self._loss is not None
+        self._place.observed.copy_(batch.observed)
+        self._place.hidden.copy_(batch.hidden)
+        self._graph.replay()
+        return self._loss
+
+    def _is_in_place(self, batch: Batch) -> bool:
+        """Whether a batch is the one before but for what the mask decides."""
+        place = self._place
+        return (
+            place is not None
+            and batch.x is place.x
+            and len(batch.hops) == len(place.hops)
+            and all(hop is other for hop, other in zip(batch.hops, place.hops, strict=True))
+            and batch.observed.shape == place.observed.shape
+            and batch.hidden.shape == place.hidden.shape
+        )
+
+    def _beside(self, batch: Batch) -> Tensor:
+        """A step on the stream that will be recorded: autograd keeps to the stream it began on."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            loss = self.step(batch)
+        current.wait_stream(self._stream)
+        return loss
+
+    def _record(self, batch: Batch) -> bool:
+        self._place = replace(batch, observed=batch.observed.clone(), hidden=batch.hidden.clone())
+        self.step.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._loss = self.step(self._place)
+        except RuntimeError as error:
+            logger.warning("training step by step, as the model cannot be recorded: %s", error)
+            self._gave_up = True
+            return False
+        self._graph = graph
+        return True

@@ -1,0 +1,116 @@
+"""A step of training: as it is, and recorded and replayed on a GPU."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimp.model.unimp import UniMP
+from unimp.recipe import load_recipe
+from unimp.run import Run, run
+from unimp.tasks.npz import save_npz
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Task
+from unimp.training.batching import Gathered, Masks, make_batches
+from unimp.training.loop import Schedule, fit
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+
+def some_task(**options: Any) -> Task:
+    sizes = {"num_nodes": 400, "num_edges": 2000, "num_classes": 3, "num_features": 5}
+    return synthetic_task(**{**sizes, "edge_features": 2, **options})
+
+
+def losses(task: Task, *, replay: bool, dropout: float = 0.0, epochs: int = 12) -> list[float]:
+    torch.manual_seed(0)
+    model = UniMP(task.sizes, layers=2, width=8, dropout=dropout, attention_dropout=dropout).cuda()
+    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    masks = Masks(known, 0.5, redraw="epoch", seed=0)
+    graph = task.graph.to("cuda")
+    batches = make_batches(graph, task.labels, masks, regime="full", num_layers=2, device="cuda")
+    done = fit(
+        model,
+        batches,
+        task.labels,
+        Schedule(epochs),
+        lr=1e-2,
+        weight_decay=1e-3,
+        evaluate=lambda: {"val": 0.0},
+        device="cuda",
+        replay=replay,
+    )
+    return [epoch.loss for epoch in done.history]
+
+
+@gpu
+@pytest.mark.parametrize("multilabel", [0, 3])
+def test_replayed_steps_are_the_steps(multilabel: int) -> None:
+    task = some_task(multilabel_tasks=multilabel)
+    taken, replayed = (losses(task, replay=replay) for replay in (False, True))
+    assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
+    torch.testing.assert_close(replayed, taken, rtol=1e-4, atol=1e-5)
+
+
+@gpu
+def test_dropout_is_drawn_anew_in_every_replay() -> None:
+    task = some_task()
+    dropped = losses(task, replay=True, dropout=0.6, epochs=20)
+    assert len(set(dropped)) == len(dropped)
+
+
+@gpu
+def test_a_model_that_asks_the_gpu_for_a_value_trains_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = some_task()
+    expected = losses(task, replay=False)
+    embed = UniMP.embed
+
+    def asks(self: UniMP, x: Any, observed: Tensor) -> Tensor:
+        assert observed.max().item() >= -1
+        return embed(self, x, observed)
+
+    monkeypatch.setattr(UniMP, "embed", asks)
+    with caplog.at_level(logging.WARNING):
+        found = losses(task, replay=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert "cannot be recorded" in caplog.text
+
+
+@gpu
+@pytest.mark.parametrize("regime", ["partition", "neighbors"])
+def test_features_gathered_on_the_gpu_are_those_that_would_travel(regime: Any) -> None:
+    task = some_task()
+    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    masks = Masks(known, 0.5, redraw="epoch", seed=0)
+    options = {"regime": regime, "num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
+    here = make_batches(task.graph, task.labels, masks, **options)
+    there = make_batches(task.graph, task.labels, masks, **options, device="cuda")
+    assert isinstance(there, Gathered)
+    for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
+        assert torch.equal(one.nodes, other.nodes.cpu())
+        assert torch.equal(one.x, other.x.cpu())
+        assert all(torch.equal(a.source, b.source.cpu()) for a, b in zip(one.hops, other.hops))
+
+
+@gpu
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_a_run_on_the_gpu_learns_in_every_regime(tmp_path: Path, regime: str) -> None:
+    path = tmp_path / "task.npz"
+    save_npz(some_task(), path)
+
+    def trained(device: str) -> Run:
+        settings = [
+            f"batch.regime={regime}", "batch.parts=3", "batch.batch_size=64", "model.width=16",
+            "train.epochs=30", "train.lr=1e-2", f"train.device={device}",
+        ]  # fmt: skip
+        return run(load_recipe(str(path), settings), seed=0)
+
+    on_gpu, on_cpu = (trained(d).metrics["scores"]["train"]["test"] for d in ("cuda", "cpu"))
+    assert abs(on_gpu - on_cpu) < 0.1
