@@ -18,3 +18,8 @@ def random_edges(num_targets: int, num_sources: int, count: int) -> list[tuple[i
     target = torch.randint(num_targets, (count,), generator=generator).tolist()
     source = torch.randint(num_sources, (count,), generator=generator).tolist()
     return list(zip(target, source, strict=True))
+
+
+def device_of(backend: str) -> str:
+    """Where a backend's tensors lie: Triton's on a GPU, or interpreted where there is none."""
+    return "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"

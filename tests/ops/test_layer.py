@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_hops import device_of
 from torch import Tensor, nn
 
 from unimp.graph.hop import Hop
@@ -13,11 +14,9 @@ from unimp.ops import native
 from unimp.ops.layer import can_fuse
 
 IN, WIDTH, EDGE_WIDTH = 6, 5, 2
+needs_native = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 FUSED = [
-    pytest.param(
-        "native",
-        marks=pytest.mark.skipif(not native.available(), reason="the native core is not built"),
-    ),
+    pytest.param("native", marks=needs_native),
     pytest.param(
         "triton", marks=pytest.mark.skipif(not find_spec("triton"), reason="Triton is missing")
     ),
@@ -49,16 +48,21 @@ def layer_and_norm(backend: str, **options: Any) -> tuple[GraphTransformerLayer,
 
 
 def results(backend: str, hop: Hop, *, normed: bool, **options: Any) -> dict[str, Tensor]:
-    layer, norm = layer_and_norm(backend, **options)
-    assert can_fuse(torch.zeros(1), hop, backend) == (backend in ("native", "triton"))
+    device = device_of(backend)
+    layer, norm = (module.to(device) for module in layer_and_norm(backend, **options))
+    hop = hop.to(device)
+    assert can_fuse(torch.zeros(1, device=device), hop, backend) == (
+        backend in ("native", "triton")
+    )
     h = torch.randn(hop.num_sources, IN, generator=torch.Generator().manual_seed(3)).double()
-    h.requires_grad_()
-    torch.manual_seed(7)  # for attention dropout
+    h = h.to(device).requires_grad_()
+    layer._seed = lambda h: 7  # type: ignore[method-assign]  # the same attention dropout everywhere
     out = layer(h, hop, norm) if normed else layer(h, hop)
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).double()
-    (out * direction).sum().backward()
+    (out * direction.to(device)).sum().backward()
     named = dict(layer.named_parameters()) | (dict(norm.named_parameters()) if normed else {})
-    return {"out": out.detach(), "h": h.grad} | {k: p.grad for k, p in named.items()}  # type: ignore[dict-item]
+    found = {"out": out.detach(), "h": h.grad} | {k: p.grad for k, p in named.items()}
+    return {name: tensor.cpu() for name, tensor in found.items()}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["bare", "normed"])
@@ -95,6 +99,7 @@ def test_edge_features_that_take_a_gradient_are_given_one() -> None:
     assert bool((attr.grad != 0).any())
 
 
+@needs_native
 def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
     hop = random_hop(6, 6, edges=False)
     layer, _ = layer_and_norm("auto")
@@ -116,6 +121,7 @@ def test_half_precision_on_cpu_gives_about_the_same(edges: bool) -> None:
     torch.testing.assert_close(got.float(), expected, rtol=0.1, atol=0.1)
 
 
+@needs_native
 def test_a_layer_that_encodes_edge_features_needs_them() -> None:
     layer, _ = layer_and_norm("auto", edges=True)
     with pytest.raises(ValueError, match="edge_attr is None; this layer needs"):
@@ -124,18 +130,18 @@ def test_a_layer_that_encodes_edge_features_needs_them() -> None:
 
 @pytest.mark.parametrize("backend", FUSED)
 def test_inference_prepares_nothing_for_a_backward_pass(backend: str) -> None:
-    hop = random_hop(9, 9, edges=False)
-    layer, norm = layer_and_norm(backend)
+    hop = random_hop(9, 9, edges=False).to(device_of(backend))
+    layer, norm = (module.to(device_of(backend)) for module in layer_and_norm(backend))
     with torch.no_grad():
-        layer(torch.randn(9, IN).double(), hop, norm)
+        layer(torch.randn(9, IN).double().to(device_of(backend)), hop, norm)
     assert "transpose" not in hop.__dict__
 
 
 @pytest.mark.parametrize("backend", FUSED)
 def test_a_hop_met_in_inference_mode_can_be_trained_on(backend: str) -> None:
-    hop = random_hop(9, 9, edges=False)
-    layer, norm = layer_and_norm(backend)
-    h = torch.randn(9, IN).double()
+    hop = random_hop(9, 9, edges=False).to(device_of(backend))
+    layer, norm = (module.to(device_of(backend)) for module in layer_and_norm(backend))
+    h = torch.randn(9, IN).double().to(device_of(backend))
     with torch.inference_mode():
         _ = hop.transpose, hop.schedule, hop.transpose.schedule, hop.target
         expected = layer(h, hop, norm)
@@ -144,6 +150,7 @@ def test_a_hop_met_in_inference_mode_can_be_trained_on(backend: str) -> None:
     assert torch.equal(out.detach(), expected)
 
 
+@needs_native
 def test_rows_that_do_not_fit_the_hop_are_refused() -> None:
     layer, _ = layer_and_norm("auto")
     with pytest.raises(ValueError, match="h has 5 rows; this hop has 9 sources"):
@@ -154,11 +161,11 @@ def test_rows_that_do_not_fit_the_hop_are_refused() -> None:
 def test_nothing_as_large_as_edges_by_heads_is_kept_for_the_backward_pass(backend: str) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randint(4, (3000,), generator=generator).int()
-    hop = Hop(torch.tensor([0, 1000, 2000, 3000, 3000]).int(), source, 4)
-    layer, norm = layer_and_norm(backend)
+    hop = Hop(torch.tensor([0, 1000, 2000, 3000, 3000]).int(), source, 4).to(device_of(backend))
+    layer, norm = (module.to(device_of(backend)) for module in layer_and_norm(backend))
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        layer(torch.randn(4, IN).double(), hop, norm)
+        layer(torch.randn(4, IN).double().to(device_of(backend)), hop, norm)
     numbers = [t.numel() for t in kept if t.is_floating_point()]
     assert len(numbers) > 5
     assert max(numbers) < hop.num_edges

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_hops import device_of
 from torch import Tensor
 
 from unimp.ops import native
@@ -46,7 +47,7 @@ def by_torch(given: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
 
 
 def by_kernel(kernel: str, given: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
-    given = {name: tensor.detach() for name, tensor in given.items()}
+    given = {name: tensor.detach().to(device_of(kernel)) for name, tensor in given.items()}
     message, kept = given.pop("message"), given.pop("kept")
     step = Residual(**given, **options)
     module = kernels(kernel)
@@ -56,7 +57,8 @@ def by_kernel(kernel: str, given: dict[str, Tensor], **options: Any) -> dict[str
         direction(out), message, kept, step, of_rows, grad_kept
     )
     found = {"out": out, "message": grad_message, "kept": grad_kept}
-    return found | {name: sums._asdict()[name] for name in given}
+    found |= {name: sums._asdict()[name] for name in given}
+    return {name: tensor.cpu() for name, tensor in found.items()}
 
 
 def direction(out: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ def direction(out: Tensor) -> Tensor:
 def test_the_step_and_its_gradients_are_those_of_torch(
     kernel: str, rows: int, width: int, names: tuple[str, ...], relu: bool
 ) -> None:
-    if kernel == "triton" and rows > 1000:
+    if kernel == "triton" and rows > 1000 and device_of(kernel) == "cpu":
         pytest.skip("interpreted, so many rows take long; few programs have met several above")
     given = operands(names, rows, width)
     expected = by_torch(given, relu=relu, eps=1e-3)
@@ -89,7 +91,8 @@ def test_triton_takes_half_precision_rows_with_parameters_in_single_precision() 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_nan_is_not_hidden_by_relu(kernel: str) -> None:
-    rows, ones = torch.full((2, 4), torch.nan), torch.ones(4)
+    rows = torch.full((2, 4), torch.nan, device=device_of(kernel))
+    ones = torch.ones(4, device=device_of(kernel))
     for step in (Residual(relu=True), Residual(weight=ones, bias=ones, relu=True)):
         assert bool(mix(rows, rows, step).isnan().all())
         out, _ = kernels(kernel).residual_forward(rows, rows, step)

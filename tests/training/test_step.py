@@ -96,7 +96,9 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(regime: Any) -
     for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
         assert torch.equal(one.nodes, other.nodes.cpu())
         assert torch.equal(one.x, other.x.cpu())
-        assert all(torch.equal(a.source, b.source.cpu()) for a, b in zip(one.hops, other.hops))
+        assert all(
+            torch.equal(a.source, b.source.cpu()) for a, b in zip(one.hops, other.hops, strict=True)
+        )
 
 
 @gpu

@@ -28,7 +28,10 @@ PIECE = 512
 """The most entries of a row in one piece."""
 
 
-DERIVED = {"target", "transpose", "schedule"}
+KEPT = "kept_for_kernels"
+"""Where what kernels made of a hop's edges is kept with it."""
+
+DERIVED = {"target", "transpose", "schedule", KEPT}
 """What a hop finds out about its edges once, when it is asked."""
 
 

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from unimp.graph.hop import Hop, Schedule, Transpose
+from unimp.graph.hop import KEPT, Hop, Schedule, Transpose
 
 Kernel = Literal["native", "triton"]
 
@@ -139,7 +139,16 @@ triton_attend = partial(attend, "triton")
 
 
 def edges_of(hop: Hop, kernel: Kernel, *, backward: bool) -> Edges:
-    """What a kernel needs of a hop; what it does not need is not computed."""
+    """What a kernel needs of a hop, kept with it; what it does not need is not computed."""
+    kept: dict[tuple[Kernel, bool], Edges] = hop.__dict__.setdefault(KEPT, {})
+    found = kept.get((kernel, backward))
+    if found is None:
+        found = kept[kernel, backward] = _edges_of(hop, kernel, backward)
+    return found
+
+
+@torch.inference_mode(False)
+def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     nothing = hop.source.new_empty(0)
     none = Schedule(nothing, nothing)
     by_target = hop.schedule if kernel == "triton" else none

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from unimp.graph.hop import Hop
 from unimp.ops import fused, residual
-from unimp.ops.attention import HALF, as_seed, choose_backend
+from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
 from unimp.ops.fused import Backward, Edges, Forward
 from unimp.ops.residual import OfRows, Residual, gate_vectors, grad_of_gate
 
@@ -113,14 +113,13 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, *given: Any) -> Tensor:
-        weights, call = Weights(*given[:-1]), given[-1]
-        with torch.autocast(h.device.type, enabled=False):
-            return _forward(ctx, h, weights, call)
+        with without_autocast(h.device.type):
+            return _forward(ctx, h, Weights(*given[:-1]), given[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with without_autocast(grads[0].device.type):
             d_h, found = _backward(ctx, grads[0])
         return d_h, *found, None
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from unimp.ops import triton_kernels
 from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward, exact_dtype
-from unimp.ops.triton_launch import launch
+from unimp.ops.triton_launch import launch, parts_of, power_of_two
 
 
 def forward(
@@ -39,7 +38,7 @@ def forward(
         L_i = log Σ_p exp L_p        o_i = Σ_p exp(L_p − L_i) o_p        (ē and A likewise)
     """
     _, heads, width = query.shape
-    num_edges = len(edges.source)
+    num_edges = edges.source.shape[0]
     result = empty_forward(query, edge_query, "triton")
     if result.out.numel() == 0:
         return result
@@ -48,7 +47,7 @@ def forward(
     with torch.cuda.device_of(query):
         launch(
             triton_kernels.attend,
-            (len(edges.pieces), heads),
+            (edges.pieces.shape[0], heads),
             query,
             key,
             value,
@@ -91,7 +90,7 @@ def backward(
     edge features want a gradient), and the parts of hubs.
     """
     targets, heads, width = query.shape
-    num_edges = len(edges.source)
+    num_edges = edges.source.shape[0]
     if found is None:
         wanted = edge_attr if wants_edge_attr else None
         found = empty_backward(query, key, value, edge_query, wanted)
@@ -106,7 +105,7 @@ def backward(
         rows = max(1, 2048 // shape["BLOCK"])
         launch(
             triton_kernels.find_terms,
-            (triton.cdiv(targets, rows), heads),
+            (parts_of(targets, rows), heads),
             grads.out,
             grad_mean,
             grad_mass,
@@ -125,7 +124,7 @@ def backward(
         walk = _walk(query, edge_query, gathered=2)
         launch(
             triton_kernels.differentiate_by_source,
-            (len(pieces), heads),
+            (pieces.shape[0], heads),
             query,
             key,
             value,
@@ -170,7 +169,7 @@ def backward(
         walk = _walk(query, edge_query, gathered=1)
         launch(
             triton_kernels.differentiate_by_target,
-            (len(pieces), heads),
+            (pieces.shape[0], heads),
             key,
             edge_attr,
             edges.source,
@@ -192,7 +191,7 @@ def backward(
             at_once = max(1, 1024 // shape["EDGE_BLOCK"])
             launch(
                 triton_kernels.differentiate_edges,
-                (triton.cdiv(num_edges, at_once),),
+                (parts_of(num_edges, at_once),),
                 edge_query,
                 grad_mean,
                 score_grad,
@@ -218,8 +217,8 @@ def _walk(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[st
     room for enough warps to keep memory busy, and a row of common length needs few steps. Wide
     heads get more warps. Written down, not tuned at run time: every run takes the same steps.
     """
-    widest = max(tensor.shape[2] for tensor in (query, edge_query) if tensor is not None)
-    block = _block(widest)
+    block = query.shape[2] if edge_query is None else max(query.shape[2], edge_query.shape[2])
+    block = power_of_two(block)
     warps = min(max(1, block // 256), 8)
     edges = min(max(1, 4096 * warps // (gathered * block * query.itemsize)), 16)
     return {"EDGES": edges, "num_warps": warps}
@@ -231,15 +230,11 @@ def _shape(query: Tensor, edge_query: Tensor | None) -> dict[str, Any]:
     return {
         "HEADS": heads,
         "WIDTH": width,
-        "BLOCK": _block(width),
+        "BLOCK": power_of_two(width),
         "EDGE_WIDTH": edge_width,
-        "EDGE_BLOCK": _block(edge_width),
+        "EDGE_BLOCK": power_of_two(edge_width),
         "EXACT": tl.float64 if query.dtype == torch.float64 else tl.float32,
     }
-
-
-def _block(width: int) -> int:
-    return triton.next_power_of_2(max(width, 4))  # type: ignore[no-any-return]
 
 
 def _weighing(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
@@ -262,7 +257,7 @@ def _strides(**tensors: Tensor | None) -> dict[str, int]:
 
 def _parts(pieces: Tensor, hubs: Tensor, whole: Tensor) -> Tensor | None:
     """Room for the pieces of hubs, which are added up later; None where there is no hub."""
-    if len(hubs) == 0:
+    if hubs.shape[0] == 0:
         return None
     # Every other row is one piece; counting so, the device need not be asked.
     places = len(pieces) - (len(whole) - len(hubs))
@@ -281,10 +276,10 @@ def _merge(
         return
     heads = whole.shape[1]
     width = whole.shape[2] if whole.ndim == 3 else 1
-    block = _block(width)
+    block = power_of_two(width)
     launch(
         triton_kernels.merge,
-        (len(hubs), heads),
+        (hubs.shape[0], heads),
         parts,
         part_log_sum,
         hubs,

@@ -33,17 +33,13 @@ def launch(
 
     Programs run on the current device, where the operands must lie.
     """
-    key = (
-        id(kernel),
-        num_warps,
-        torch.cuda.current_device() if _CAN_REUSE and torch.cuda.is_available() else None,
-        *map(_kind, operands),
-        *constants.values(),
-    )
+    device = torch.cuda.current_device() if _CAN_REUSE and torch.cuda.is_available() else None
+    key = (id(kernel), num_warps, device, *map(_kind, operands), *constants.values())
     known = _known.get(key)
     if known is not None:
         program, values = known
-        program[grid + (1,) * (3 - len(grid))](*operands, *values)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        program[grid + (1,) * (3 - len(grid))](*operands, *values, stream=stream)
         return
     program = kernel[grid](*operands, **constants, num_warps=num_warps)
     if _CAN_REUSE and hasattr(program, "packed_metadata"):  # the interpreter gives none
@@ -55,3 +51,16 @@ def _kind(operand: Tensor | int | None) -> Any:
     if isinstance(operand, Tensor):
         return operand.dtype, operand.data_ptr() % _ALIGNED == 0
     return operand if operand is None else operand < 2**31  # as wide as it must be
+
+
+# As triton.cdiv and triton.next_power_of_2, which take microseconds outside of programs.
+
+
+def parts_of(count: int, size: int) -> int:
+    """How many parts of a size cover so many."""
+    return -(-count // size)
+
+
+def power_of_two(width: int) -> int:
+    """The block that holds a row: a power of two, at least 4."""
+    return 1 << (max(width, 4) - 1).bit_length()

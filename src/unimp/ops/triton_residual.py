@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unimp.ops.fused import exact_dtype
 from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
-from unimp.ops.triton_launch import launch
+from unimp.ops.triton_launch import launch, parts_of, power_of_two
 from unimp.ops.triton_rows import load_row, load_rows
 
 PROGRAMS = 512
@@ -31,7 +31,7 @@ def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple
         with torch.cuda.device_of(message):
             launch(
                 forward_rows,
-                (triton.cdiv(len(message), shape["ROWS"]),),
+                (parts_of(len(message), shape["ROWS"]),),
                 message,
                 kept,
                 *_learned(residual),
@@ -62,7 +62,7 @@ def residual_backward(
     width = message.shape[1]
     grad_message = message.new_empty(message.shape)
     shape = _shape(message, 1024)  # half of it: four sums are held too
-    programs = min(triton.cdiv(len(message), shape["ROWS"]), PROGRAMS)
+    programs = min(parts_of(len(message), shape["ROWS"]), PROGRAMS)
     # Four vectors and one number of each program side by side, so that one sum serves all.
     parts = message.new_zeros((max(programs, 1), 4 * width + 1), dtype=exact)
     if programs:
@@ -98,7 +98,7 @@ def _learned(residual: Residual) -> list[Tensor | None]:
 def _shape(message: Tensor, numbers: int) -> dict[str, Any]:
     """A tile of rows, so many numbers in all, on four warps; on more if one row is wider."""
     width = message.shape[1]
-    block = triton.next_power_of_2(max(width, 4))
+    block = power_of_two(width)
     return {
         "WIDTH": width,
         "BLOCK": block,

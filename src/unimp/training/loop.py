@@ -84,7 +84,11 @@ def fit(
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
-        model.parameters(), lr=lr, weight_decay=weight_decay, fused=on_gpu or None
+        model.parameters(),
+        lr=lr,
+        weight_decay=weight_decay,
+        fused=on_gpu or None,
+        capturable=on_gpu,  # so that its step can be recorded
     )
     step = Step(model, optimizer, labels.to(device), precision)
     take = ReplayedStep(step) if on_gpu and replay else step
@@ -155,6 +159,7 @@ def _validation(scores: Scores | None) -> float:
     return -math.inf if math.isnan(value) else value
 
 
+@torch.no_grad()
 def _is_finite(model: NodeModel) -> bool:
     largest = torch.nn.utils.get_total_norm(list(model.parameters()), norm_type=math.inf)
     return bool(largest.isfinite())

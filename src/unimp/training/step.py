@@ -39,7 +39,9 @@ class Step:
         if loss.device.type == "cpu" and not bool(loss.isfinite()):
             return loss.detach()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        # In this thread: waking another one, and being woken by it, takes longer than it saves.
+        with torch.autograd.set_multithreading_enabled(False):
+            loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
 
@@ -107,10 +109,13 @@ class ReplayedStep:
         self._place = replace(batch, observed=batch.observed.clone(), hidden=batch.hidden.clone())
         self.step.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[batch.nodes.device.index]
+        before = generator.clone_state()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._loss = self.step(self._place)
         except RuntimeError as error:
+            generator.graphsafe_set_state(before)  # it would wait for the recording to go on
             logger.warning("training step by step, as the model cannot be recorded: %s", error)
             self._gave_up = True
             return False
