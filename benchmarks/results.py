@@ -136,7 +136,9 @@ def trained(
         return
     context = multiprocessing.get_context("spawn")  # a GPU does not survive a fork
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(train, rows[number], seed, deadline) for number, seed in missing]
+        waiting = [
+            pool.submit(train, rows[number], seed, deadline, jobs) for number, seed in missing
+        ]
         place = dict(zip(waiting, missing, strict=True))
         for done in as_completed(waiting):
             began, _, metrics = done.result()
@@ -147,10 +149,14 @@ def trained(
                 yield number, seed, metrics
 
 
-def train(row: dict[str, Any], seed: int, deadline: float) -> tuple[bool, int, dict[str, Any]]:
+def train(
+    row: dict[str, Any], seed: int, deadline: float, jobs: int = 1
+) -> tuple[bool, int, dict[str, Any]]:
     """Whether there was time to begin, and what came of it."""
     if time.time() > deadline:
         return False, seed, {}
+    if jobs > 1:  # processes that each take every core would keep one another waiting
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     return True, seed, dict(run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics)
 
 
@@ -266,6 +272,8 @@ SHOWN = {
             "gpu-arxiv-fp32-training-gib-eager",
             "gpu-proteins-part-fp32-training-over-pyg-compiled",
             "gpu-proteins-part-bf16-training-over-pyg-compiled",
+            "gpu-proteins-part-fp32-training-both-recorded",
+            "gpu-proteins-part-bf16-training-both-recorded",
             "gpu-proteins-step-seconds",
             "gpu-proteins-step-gib",
             "gpu-products-inference-seconds",

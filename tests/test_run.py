@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from unimp import run as run_function
-from unimp.errors import BackendError, RunError
+from unimp.errors import BackendError, RecipeError, RunError
+from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.ops import native
 from unimp.recipe import Recipe
 from unimp.run import Run, load_run, run, score_split, task_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
+from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.training.batching import Batches, Masks
 from unimp.training.loop import Epoch
 
 
@@ -374,3 +377,81 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_says_what_to_use(
     with pytest.raises(BackendError, match="use auto or sparse"):
         run(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def grouped_task() -> Task:
+    task = synthetic_task(
+        num_nodes=400,
+        num_edges=1600,
+        num_classes=4,
+        num_features=8,
+        homophily=0.85,
+        split_shares=(0.3, 0.2, 0.5),
+    )
+    return replace(task, groups=torch.arange(400) // 4)
+
+
+def test_a_run_with_masks_by_group_learns_and_repeats() -> None:
+    task = grouped_task()
+
+    def losses(unit: str) -> list[float]:
+        epochs: list[Epoch] = []
+        settings = ("model.width=8", "model.layers=2", "train.epochs=25", "train.lr=0.01")
+        done = run_on(task, *settings, f"mask.unit={unit}", on_epoch=epochs.append)
+        test = done.metrics["scores"]["train"]["test"]
+        assert test > 0.5  # four classes
+        assert test > untrained_score(done) + 0.2
+        return [epoch.loss for epoch in epochs]
+
+    by_group = losses("group")
+    assert by_group == losses("group")
+    assert by_group != losses("node")
+
+
+@pytest.mark.parametrize("order", ["given", "rcm"])
+def test_the_groups_hidden_are_those_of_the_task_in_any_order_of_nodes(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = sys.modules[Run.__module__]
+    make_batches = module.make_batches
+    made: list[Masks] = []
+
+    def keep(graph: Graph, labels: Tensor, masks: Masks, **options: Any) -> Batches:
+        made.append(masks)
+        return make_batches(graph, labels, masks, **options)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(module, "make_batches", keep)
+    task = grouped_task()
+    run_on(task, "mask.unit=group", f"task.order={order}", "model.width=4", "train.epochs=1")
+    (masks,) = made
+    assert (masks.order is None) == (order == "given")
+    assert task.groups is not None
+    groups = task.groups if masks.order is None else task.groups[masks.order]
+    mask = masks.at(1, 0)
+    observed, hidden = (set(groups[part].tolist()) for part in (mask.observed, mask.hidden))
+    assert len(observed & hidden) <= 1  # the one that the exact count divides
+
+
+def test_groups_kept_with_a_task_of_ones_own_are_found_again(tmp_path: Path) -> None:
+    task = grouped_task()
+    settings = ["train.device=cpu", "mask.unit=group", "model.width=4", "train.epochs=2"]
+    done = run(task, settings=settings, out=tmp_path / "run")
+    again = load_run(tmp_path / "run", device="cpu")
+    assert task.groups is not None
+    assert again.task.groups is not None
+    assert torch.equal(again.task.groups, task.groups)
+    assert torch.equal(again.predict(), done.predict())
+
+
+def test_masks_by_group_of_a_task_without_groups_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    save_npz(replace(grouped_task(), groups=None), tmp_path / "plain.npz")
+    settings = ["train.device=cpu", "mask.unit=group"]
+    with pytest.raises(RecipeError) as caught:
+        run(str(tmp_path / "plain.npz"), settings=settings, out=tmp_path / "run")
+    assert "plain has no groups" in str(caught.value)
+    assert "set mask.unit=node, or give the task its groups" in str(caught.value)
+    with pytest.raises(RecipeError, match="has no groups"):
+        run(replace(grouped_task(), groups=None), settings=settings, out=tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.npz"]

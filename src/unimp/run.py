@@ -167,6 +167,7 @@ def run(
     started = time.perf_counter()
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     device = choose_device(recipe.train.device)
+    groups_of(recipe, task)  # refused, if it is, before anything is written
     folder = None if out is None else run_folder.claim(Path(out))
     if own_task is not None and folder is not None:
         save_npz(own_task, folder / "task.npz")
@@ -325,7 +326,9 @@ def task_of(recipe: Recipe, seed: int) -> Task:
 
 def groups_of(recipe: Recipe, task: Task) -> Tensor | None:
     """The groups that are hidden or observed as one; None where each node stands for itself."""
-    if recipe.mask.unit == "node":
+    if (
+        recipe.mask.unit == "node" or recipe.label_rate == 0
+    ):  # nothing is observed: nothing to group
         return None
     if task.groups is None:
         raise RecipeError(

@@ -152,6 +152,30 @@ def test_no_source_stands_on_both_sides_of_a_split(seed: int, tags: Task) -> Non
             assert abs(len(part) - share * eligible.sum()) <= largest
 
 
+@pytest.mark.parametrize("name", ["sections", "tags"])
+def test_a_tasks_groups_are_its_sources_and_its_split_divides_none(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    task: Task = request.getfixturevalue(name)
+    assert task.groups is not None
+    assert task.groups.tolist() == source_of_bundle().tolist()
+    sets = [
+        set(task.groups[nodes].tolist())
+        for nodes in (task.split.train, task.split.val, task.split.test)
+    ]
+    assert all(sets)
+    assert sum(map(len, sets)) == len(set().union(*sets))
+
+
+def test_packages_of_one_source_are_one_group(small: Path) -> None:
+    for load in (load_debian, load_debian_tags):
+        groups = load(bundle=small).groups
+        assert groups is not None
+        alpha, alpha_doc, *others = groups.tolist()
+        assert alpha == alpha_doc
+        assert len({alpha, *others}) == 1 + len(others)
+
+
 def test_a_split_depends_on_its_seed_alone() -> None:
     source = source_of_bundle()
     known = np.ones(len(source), dtype=bool)

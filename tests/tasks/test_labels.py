@@ -16,14 +16,22 @@ from unimp.tasks.labels import (
     reveal_only,
 )
 
+RATES = st.sampled_from([0.0, 0.1, 0.5, 0.625, 0.99, 1.0])
+
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def divided_groups(mask: LabelMask, groups: Tensor) -> set[int]:
+    """The groups of which part is observed and part hidden."""
+    observed, hidden = (set(groups[part].tolist()) for part in (mask.observed, mask.hidden))
+    return observed & hidden
+
+
 @given(
     st.lists(st.booleans(), max_size=60),
-    st.sampled_from([0.0, 0.1, 0.5, 0.625, 0.99, 1.0]),
+    RATES,
     st.integers(0, 99),
 )
 def test_known_labels_are_divided_exactly_by_the_label_rate(
@@ -57,6 +65,77 @@ def test_every_known_label_is_equally_likely_to_be_observed() -> None:
     share = torch.stack(draws).float().mean(0)
     assert bool((share[~known] == 0).all())
     assert bool(((share[known] - 0.5).abs() < 0.05).all())
+
+
+@given(st.integers(0, 60), st.integers(1, 20), RATES, st.integers(0, 99))
+def test_groups_are_hidden_or_observed_whole_but_for_the_one_that_the_exact_count_divides(
+    num_nodes: int, num_groups: int, label_rate: float, seed: int
+) -> None:
+    # Numbers of groups need be neither small nor in order, and a group may hold unknown nodes.
+    names = torch.tensor([2**40, 7, -3, *range(100, 117)])
+    groups = names[torch.randint(num_groups, (num_nodes,), generator=generator(seed))]
+    known = torch.rand(num_nodes, generator=generator(seed + 1)) < 0.8
+    mask = mask_labels(known, label_rate, generator=generator(seed), groups=groups)
+    assert int(mask.observed.sum()) == round(label_rate * int(known.sum()))
+    assert not bool((mask.observed & mask.hidden).any())
+    assert torch.equal(mask.observed | mask.hidden, known)
+    assert len(divided_groups(mask, groups)) <= 1
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 99))
+def test_groups_of_one_size_are_divided_only_where_the_count_falls_within_one(
+    size: int, observed: int, seed: int
+) -> None:
+    groups = torch.arange(8 * size) % 8  # apart from one another in memory
+    mask = mask_labels(
+        torch.ones(8 * size, dtype=torch.bool),
+        observed / 8,
+        generator=generator(seed),
+        groups=groups,
+    )
+    assert divided_groups(mask, groups) == set()
+    assert int(torch.unique(groups[mask.observed]).numel()) == observed
+
+
+def test_masks_by_group_hang_on_the_seed_and_each_draw_is_a_new_one() -> None:
+    known, groups = torch.ones(200, dtype=torch.bool), torch.arange(200) // 5
+
+    def drawn(stream: torch.Generator) -> Tensor:
+        return mask_labels(known, 0.5, generator=stream, groups=groups).observed
+
+    first, again, other = (drawn(generator(seed)) for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    stream = generator(3)
+    assert not torch.equal(drawn(stream), drawn(stream))
+
+
+def test_every_group_is_equally_likely_to_be_observed() -> None:
+    known, groups, stream = torch.ones(12, dtype=torch.bool), torch.arange(12) // 3, generator(0)
+    draws = [mask_labels(known, 0.5, generator=stream, groups=groups).observed for _ in range(2000)]
+    share = torch.stack(draws).float().mean(0)
+    assert bool(((share - 0.5).abs() < 0.05).all())
+
+
+def test_the_node_that_a_divided_group_gives_up_is_drawn_too() -> None:
+    known, groups, stream = torch.ones(4, dtype=torch.bool), torch.arange(4) // 4, generator(0)
+    draws = [mask_labels(known, 0.25, generator=stream, groups=groups).observed for _ in range(50)]
+    assert bool(torch.stack(draws).any(0).all())
+
+
+@given(st.lists(st.booleans(), max_size=60), RATES, st.integers(0, 99))
+def test_without_groups_masks_are_what_they_were(
+    flags: list[bool], label_rate: float, seed: int
+) -> None:
+    # Published numbers hang on these: one shuffle of the known nodes, cut at the label rate.
+    known = torch.tensor(flags, dtype=torch.bool)
+    nodes = torch.nonzero(known).squeeze(1)
+    shuffled = nodes[torch.randperm(len(nodes), generator=generator(seed))]
+    expected = torch.zeros_like(known)
+    expected[shuffled[: round(label_rate * len(nodes))]] = True
+    for options in ({}, {"groups": None}):
+        mask = mask_labels(known, label_rate, generator=generator(seed), **options)
+        assert torch.equal(mask.observed, expected)
 
 
 @pytest.mark.parametrize("label_rate", [-0.1, 1.1, float("nan")])

@@ -168,9 +168,23 @@ def test_a_feature_array_that_is_not_there_is_named_beside_those_that_are(tmp_pa
     assert "gpt_preds" in message
 
 
-def test_labels_cannot_be_taken_as_features(tmp_path: Path) -> None:
-    arrays = small_file() | {"y": np.ones((6, 3), np.uint8)}
-    assert "y: has its own meaning" in refusal(tmp_path, arrays, features="y")
+@pytest.mark.parametrize("key", ["y", "groups"])
+def test_what_has_a_meaning_of_its_own_cannot_be_taken_as_features(
+    tmp_path: Path, key: str
+) -> None:
+    arrays = small_file() | {"y": np.ones((6, 3), np.uint8), "groups": np.arange(6)}
+    assert f"{key}: has its own meaning" in refusal(tmp_path, arrays, features=key)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64])
+def test_groups_may_be_numbers_of_any_width_or_absent(
+    tmp_path: Path, dtype: type[np.generic]
+) -> None:
+    groups = np.array([0, 0, 5, 5, 9, 9], dtype=dtype)
+    task = load_npz(write(tmp_path, small_file() | {"groups": groups}))
+    assert task.groups is not None
+    assert task.groups.tolist() == groups.tolist()
+    assert load_npz(write(tmp_path, small_file())).groups is None
 
 
 @pytest.mark.parametrize(
@@ -211,6 +225,9 @@ def test_labels_cannot_be_taken_as_features(tmp_path: Path) -> None:
         ({"train": None, "val": None, "test": None}, "train, val, test: absent"),
         ({"splits": np.zeros((1, 6), np.int8)}, "splits: stands beside train, val, test"),
         ({"class_names": np.array(["a"])}, "class_names: <U1 (1,); expected 2 names"),
+        ({"groups": np.zeros(4, np.int32)}, "groups: 4 entries for 6 nodes; give every node a"),
+        ({"groups": np.zeros(6)}, "groups: float64 (6,); expected integers [N]"),
+        ({"groups": np.zeros((6, 1), int)}, "groups: int64 (6, 1); expected integers [N]"),
         ({"metric": np.array("f1")}, "metric: f1; expected accuracy or rocauc"),
         ({"x": np.array([[None, {}]] * 6)}, "x: cannot be read (Object arrays cannot be loaded"),
     ],
@@ -333,6 +350,8 @@ def test_a_task_written_and_read_back_is_the_same_task(tmp_path: Path, kind: str
         num_classes=3 if many else 5,  # two classes that no node has
         class_names=("a", "b", "ü") if many else None,
         node_names=tuple("ABCDEFGHI"),
+        # Wider than 32 bits in one case, as hashes of names would be.
+        groups=None if kind == "none" else (torch.arange(9) // 2) * 3 ** (30 if many else 1),
     )
     path = tmp_path / "deep" / "round.npz"
     save_npz(task, path)
@@ -345,6 +364,12 @@ def test_a_task_written_and_read_back_is_the_same_task(tmp_path: Path, kind: str
         assert torch.equal(getattr(again.split, part), getattr(task.split, part))
     for field in ("name", "metric", "num_classes", "class_names", "node_names"):
         assert getattr(again, field) == getattr(task, field)
+    if task.groups is None:
+        assert again.groups is None
+    else:
+        assert again.groups is not None
+        assert torch.equal(again.groups, task.groups)
+    assert again.data_hash() == task.data_hash()
     if isinstance(task.graph.x, SparseFeatures):
         assert isinstance(again.graph.x, SparseFeatures)
         assert torch.equal(again.graph.x.column.long(), task.graph.x.column)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
@@ -11,6 +12,8 @@ from unimp.errors import TaskError
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Sizes, Task
+
+GROUPS = torch.tensor([7, 7, 3, 0, 0])  # any numbers; the split keeps each together
 
 
 def small_graph(**changes: Any) -> Graph:
@@ -60,11 +63,22 @@ def test_a_task_prints_on_one_line() -> None:
 
 
 def test_another_graph_leaves_the_question_as_it_was() -> None:
-    task = small_task(class_names=("a", "b", "c"))
+    task = small_task(class_names=("a", "b", "c"), groups=GROUPS)
     moved = task.with_graph(task.graph.symmetrize())
     assert moved.graph.num_edges == 8
     assert moved.labels is task.labels
     assert (moved.split, moved.class_names) == (task.split, task.class_names)
+    assert moved.groups is task.groups
+
+
+@pytest.mark.parametrize(
+    "given", [GROUPS, GROUPS.int(), GROUPS.numpy(), GROUPS.tolist(), np.uint8(GROUPS)]
+)
+def test_groups_are_whole_numbers_of_any_kind(given: Any) -> None:
+    groups = small_task(groups=given).groups
+    assert groups is not None
+    assert groups.dtype == torch.int64
+    assert torch.equal(groups, GROUPS)
 
 
 def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
@@ -81,6 +95,12 @@ def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
         ({"labels": 2 * torch.ones(5, 3, dtype=torch.int8)}, "the label of node 0 is 2"),
         ({"class_names": ("a", "b")}, "2 class names where 3 are needed"),
         ({"node_names": ("a",)}, "1 node names where 5 are needed"),
+        (
+            {"groups": GROUPS[:2]},
+            "groups are torch.int64 of shape (2,); each of the 5 nodes needs a",
+        ),
+        ({"groups": GROUPS.float()}, "groups are torch.float32 of shape (5,)"),
+        ({"groups": GROUPS[:, None]}, "groups are torch.int64 of shape (5, 1)"),
         ({"split": split_of([0], [1], [5])}, "the test set names a node outside 0..4"),
         ({"split": split_of([0], [-1], [])}, "the val set names a node outside 0..4"),
         ({"split": split_of([4], [1], [])}, "node 4 stands in the train set but its label is"),
@@ -113,8 +133,17 @@ def test_test_labels_may_be_unknown() -> None:
         {"graph": small_graph(edge_attr=torch.zeros(4, 2))},
         {"graph": small_graph(edge_attr=None)},
         {"graph": small_graph().symmetrize()},
+        {"groups": GROUPS},
     ],
 )
 def test_the_hash_changes_with_everything_a_result_depends_on(changes: dict[str, Any]) -> None:
     assert small_task().data_hash() == small_task(name="other").data_hash()
     assert small_task(**changes).data_hash() != small_task().data_hash()
+
+
+def test_the_hash_changes_with_the_groups_and_not_with_how_they_are_given() -> None:
+    task = small_task(groups=GROUPS)
+    assert small_task(groups=GROUPS.numpy().astype(np.int32)).data_hash() == task.data_hash()
+    other = GROUPS.clone()
+    other[1] = 3
+    assert small_task(groups=other).data_hash() != task.data_hash()

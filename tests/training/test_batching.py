@@ -278,12 +278,13 @@ def test_a_batch_that_is_there_already_is_not_moved() -> None:
     assert batch.to("cpu") is batch
 
 
+@pytest.mark.parametrize("groups", [None, torch.arange(120) // 5], ids=["nodes", "groups"])
 @pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
-def test_the_order_of_nodes_in_memory_changes_no_mask(redraw: Any) -> None:
+def test_the_order_of_nodes_in_memory_changes_no_mask(redraw: Any, groups: Tensor | None) -> None:
     task = some_task()
     order = torch.randperm(120, generator=torch.Generator().manual_seed(3))
-    given = masks_of(task, redraw=redraw)
-    other = Masks(known_of(task), 0.5, redraw=redraw, seed=0, order=order)
+    given = Masks(known_of(task), 0.5, redraw=redraw, seed=0, groups=groups)
+    other = Masks(known_of(task), 0.5, redraw=redraw, seed=0, order=order, groups=groups)
     for epoch, step in ((1, 0), (1, 1), (2, 0)):
         mask, moved = given.at(epoch, step), other.at(epoch, step)
         assert torch.equal(moved.observed, mask.observed[order])
@@ -331,6 +332,23 @@ def test_a_batch_never_holds_the_label_of_a_hidden_or_unknown_node(
             # What is observed is there, and right.
             seen = mask.observed[batch.nodes]
             assert torch.equal(batch.observed[seen], task.labels[batch.nodes[seen]])
+
+
+@pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
+@pytest.mark.parametrize("options", REGIMES)
+def test_with_masks_by_group_a_hidden_node_sees_no_label_of_its_own_group(
+    options: dict[str, Any], redraw: Any
+) -> None:
+    task, groups = some_task(), torch.arange(120) // 6
+    masks = Masks(known_of(task), 0.5, redraw=redraw, seed=0, groups=groups)
+    assert masks.at(1, 0).hidden.sum() == masks_of(task).at(1, 0).hidden.sum()
+    for epoch in (1, 2):
+        for batch in batches_of(task, masks, **options).epoch(epoch):
+            hidden = set(groups[batch.seeds[batch.hidden]].tolist())
+            seen = set(groups[batch.nodes[batch.observed != UNLABELED]].tolist())
+            assert hidden
+            assert seen
+            assert len(hidden & seen) <= 1  # the one that the exact count divides
 
 
 def test_regimes_are_made_by_name() -> None:

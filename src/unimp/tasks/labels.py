@@ -88,6 +88,11 @@ def mask_labels(
     """
     if not 0.0 <= label_rate <= 1.0:
         raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1")
+    if groups is not None and groups.shape != known.shape:
+        raise TaskError(
+            f"groups are of shape {tuple(groups.shape)} for {known.numel()} nodes; each needs one "
+            "number"
+        )
     nodes = torch.nonzero(known).squeeze(1)
     shuffled = nodes[torch.randperm(nodes.numel(), generator=generator)]
     if groups is not None:

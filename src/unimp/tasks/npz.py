@@ -125,7 +125,8 @@ def save_npz(task: Task, path: Path) -> None:
 
 def _narrow(numbers: Array) -> Array:
     """The same integers in 32 bits where they fit."""
-    fits = numbers.size == 0 or np.abs(numbers).max() <= np.iinfo(np.int32).max
+    limits = np.iinfo(np.int32)
+    fits = numbers.size == 0 or (limits.min <= numbers.min() and numbers.max() <= limits.max)
     return numbers.astype(np.int32) if fits else numbers
 
 

@@ -99,7 +99,10 @@ class Task:
             return
         given = self.groups
         groups = given if isinstance(given, Tensor) else as_tensor(given, "groups")
-        if groups.dtype.is_floating_point or groups.shape != (self.graph.num_nodes,):
+        whole = not (
+            groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool
+        )
+        if not whole or groups.shape != (self.graph.num_nodes,):
             raise TaskError(
                 f"groups are {groups.dtype} of shape {tuple(groups.shape)}; each of the "
                 f"{self.graph.num_nodes} nodes needs a whole number, the same for a whole group"

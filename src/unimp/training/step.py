@@ -73,7 +73,8 @@ class ReplayedStep:
             self._place, self._taken, self._graph = batch, 0, None
         if self._graph is None and self._taken < self.TAKEN:
             self._taken += 1
-            return self._beside(batch)
+            with torch.cuda.device(self._stream.device):
+                return self._beside(batch)
         if self._graph is None and not self._record(batch):
             return self.step(batch)
         assert self._graph is not None
@@ -98,7 +99,7 @@ class ReplayedStep:
 
     def _beside(self, batch: Batch) -> Tensor:
         """A step on the stream that will be recorded: autograd keeps to the stream it began on."""
-        current = torch.cuda.current_stream()
+        current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             loss = self.step(batch)
@@ -112,7 +113,10 @@ class ReplayedStep:
         generator = torch.cuda.default_generators[batch.nodes.device.index]
         before = generator.clone_state()
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            with (
+                torch.cuda.device(self._stream.device),
+                torch.cuda.graph(graph, stream=self._stream),
+            ):
                 self._loss = self.step(self._place)
         except RuntimeError as error:
             generator.graphsafe_set_state(before)  # it would wait for the recording to go on
