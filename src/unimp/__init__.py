@@ -10,6 +10,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.logits import predict_logits
+from unimp.model.masked_labels import MaskedLabels
 from unimp.model.transformer_conv import TransformerConv
 from unimp.model.unimp import UniMP
 from unimp.ops.attention import graph_attention
@@ -25,6 +26,7 @@ __all__ = [
     "Graph",
     "Hop",
     "LabelMask",
+    "MaskedLabels",
     "Recipe",
     "Run",
     "SparseFeatures",

@@ -19,7 +19,7 @@ from unimp.errors import RunError, UnimpError, nearest_names
 from unimp.model.node_model import count_parameters
 from unimp.progress import live_progress
 from unimp.recipe import Recipe, choices, load_recipe, options, recipe_names
-from unimp.report import write_report
+from unimp.report import write_comparison, write_report
 from unimp.run import Run, load_run, run
 from unimp.tasks.catalog import data_folder, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
@@ -97,7 +97,7 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     for seed, place in places.items():
         with live_progress(recipe, seed) as on_epoch:
             done.append(run(recipe, seed=seed, out=place, on_epoch=on_epoch))
-        write_report(place)
+        write_report(place, done[-1])
         if several:
             out.print(f"seed {seed}: {one_line(done[-1])}")
         if done[-1].metrics["failed"]:
@@ -156,6 +156,28 @@ def predict(
     known = int(is_known(observed).sum())
     seen = f", with {known:,} labels as inputs" if loaded.takes_labels else ""
     out.print(f"{len(chances):,} nodes labeled{seen}: {path}")
+
+
+@app.command("report")
+def make_report(
+    places: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders of these.")
+    ],
+    path: Annotated[
+        Path | None,
+        typer.Option("--out", help="The page. Default: report.html in RUN; here, if several."),
+    ] = None,
+    label_rates: Annotated[
+        bool,
+        typer.Option(
+            "--label-rates/--no-label-rates",
+            help="Curves by labels revealed: four more predictions a run.",
+        ),
+    ] = True,
+) -> None:
+    """Make one HTML page of any set of runs: results, curves, confusions, confidence."""
+    page, count = write_comparison(places, path, label_rates=label_rates)
+    out.print(f"{count} {'run' if count == 1 else 'runs'}: {page}")
 
 
 @recipe_app.command("list")

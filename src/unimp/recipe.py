@@ -18,8 +18,11 @@ from pydantic.fields import FieldInfo
 
 from unimp.errors import RecipeError, nearest_names
 from unimp.graph.reorder import Order
+from unimp.model.appnp import APPNP
 from unimp.model.baselines import MLP
+from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.node_model import NodeModel
+from unimp.model.propagation import Clamp, Normalization
 from unimp.model.unimp import UniMP
 from unimp.ops.attention import Backend
 from unimp.ops.sampling import ALL
@@ -40,6 +43,17 @@ def _checked_fanout(number: int) -> int:
 
 
 Fanout = Annotated[int, AfterValidator(_checked_fanout)]
+Scale = Annotated[float, Field(gt=0, le=1e30)]
+
+
+ModelName = Literal["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp", "label-propagation"]
+
+LAYER_OF: dict[str, Literal["transformer", "gat", "gcn"]] = {
+    "unimp": "transformer",
+    "gat": "gat",
+    "gcn": "gcn",
+}
+"""Models that take features and labels as UniMP does, and the layer each has."""
 
 
 class Section(BaseModel):
@@ -78,11 +92,13 @@ class TaskOptions(Section):
 class ModelOptions(Section):
     """What answers."""
 
-    name: Literal["unimp", "mlp", "label-propagation"] = option(
-        "unimp", "the model, or a baseline that sees features alone or labels alone"
+    name: ModelName = option(
+        "unimp",
+        "UniMP; UniMP with the layers of a gcn or a gat; or a baseline: an mlp on features alone, "
+        "appnp, gcn-lpa, label-propagation",
     )
     inputs: Literal["X,A,Y", "X,A", "A,Y"] = option(
-        "X,A,Y", "what UniMP receives: features X, edges A, observed labels Y"
+        "X,A,Y", "what unimp, gcn and gat receive: features X, edges A, observed labels Y"
     )
     layers: int = option(3, "graph layers (or layers of an MLP)", ge=1)
     width: int = option(128, "width of each head (an MLP is heads × width wide)", ge=1)
@@ -90,8 +106,10 @@ class ModelOptions(Section):
     dropout: float = option(0.3, "after each hidden layer", ge=0, lt=1)
     input_dropout: float = option(0.3, "on the sum of features and labels", ge=0, lt=1)
     attention_dropout: float = option(0.0, "on attention weights; the paper has none", ge=0, lt=1)
-    residual: Literal["none", "simple", "gated"] = option(
-        "gated", "what a node keeps of itself: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4)"
+    residual: Literal["auto", "none", "simple", "gated"] = option(
+        "auto",
+        "what a node keeps of itself: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4); auto: gated, "
+        "and none for a gcn or a gat",
     )
     gate: Literal["none", "last", "all"] = option(
         "last", "layers that are gated if residual = gated (others: ĥ + r); the paper's text: all"
@@ -117,6 +135,20 @@ class ModelOptions(Section):
     steps: int = option(50, "label propagation: iterations", ge=1)
     restart: float = option(
         0.1, "label propagation: share of the start kept in each step; the paper: 0", ge=0, lt=1
+    )
+    normalization: Normalization = option(
+        "row", "label propagation: row, D⁻¹A as in the paper; sym, D^-½ A D^-½; column, A D⁻¹"
+    )
+    clamp: Clamp = option(
+        "none", "label propagation: each step puts observed labels back, or cuts entries to 1"
+    )
+
+    propagation_steps: int = option(10, "appnp: steps of propagation, each a hop", ge=1)
+    teleport: float = option(
+        0.1, "appnp: share of the first prediction kept in each step", ge=0, le=1
+    )
+    lpa_weight: float = option(
+        1.0, "gcn-lpa: weight of propagated labels in the loss; 0: none", ge=0
     )
 
 
@@ -192,6 +224,27 @@ class InferenceOptions(Section):
     passes: int = option(1, "partition: partitions whose logits are averaged", ge=1)
 
 
+class SmoothOptions(Section):
+    """Correct & Smooth: what observed labels do to probabilities after training."""
+
+    form: Literal["none", "smooth", "correct-and-smooth"] = option(
+        "none",
+        "after the model, in scores and predictions: spread the observed labels; or the model's "
+        "residuals at observed nodes first. An epoch is chosen by its logits as they are",
+    )
+    normalization: Normalization = option("sym", "as of label propagation")
+    steps: int = option(50, "iterations of each half", ge=1)
+    correct_alpha: float = option(
+        0.8, "share of a residual that comes from in-neighbors in each step", ge=0, le=1
+    )
+    correct_scale: Scale | Literal["auto"] = option(
+        "auto", "factor of the residuals added; auto: each to the mean size of those observed"
+    )
+    smooth_alpha: float = option(
+        0.8, "share of a probability that comes from in-neighbors in each step", ge=0, lt=1
+    )
+
+
 class Recipe(Section):
     """Everything one run depends on, but the seed."""
 
@@ -203,12 +256,15 @@ class Recipe(Section):
     batch: BatchOptions = BatchOptions()
     train: TrainOptions = TrainOptions()
     inference: InferenceOptions = InferenceOptions()
+    smooth: SmoothOptions = SmoothOptions()
 
     @property
     def label_rate(self) -> float:
         """The share of known labels observed in training; 0 for a model that takes none."""
-        takes_labels = self.model.name == "unimp" and "Y" in self.model.inputs
-        return self.mask.label_rate if takes_labels else 0.0
+        m = self.model
+        sees_labels = m.name in ("unimp", "gcn", "gat") and "Y" in m.inputs
+        learns_from_labels = m.name == "gcn-lpa" and m.lpa_weight > 0
+        return self.mask.label_rate if sees_labels or learns_from_labels else 0.0
 
     def build_model(self, sizes: Sizes) -> NodeModel:
         """The model, freshly initialized; label propagation has none to build."""
@@ -217,6 +273,25 @@ class Recipe(Section):
             raise RecipeError("label propagation has no parameters, so there is no model to build")
         if m.name == "mlp":
             return MLP(sizes, layers=m.layers, width=m.heads * m.width, dropout=m.dropout)
+        if m.name == "appnp":
+            return APPNP(
+                sizes,
+                layers=m.layers,
+                width=m.heads * m.width,
+                dropout=m.dropout,
+                steps=m.propagation_steps,
+                teleport=m.teleport,
+            )
+        if m.name == "gcn-lpa":
+            return GCNLPA(
+                sizes,
+                layers=m.layers,
+                width=m.heads * m.width,
+                dropout=m.dropout,
+                lpa_weight=m.lpa_weight,
+            )
+        layer = LAYER_OF[m.name]
+        plain: Literal["gated", "none"] = "gated" if layer == "transformer" else "none"
         return UniMP(
             sizes,
             layers=m.layers,
@@ -225,7 +300,7 @@ class Recipe(Section):
             dropout=m.dropout,
             input_dropout=m.input_dropout,
             attention_dropout=m.attention_dropout,
-            residual=m.residual,
+            residual=plain if m.residual == "auto" else m.residual,
             gate=m.gate,
             gate_bias=m.gate_bias,
             input_norm=m.input_norm,
@@ -237,6 +312,7 @@ class Recipe(Section):
             use_edge_features=m.edge_features,
             label_width=m.label_width,
             backend=m.backend,
+            layer=layer,
         )
 
     def with_task(self, path: Path) -> Recipe:

@@ -8,6 +8,7 @@ Read this file first. Each step is one call to the stage that does it:
     batches  how the graph is cut   training.batching.make_batches
     fit      masked label training  training.loop.fit
     predict  logits, given labels   inference.logits.predict_logits
+    smooth   if the recipe says so  inference.correct_and_smooth
     folder   what is kept           run_folder.write_run
 """
 
@@ -28,16 +29,17 @@ from torch import Tensor
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
 from unimp.graph.reorder import Reordered, reorder
+from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
-from unimp.model.baselines import propagate_labels
 from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.propagation import propagate_labels
 from unimp.recipe import Recipe, load_recipe
 from unimp.tasks.catalog import load_task, prepare
 from unimp.tasks.labels import PROTOCOLS, is_known, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
 from unimp.training.loop import Epoch, Fit, Schedule, fit
@@ -57,8 +59,10 @@ class Run:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels are inputs: of an X,A model or an MLP they are not."""
-        return self.model is None or self.model.takes_labels
+        """Whether labels are inputs: of an X,A model or an MLP they are if its answers are
+        smoothed."""
+        smoothed = self.recipe.smooth.form != "none"
+        return self.model is None or self.model.takes_labels or smoothed
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -73,13 +77,23 @@ class Run:
                 self.task.graph,
                 observed,
                 self.task.num_classes,
+                normalization=options.normalization,
                 steps=options.steps,
                 restart=options.restart,
+                clamp=options.clamp,
             )
         reordered = graph_for(self.recipe, self.model, self.task, self.device)
         return logits_of(
             self.model, self.recipe, reordered, observed, seed=self.seed, device=self.device
         )
+
+    def scores(self, observed: Tensor) -> Tensor:
+        """What nodes are scored by: logits, or probabilities if the recipe smooths them."""
+        options, logits = self.recipe.smooth.model_dump(), self.logits(observed)
+        if options["form"] == "none":
+            return logits
+        chances = probabilities(logits, multilabel=False)
+        return correct_and_smooth(self.task.graph, chances, observed, **options)
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
         """Scores under a protocol: with train labels as inputs, or train and validation labels.
@@ -87,7 +101,7 @@ class Run:
         A set whose labels are inputs is not scored, as the model would be told the answers.
         """
         known = self.task.split.known(reveal)
-        return score_split(self.logits(reveal_only(known, self.task.labels)), self.task, reveal)
+        return score_split(self.scores(reveal_only(known, self.task.labels)), self.task, reveal)
 
     def predict(self, labels: Mapping[int, int] | Tensor | None = None) -> Tensor:
         """Probabilities of each class for all nodes, [N, classes], without retraining.
@@ -95,7 +109,9 @@ class Run:
         Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
         the task's own (−1 where nothing new is known) or as {node: class}.
         """
-        scores = self.logits(self.observed_with(labels))
+        scores = self.scores(self.observed_with(labels))
+        if self.recipe.smooth.form != "none":
+            return scores
         if self.model is None and not self.task.is_multilabel:
             # Propagated labels are shares already; a node that none reaches is even.
             even = torch.full_like(scores, 1.0 / self.task.num_classes)
@@ -147,12 +163,14 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     settings: Sequence[str] = (),
+    model: Callable[[Sizes], NodeModel] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Run:
     """Train and score one seed of a recipe; with `out`, keep it in that folder.
 
     The recipe is one, or its name or path, or a task of your own, for which the default recipe is
-    taken and which is kept in the folder too.
+    taken and which is kept in the folder too. `model` makes a model of your own for the task's
+    sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again.
     """
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
@@ -168,15 +186,16 @@ def run(
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     device = choose_device(recipe.train.device)
     groups_of(recipe, task)  # refused, if it is, before anything is written
+    refuse_smoothing(recipe, task)
     folder = None if out is None else run_folder.claim(Path(out))
     if own_task is not None and folder is not None:
         save_npz(own_task, folder / "task.npz")
         recipe = recipe.with_task(folder / "task.npz")
     with run_folder.not_left_empty(folder), seeded(seed, device):
-        if recipe.model.name == "label-propagation":
-            model, result = None, Fit(stopped="nothing to train")
+        if recipe.model.name == "label-propagation" and model is None:
+            trained, result = None, Fit(stopped="nothing to train")
         else:
-            model = recipe.build_model(task.sizes).to(device)
+            trained = (model or recipe.build_model)(task.sizes).to(device)
             kept: list[Epoch] = []
 
             def keep(epoch: Epoch) -> None:
@@ -185,8 +204,8 @@ def run(
                     run_folder.write_history(folder, kept)
                 on_epoch(epoch)
 
-            result = train(model, recipe, task, seed=seed, device=device, on_epoch=keep)
-    scored = Run(recipe, seed, task, model, {}, device, folder)
+            result = train(trained, recipe, task, seed=seed, device=device, on_epoch=keep)
+    scored = Run(recipe, seed, task, trained, {}, device, folder)
     metrics = {
         "metric": task.metric,
         "scores": {p: scored.evaluate(p) for p in scored.protocols},
@@ -194,17 +213,17 @@ def run(
         "epochs": len(result.history),
         "stopped": result.stopped,
         "failed": result.failed,
-        "parameters": count_parameters(model) if model else 0,
+        "parameters": count_parameters(trained) if trained else 0,
         "seconds": round(time.perf_counter() - started, 2),
         "seconds_an_epoch": round(typical_epoch(result), 5),
     }
-    finished = Run(recipe, seed, task, model, metrics, device, folder)
+    finished = Run(recipe, seed, task, trained, metrics, device, folder)
     if folder is not None:
         run_folder.write_run(
             folder,
             recipe=recipe,
             task=task,
-            model=model,
+            model=trained,
             metrics=metrics,
             history=result.history,
             probabilities=finished.predict(),
@@ -232,7 +251,7 @@ def train(
     known[task.split.train] = True
     masks = Masks(
         known,
-        recipe.label_rate,
+        recipe.mask.label_rate if model.learns_from_labels else 0.0,
         redraw=recipe.mask.redraw,
         seed=seed,
         order=reordered.order,
@@ -297,8 +316,16 @@ def logits_of(
     return reordered.to_task(logits)
 
 
-def load_run(folder: Path | str, *, device: str = "auto") -> Run:
-    """A run from its folder, once its data and weights are seen to be those it was made with."""
+def load_run(
+    folder: Path | str,
+    *,
+    device: str = "auto",
+    model: Callable[[Sizes], NodeModel] | None = None,
+) -> Run:
+    """A run from its folder, once its data and weights are seen to be those it was made with.
+
+    `model` is what `run` was given to make a model of your own.
+    """
     folder = Path(folder)
     recipe, metrics, manifest = run_folder.read_run(folder)
     task = task_of(recipe, manifest["seed"])
@@ -308,12 +335,12 @@ def load_run(folder: Path | str, *, device: str = "auto") -> Run:
             "data, or train again"
         )
     device = choose_device(device)
-    model = None
-    if recipe.model.name != "label-propagation":
-        model = recipe.build_model(task.sizes)
-        load_weights(model, folder / "model.safetensors")
-        model = model.to(device).eval()
-    return Run(recipe, manifest["seed"], task, model, metrics, device, folder)
+    loaded = None
+    if recipe.model.name != "label-propagation" or model is not None:
+        loaded = (model or recipe.build_model)(task.sizes)
+        load_weights(loaded, folder / "model.safetensors")
+        loaded = loaded.to(device).eval()
+    return Run(recipe, manifest["seed"], task, loaded, metrics, device, folder)
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
@@ -338,18 +365,29 @@ def groups_of(recipe: Recipe, task: Task) -> Tensor | None:
     return task.groups
 
 
+def refuse_smoothing(recipe: Recipe, task: Task) -> None:
+    """Correct & Smooth needs a model's probabilities, of one class a node."""
+    if recipe.smooth.form == "none":
+        return
+    if recipe.model.name == "label-propagation":
+        what = "label propagation has no probabilities to smooth: it spreads labels already"
+    elif task.is_multilabel:
+        what = f"{task.name} has binary tasks, not one class a node"
+    else:
+        return
+    raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {what}; set smooth.form=none")
+
+
 def preparation(recipe: Recipe) -> dict[str, bool]:
     """What the recipe does to any task's graph."""
     return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
 
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
-    """The graph as the model uses it: nodes in the recipe's order, without edge features it
-    ignores, on the device if whole."""
+    """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
+    device if whole."""
     reordered = reorder(task.graph, recipe.task.order)
-    graph = reordered.graph
-    if not model.takes_edge_features:
-        graph = graph.without_edge_attr()
+    graph = model.prepare(reordered.graph)
     whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
     if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
         graph = graph.to(device)

@@ -1,4 +1,4 @@
-"""The baselines: features alone, and labels alone, worked out by hand."""
+"""The baseline that sees features alone."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
-from unimp.model.baselines import MLP, propagate_labels
+from unimp.model.baselines import MLP
 from unimp.model.node_model import count_parameters
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -56,52 +56,3 @@ def test_an_mlp_needs_features_and_two_layers() -> None:
         MLP(Sizes(features=0, edge_features=0, classes=4, multilabel=False))
     with pytest.raises(RecipeError, match=r"at least 2 layers; model\.layers is 1"):
         MLP(SIZES, layers=1)
-
-
-@pytest.fixture
-def path() -> Graph:
-    """0 – 1 – 2 – 3, and 4 alone."""
-    return Graph.from_edges([[0, 1, 2], [1, 2, 3]], num_nodes=5).symmetrize()
-
-
-OBSERVED = torch.tensor([0, UNLABELED, UNLABELED, 1, UNLABELED])
-
-
-@pytest.mark.parametrize(
-    ("steps", "restart", "expected"),
-    [
-        (0, 0.0, [[1, 0], [0, 0], [0, 0], [0, 1], [0, 0]]),
-        # A node becomes the mean of its in-neighbors.
-        (1, 0.0, [[0, 0], [1 / 2, 0], [0, 1 / 2], [0, 0], [0, 0]]),
-        (2, 0.0, [[1 / 2, 0], [0, 1 / 4], [1 / 4, 0], [0, 1 / 2], [0, 0]]),
-        # … and goes back to where it started by the share `restart`.
-        (1, 0.2, [[0.2, 0], [0.4, 0], [0, 0.4], [0, 0.2], [0, 0]]),
-        (2, 0.2, [[0.52, 0], [0.08, 0.16], [0.16, 0.08], [0, 0.52], [0, 0]]),
-    ],
-)
-def test_labels_propagate_as_worked_out_by_hand(
-    path: Graph, steps: int, restart: float, expected: list[list[float]]
-) -> None:
-    scores = propagate_labels(path, OBSERVED, 2, steps=steps, restart=restart)
-    torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float32))
-
-
-def test_each_node_is_labeled_as_the_nearer_end(path: Graph) -> None:
-    assert propagate_labels(path, OBSERVED, 2)[:4].argmax(1).tolist() == [0, 0, 1, 1]
-
-
-def test_messages_go_from_source_to_target_only() -> None:
-    graph = Graph.from_edges([[0, 1], [1, 2]])
-    first = propagate_labels(graph, torch.tensor([0, -1, -1]), 1, steps=2, restart=0.0)
-    assert first.flatten().tolist() == [0.0, 0.0, 1.0]
-    last = propagate_labels(graph, torch.tensor([-1, -1, 0]), 1, steps=1, restart=0.0)
-    assert last.flatten().tolist() == [0.0, 0.0, 0.0]
-
-
-def test_binary_tasks_propagate_what_differs_from_the_mean_of_the_task(path: Graph) -> None:
-    observed = torch.tensor([[1, 1], [-1, -1], [-1, 0], [0, -1], [-1, -1]], dtype=torch.int8)
-    start = [[0.5, 0.5], [0, 0], [0, -0.5], [-0.5, 0], [0, 0]]
-    scores = propagate_labels(path, observed, 2, steps=0)
-    assert scores.tolist() == start
-    scores = propagate_labels(path, observed, 2, steps=1, restart=0.0)
-    assert scores.tolist() == [[0, 0], [0.25, 0], [-0.25, 0], [0, -0.5], [0, 0]]

@@ -135,7 +135,7 @@ def test_the_gate_is_that_of_the_concatenated_formula(
     layer = layer_with("gated", concat=concat, edges=True, gate_bias=gate_bias)
     assert (layer.gate.bias is not None) == gate_bias
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
-    message = layer.attention(h, hop)
+    message = layer.messages(h, hop)
     message = message.flatten(1) if concat else message.mean(1)
     kept = layer.skip(h[: hop.num_targets])
     beta = torch.sigmoid(layer.gate(torch.cat((kept, message, message - kept), 1)))

@@ -27,10 +27,11 @@ def exact_logits(
     Each layer is computed for all nodes before the next begins, a chunk of targets at a time;
     a chunk has at most `chunk_edges` targets and in-edges (or one target, if that one has more), so
     what the device holds is bounded by it. Between layers one row a node is kept in main memory.
-    The price of several chunks: a source that several of them share is projected in each.
+    The price of several chunks: a source that several of them share is projected in each. A model
+    whose layers cannot be told apart runs on the whole graph at once.
     """
     model.eval()
-    if fits_one_chunk(graph, chunk_edges):
+    if fits_one_chunk(graph, chunk_edges) or not model.by_layer:
         hop = graph.hop.to(device)
         x = None if graph.x is None else graph.x.to(device)
         logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)

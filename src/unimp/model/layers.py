@@ -1,4 +1,4 @@
-"""The graph transformer layer: equations 3 to 5 of the paper."""
+"""The graph transformer layer, equations 3 to 5 of the paper, and encoders of what it is given."""
 
 from __future__ import annotations
 
@@ -13,22 +13,67 @@ from unimp.ops.layer import Shape, Weights, attention_layer, can_fuse
 from unimp.ops.residual import Residual, gate_vectors, mix
 
 
-class GraphTransformerLayer(nn.Module):
-    """One pass of messages, weighted by dot-product attention, and what a target keeps of itself.
+class MessageLayer(nn.Module):
+    """One pass of messages, and what a target keeps of itself.
 
-    For each head c, an edge from j to i, and encoded edge features W_e e_ij + b_e:
-
-        q_i = W_q h_i + b_q    k_j = W_k h_j + b_k    v_j = W_v h_j + b_v    r_i = W_r h_i + b_r
-        α_ij = softmax_j( q_i·(k_j + W_e e_ij + b_e) / √D )
-        ĥ_i = ‖_c Σ_j α_ij (v_j + W_e e_ij + b_e)        (the mean over heads, if not `concat`)
-
-    The residual is one of
+    ĥ_i is the message that a layer makes of h_j over the in-edges of i; the heads lie beside one
+    another, or are averaged, if not `concat`. With r_i = W_r h_i + b_r, the residual is one of
 
         none     h'_i = ĥ_i
         simple   h'_i = ĥ_i + r_i
         gated    h'_i = (1 − β_i) ĥ_i + β_i r_i,  β_i = sigmoid( w_g·[r_i ; ĥ_i ; ĥ_i − r_i] + b_g )
 
     Norm, ReLU and dropout belong to the model, which leaves them out after the last layer.
+    """
+
+    skip: nn.Linear | None
+    gate: nn.Linear | None
+
+    def __init__(self, width: int, *, heads: int, concat: bool) -> None:
+        super().__init__()
+        self.width, self.heads, self.concat = width, heads, concat
+        self.out_width = heads * width if concat else width
+
+    def _keep(self, in_width: int, residual: str, gate_bias: bool) -> None:
+        """Make what the residual learns; last of all, so that it changes no other's start."""
+        self.skip = nn.Linear(in_width, self.out_width) if residual != "none" else None
+        self.gate = (
+            nn.Linear(3 * self.out_width, 1, bias=gate_bias) if residual == "gated" else None
+        )
+
+    def messages(self, h: Tensor, hop: Hop) -> Tensor:
+        """h [num_sources, in_width] → the messages of all heads: [num_targets, H, D]."""
+        raise NotImplementedError
+
+    def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
+        """h [num_sources, in_width] → [num_targets, out_width]; with `norm`, then norm and ReLU."""
+        message = self.messages(h, hop)
+        message = message.flatten(1) if self.concat else message.mean(1)
+        if self.skip is None:
+            return message if norm is None else F.relu(norm(message))
+        return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
+
+    def _residual(self, norm: nn.LayerNorm | None) -> Residual:
+        """What follows the message."""
+        step = Residual()
+        if self.gate is not None:
+            step = Residual(*gate_vectors(self.gate.weight), self.gate.bias)
+        if norm is None:
+            return step
+        return step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps, relu=True)
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.heads, self.width)
+
+
+class GraphTransformerLayer(MessageLayer):
+    """Messages weighted by dot-product attention.
+
+    For each head c, an edge from j to i, and encoded edge features W_e e_ij + b_e:
+
+        q_i = W_q h_i + b_q    k_j = W_k h_j + b_k    v_j = W_v h_j + b_v
+        α_ij = softmax_j( q_i·(k_j + W_e e_ij + b_e) / √D )
+        ĥ_i = ‖_c Σ_j α_ij (v_j + W_e e_ij + b_e)        (the mean over heads, if not `concat`)
     """
 
     def __init__(
@@ -44,31 +89,22 @@ class GraphTransformerLayer(nn.Module):
         attention_dropout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
-        super().__init__()
-        self.width, self.heads, self.concat = width, heads, concat
+        super().__init__(width, heads=heads, concat=concat)
         self.attention_dropout, self.backend = attention_dropout, backend
-        self.out_width = heads * width if concat else width
-        self.query = _attention_linear(in_width, heads * width)
-        self.key = _attention_linear(in_width, heads * width)
-        self.value = _attention_linear(in_width, heads * width)
-        self.skip = nn.Linear(in_width, self.out_width) if residual != "none" else None
-        self.gate = (
-            nn.Linear(3 * self.out_width, 1, bias=gate_bias) if residual == "gated" else None
-        )
+        self.query = attention_linear(in_width, heads * width)
+        self.key = attention_linear(in_width, heads * width)
+        self.value = attention_linear(in_width, heads * width)
+        self._keep(in_width, residual, gate_bias)
         self.edge_encoder = edge_encoder
 
     def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
-        """h [num_sources, in_width] → [num_targets, out_width]; with `norm`, normed and rectified.
+        """As `MessageLayer.forward`.
 
         Where a fused kernel serves, the layer is one step of autograd; the numbers are the same.
         """
         if self.skip is not None and can_fuse(h, hop, self.backend):
             return self._fused(self.skip, h, hop, norm)
-        message = self.attention(h, hop)
-        message = message.flatten(1) if self.concat else message.mean(1)
-        if self.skip is None:
-            return message if norm is None else F.relu(norm(message))
-        return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
+        return super().forward(h, hop, norm)
 
     def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: nn.LayerNorm | None) -> Tensor:
         encoder, gate = self.edge_encoder, self.gate
@@ -94,17 +130,7 @@ class GraphTransformerLayer(nn.Module):
         )
         return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
 
-    def _residual(self, norm: nn.LayerNorm | None) -> Residual:
-        """What follows attention."""
-        step = Residual()
-        if self.gate is not None:
-            step = Residual(*gate_vectors(self.gate.weight), self.gate.bias)
-        if norm is None:
-            return step
-        return step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps, relu=True)
-
-    def attention(self, h: Tensor, hop: Hop) -> Tensor:
-        """The messages: [T, H, D]."""
+    def messages(self, h: Tensor, hop: Hop) -> Tensor:
         return graph_attention(
             self._by_head(self.query(h[: hop.num_targets])),
             self._by_head(self.key(h)),
@@ -137,9 +163,6 @@ class GraphTransformerLayer(nn.Module):
     def _edge_bias(self) -> Tensor | None:
         encoder = self.edge_encoder
         return None if encoder is None else encoder.bias.view(self.heads, self.width)
-
-    def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.view(-1, self.heads, self.width)
 
 
 class EdgeEncoder(nn.Linear):
@@ -210,7 +233,7 @@ class LabelEncoder(nn.Module):
         return self.norm(rows) * seen[:, None]  # type: ignore[no-any-return]
 
 
-def _attention_linear(in_width: int, out_width: int) -> nn.Linear:
+def attention_linear(in_width: int, out_width: int) -> nn.Linear:
     """Xavier-uniform weights and zero bias, as the authors start q, k and v: it matters."""
     linear = nn.Linear(in_width, out_width)
     nn.init.xavier_uniform_(linear.weight)

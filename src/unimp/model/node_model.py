@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 
 
@@ -21,6 +22,23 @@ class NodeModel(nn.Module):
     takes_labels: bool
     takes_edge_features: bool
     num_layers: int  # hops it runs over; 0: it looks at no neighbors
+    by_layer = True  # whether inference may compute one layer for all nodes, then the next
+    regularizer_weight = 0.0  # of `regularizer` in the loss; 0: there is none
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Whether observed labels mean anything in training; if not, all known ones are hidden."""
+        return self.takes_labels or self.regularizer_weight > 0
+
+    def prepare(self, graph: Graph) -> Graph:
+        """The graph as this model runs on it; edge features that it does not take are left out."""
+        return graph if self.takes_edge_features else graph.without_edge_attr()
+
+    def regularizer(
+        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+    ) -> Tensor:
+        """Log-probabilities that are to predict the hidden labels too, in training alone."""
+        raise NotImplementedError
 
     @abstractmethod
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:

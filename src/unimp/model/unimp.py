@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+from unimp.model.gat import GATLayer
+from unimp.model.gcn import GCNLayer, with_convolution_weights
 from unimp.model.layers import (
     EdgeEncoder,
     FeatureEncoder,
     GraphTransformerLayer,
     LabelEncoder,
     LabelTable,
+    MessageLayer,
 )
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import Backend
@@ -33,7 +37,8 @@ class UniMP(NodeModel):
         logits = W hᴸ + b                               (head = linear)
 
     Each layer runs on its own hop, so the same code serves a full batch, a part and sampled
-    neighbors.
+    neighbors. Masked label prediction does not depend on the layer: `layer` may be that of a graph
+    attention network (gat) or a graph convolution (gcn), which take no edge features.
     """
 
     def __init__(
@@ -58,8 +63,11 @@ class UniMP(NodeModel):
         use_edge_features: bool = True,
         label_width: int = 128,
         backend: Backend = "auto",
+        layer: Literal["transformer", "gat", "gcn"] = "transformer",
     ) -> None:
         super().__init__()
+        if layer == "gcn":  # has no heads: it is as wide as they are together
+            width, heads = heads * width, 1
         use_features = use_features and sizes.features > 0
         if not (use_features or use_labels):
             raise RecipeError(
@@ -80,7 +88,9 @@ class UniMP(NodeModel):
         hidden = heads * width
         self.dropout = dropout
         self.input_dropout = dropout if input_dropout is None else input_dropout
-        self.takes_edge_features = use_edge_features and sizes.edge_features > 0
+        self.layer = layer
+        with_edges = use_edge_features and sizes.edge_features > 0
+        self.takes_edge_features = layer == "transformer" and with_edges
         self.takes_labels = use_labels
         self.takes_features = use_features
         self.num_layers = layers
@@ -115,7 +125,7 @@ class UniMP(NodeModel):
                 own_encoder = EdgeEncoder(sizes.edge_features, heads * layer_width)
             gated = residual == "gated" and (gate == "all" or (gate == "last" and last))
             self.layers.append(
-                GraphTransformerLayer(
+                self._layer(
                     in_width if index == 0 else hidden,
                     layer_width,
                     heads=heads,
@@ -130,6 +140,47 @@ class UniMP(NodeModel):
             if not averaged:
                 self.norms.append(nn.LayerNorm(hidden))
         self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
+
+    def _layer(
+        self,
+        in_width: int,
+        width: int,
+        *,
+        heads: int,
+        concat: bool,
+        edge_encoder: EdgeEncoder | None,
+        attention_dropout: float,
+        backend: Backend,
+        **residual: Any,
+    ) -> MessageLayer:
+        if self.layer == "gcn":
+            return GCNLayer(in_width, width, **residual)
+        if self.layer == "gat":
+            return GATLayer(
+                in_width,
+                width,
+                heads=heads,
+                concat=concat,
+                attention_dropout=attention_dropout,
+                **residual,
+            )
+        return GraphTransformerLayer(
+            in_width,
+            width,
+            heads=heads,
+            concat=concat,
+            edge_encoder=edge_encoder,
+            attention_dropout=attention_dropout,
+            backend=backend,
+            **residual,
+        )
+
+    def prepare(self, graph: Graph) -> Graph:
+        if self.layer == "gcn":
+            return with_convolution_weights(graph)
+        if self.layer == "gat":
+            return graph.without_edge_attr().with_self_loops()
+        return super().prepare(graph)
 
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
         h: Tensor | None = None
@@ -162,7 +213,7 @@ class UniMP(NodeModel):
         h, weights = self.embed(x, observed), []
         for index, hop in enumerate(hops):
             layer = self.layers[index]
-            assert isinstance(layer, GraphTransformerLayer)
+            assert isinstance(layer, GraphTransformerLayer | GATLayer)
             weights.append(layer.attention_weights(h, hop))
             h = self.propagate(h, hop, index)
         return weights

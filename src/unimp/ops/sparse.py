@@ -43,7 +43,7 @@ def attend(
 
 def weigh(query: Tensor, key: Tensor, hop: Hop, edge_query: Tensor | None) -> Tensor:
     """The softmax weights p of `reference.attend`, before dropout: [E, H]."""
-    edges = _Edges(hop)
+    edges = Edges(hop)
     weights = query.new_empty(query.shape[1], hop.num_edges)
     edge_attr = None if hop.edge_attr is None else hop.edge_attr.to(query.dtype)
     for h, out in enumerate(weights):
@@ -80,7 +80,7 @@ class _Attend(torch.autograd.Function):
         dropout: float,
         seed: Tensor,
     ) -> tuple[Tensor, ...]:
-        edges = _Edges(hop)
+        edges = Edges(hop)
         heads = query.shape[1]
         factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
         # Head-major copies once, so that each head's rows lie together in every product: [H, ·, D].
@@ -107,7 +107,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         query, key, value, weights, edge_query, edge_attr, out, *edge_side = ctx.saved_tensors
-        edges = _Edges(ctx.hop)
+        edges = Edges(ctx.hop)
         heads, scale = query.shape[0], query.shape[2] ** -0.5
         factors = dropout_factors(ctx.hop.num_edges, heads, ctx.dropout, ctx.seed, query)
         delta = (grads[0] * out).sum(-1)  # [T, H]
@@ -151,7 +151,7 @@ class _Attend(torch.autograd.Function):
 _apply: Callable[..., Any] = _Attend.apply
 
 
-class _Edges:
+class Edges:
     """The sparse products over one hop's edges, each with one number an edge, [E]."""
 
     def __init__(self, hop: Hop) -> None:

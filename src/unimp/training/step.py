@@ -34,7 +34,12 @@ class Step:
         """The loss, detached; on CPU a loss that is no number is not learned from."""
         with autocast(self.labels.device, self.precision):
             logits = self.model(batch.x, batch.observed, batch.hops)
-        loss = masked_label_loss(logits.float(), self.labels[batch.seeds], batch.hidden)
+        labels = self.labels[batch.seeds]
+        loss = masked_label_loss(logits.float(), labels, batch.hidden)
+        if self.model.regularizer_weight:
+            spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
+            extra = masked_label_loss(spread.float(), labels, batch.hidden)
+            loss = loss + self.model.regularizer_weight * extra
         # Asking a GPU would stop it; there a loss that is no number is found out after the epoch.
         if loss.device.type == "cpu" and not bool(loss.isfinite()):
             return loss.detach()

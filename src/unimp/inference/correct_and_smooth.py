@@ -1,0 +1,93 @@
+"""Correct & Smooth: observed labels spread over a model's probabilities, after training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unimp.errors import RecipeError, TaskError
+from unimp.graph.graph import Graph
+from unimp.model.propagation import Normalization, propagate
+from unimp.tasks.labels import UNLABELED
+
+
+@torch.no_grad()
+def correct_and_smooth(
+    graph: Graph,
+    probabilities: Tensor,
+    observed: Tensor,
+    *,
+    form: Literal["smooth", "correct-and-smooth"] = "correct-and-smooth",
+    normalization: Normalization = "sym",
+    steps: int = 50,
+    correct_alpha: float = 0.8,
+    correct_scale: float | Literal["auto"] = "auto",
+    smooth_alpha: float = 0.8,
+) -> Tensor:
+    """Probabilities [N, classes] after Correct & Smooth (Huang et al., 2021); rows sum to 1.
+
+    Correct: a model errs alike on nodes near one another, so its residuals at observed nodes,
+    with Y their one-hot labels and Z the given probabilities, are spread and added:
+
+        E⁰_i = Y_i − Z_i at observed nodes, 0 elsewhere       Eˡ⁺¹ = α_c S Eˡ + (1 − α_c) E⁰
+        auto:     Z'_i = Z_i + σ E_i / ‖E_i‖₁                 σ = mean ‖E⁰_i‖₁ of observed nodes
+        a factor: Z'_i = Z_i + factor · E_i                   E_i = E⁰_i after each step if observed
+
+    Smooth: nodes near one another are alike, so the labels and what was corrected are spread:
+
+        G⁰_i = Y_i at observed nodes, Z'_i cut to 0 … 1 elsewhere   Gˡ⁺¹ = α_s S Gˡ + (1 − α_s) G⁰
+
+    and each row of G is divided by its sum. S is that of `edge_weights`; messages go from source
+    to target. As the authors run it, entries of G, and of E unless it is scaled by a factor, are
+    cut to −1 … 1 after each step. A node that no residual reaches keeps its probabilities when
+    correcting, and one without in-edges when smoothing. `smooth` leaves the first half out.
+
+    observed: [N], the class, or UNLABELED; no other label is looked at. Binary tasks are refused:
+    to scale the correction of one number to a given size is to keep its sign alone.
+    """
+    if observed.ndim != 1 or probabilities.shape[:1] != observed.shape:
+        raise TaskError(
+            f"observed labels are of shape {tuple(observed.shape)} for probabilities of shape "
+            f"{tuple(probabilities.shape)}; Correct & Smooth takes one class a node, not binary "
+            "tasks"
+        )
+    if not 0 <= correct_alpha <= 1 or not 0 <= smooth_alpha < 1:
+        raise RecipeError(
+            f"correct_alpha is {correct_alpha} and smooth_alpha {smooth_alpha}; they are shares, "
+            "and that of smoothing is under 1"
+        )
+    known = observed != UNLABELED
+    one_hot = F.one_hot(observed[known].long(), probabilities.shape[1]).to(probabilities)
+    chances = probabilities
+    if form == "correct-and-smooth":
+        residual = torch.zeros_like(chances)
+        residual[known] = one_hot - chances[known]
+        spread = propagate(
+            graph,
+            residual,
+            normalization=normalization,
+            steps=steps,
+            restart=1.0 - correct_alpha,
+            keep=None if correct_scale == "auto" else known[:, None],
+            cut=correct_scale == "auto",
+        )
+        if correct_scale == "auto":
+            size = spread.abs().sum(1, keepdim=True)
+            mean_size = residual.abs().sum() / known.sum().clamp(min=1)
+            chances = chances + mean_size * (spread / torch.where(size > 0, size, 1.0))
+        else:
+            chances = chances + correct_scale * spread
+    start = chances.clamp(0.0, 1.0)
+    start[known] = one_hot
+    smooth = propagate(
+        graph,
+        start,
+        normalization=normalization,
+        steps=steps,
+        restart=1.0 - smooth_alpha,
+        cut=True,
+    )
+    return smooth / smooth.sum(1, keepdim=True)

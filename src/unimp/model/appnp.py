@@ -1,0 +1,56 @@
+"""APPNP: predict, then propagate the predictions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.baselines import MLP
+from unimp.model.gcn import convolve, with_convolution_weights
+from unimp.model.node_model import NodeModel
+from unimp.tasks.task import Sizes
+
+
+class APPNP(NodeModel):
+    """A perceptron's logits, spread by personalized PageRank.
+
+        z⁰ = MLP(x)        zˡ⁺¹_i = (1 − teleport) Σ_j zˡ_j / √(d_i d_j) + teleport z⁰_i
+
+    Between hops a row is [zˡ | z⁰], as each step needs both.
+    """
+
+    takes_labels = False
+    takes_edge_features = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        layers: int = 2,
+        width: int = 256,
+        dropout: float = 0.3,
+        steps: int = 10,
+        teleport: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout)
+        self.num_layers, self.teleport = steps, teleport
+
+    def prepare(self, graph: Graph) -> Graph:
+        return with_convolution_weights(graph)
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        start = self.mlp.read_out(self.mlp.embed(x, observed))
+        return torch.cat((start, start), 1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        now, start = h.chunk(2, 1)
+        start = start[: hop.num_targets]
+        now = (1.0 - self.teleport) * convolve(now.contiguous(), hop) + self.teleport * start
+        return torch.cat((now, start), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h.chunk(2, 1)[0]

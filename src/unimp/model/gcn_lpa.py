@@ -1,0 +1,107 @@
+"""GCN-LPA: learned edge weights, which must also propagate labels well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unimp.errors import RecipeError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.layers import FeatureEncoder
+from unimp.model.node_model import NodeModel
+from unimp.ops.dropout import dropout
+from unimp.ops.weighted_sum import edge_dot, edge_softmax, weighted_sum
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.task import Sizes
+
+KEY_WIDTH = 32
+"""Of what edge weights are computed from."""
+
+
+class GCNLPA(NodeModel):
+    """Features propagate along learned weights, and labels regularize the weights in training.
+
+        p = P x      w_ij = softmax_j( p_i·p_j / √width )        (the same in every layer)
+        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )        logits = the last, bare
+        ŷ⁰ = one-hot(observed)        ŷˡ⁺¹_i = Σ_j w_ij ŷˡ_j
+
+        loss = −log softmax(logits) − weight · log ŷᴸ        (means over the hidden nodes)
+
+    Wang and Leskovec learn one number an edge; here a weight follows from its ends, so that parts,
+    sampled neighbors and nodes that come later have weights too. What is propagated are the labels
+    observed in a step, and what is scored are the hidden ones, so that no label predicts itself.
+    At prediction labels are not looked at.
+    """
+
+    takes_labels = False
+    takes_edge_features = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        layers: int = 3,
+        width: int = 256,
+        dropout: float = 0.3,
+        lpa_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if sizes.features == 0:
+            raise RecipeError("GCN-LPA needs node features, and the task has none")
+        if sizes.multilabel:
+            raise RecipeError("GCN-LPA propagates one class a node; the task has binary tasks")
+        self.dropout, self.num_layers, self.classes = dropout, layers, sizes.classes
+        self.regularizer_weight = lpa_weight
+        self.encoder = FeatureEncoder(sizes.features, width)
+        self.keys = nn.Linear(width, KEY_WIDTH)
+        widths = [width] * (layers - 1) + [sizes.classes]
+        self.layers = nn.ModuleList(nn.Linear(width, out) for out in widths)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers - 1))
+
+    def prepare(self, graph: Graph) -> Graph:
+        return graph.without_edge_attr().with_self_loops()
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        """[h | p], as every layer weighs edges by the same p."""
+        h = self.encoder(x)
+        return torch.cat((dropout(F.relu(h), self.dropout, self.training), self.keys(h)), 1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        keys = h[:, -KEY_WIDTH:]
+        rows = self._spread(h[:, :-KEY_WIDTH], keys, hop)
+        rows = self.layers[index](rows)
+        if index < len(self.norms):
+            rows = F.relu(self.norms[index](rows))
+            rows = dropout(rows, self.dropout, self.training)
+        return torch.cat((rows, keys[: hop.num_targets]), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h[:, :-KEY_WIDTH]
+
+    def regularizer(
+        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+    ) -> Tensor:
+        """log ŷ of the last hop's targets: observed labels along the learned weights."""
+        keys = self.keys(self.encoder(x))
+        seen = observed != UNLABELED
+        labels = F.one_hot(observed.clamp(min=0), self.classes) * seen[:, None]
+        labels = labels.to(keys.dtype)
+        for hop in hops:
+            labels = self._spread(labels, keys, hop)
+            keys = keys[: hop.num_targets]
+        # A node that no label reaches is told nothing: every class alike.
+        total = labels.sum(1, keepdim=True)
+        even = torch.full_like(labels, 1.0 / self.classes)
+        share = torch.where(total > 0, labels / total.clamp(min=1e-6), even)
+        return share.clamp(min=1e-6).log()
+
+    def _spread(self, rows: Tensor, keys: Tensor, hop: Hop) -> Tensor:
+        """Σ_j w_ij rows_j."""
+        score = edge_dot(keys[: hop.num_targets], keys, hop) * KEY_WIDTH**-0.5
+        weight = edge_softmax(score[:, None], hop)
+        return weighted_sum(weight, rows.contiguous()[:, None], hop).squeeze(1)

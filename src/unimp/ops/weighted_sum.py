@@ -1,0 +1,110 @@
+"""Sums over in-edges with given weights, and what makes weights: products of ends, and softmax.
+
+What layers other than the graph transformer are made of. Nothing wider than edges × heads is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp.graph.hop import Hop
+from unimp.ops.sparse import Edges
+
+
+def weighted_sum(weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
+    """o_i = Σ_j w_ij v_j over the in-edges of i, for each head: weight [E, H], value [S, H, D] →
+    [T, H, D]."""
+    out: Tensor = _sum(weight, value, hop)
+    return out
+
+
+def edge_softmax(score: Tensor, hop: Hop) -> Tensor:
+    """w_ij = softmax_j s_ij over the in-edges of each target, for each head: [E, H] → [E, H]."""
+    weight: Tensor = _softmax(score, hop)
+    return weight
+
+
+def edge_dot(targets: Tensor, sources: Tensor, hop: Hop) -> Tensor:
+    """t_i·s_j for each edge from j to i: targets [T, D], sources [S, D] → [E]."""
+    product: Tensor = _dot(targets, sources, hop)
+    return product
+
+
+class _WeightedSum(torch.autograd.Function):
+    """With g the gradient of o: dv_j = Σ_i w_ij g_i and dw_ij = g_i·v_j."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
+        edges = Edges(hop)
+        ctx.hop = hop
+        ctx.save_for_backward(weight, value)
+        heads = value.shape[1]
+        sums = [edges.sum_sources(*_head(weight, value, h)) for h in range(heads)]
+        return torch.stack(sums, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        weight, value = ctx.saved_tensors
+        edges, grad = Edges(ctx.hop), grads[0]
+        d_weight = d_value = None
+        heads = range(value.shape[1])
+        if ctx.needs_input_grad[0]:
+            dots = [edges.dot(grad[:, h].contiguous(), value[:, h].contiguous()) for h in heads]
+            d_weight = torch.stack(dots, 1)
+        if ctx.needs_input_grad[1]:
+            d_value = torch.stack([edges.sum_targets(*_head(weight, grad, h)) for h in heads], 1)
+        return d_weight, d_value, None
+
+
+class _EdgeDot(torch.autograd.Function):
+    """With g the gradient of the product: dt_i = Σ_j g_ij s_j and ds_j = Σ_i g_ij t_i."""
+
+    @staticmethod
+    def forward(ctx: Any, targets: Tensor, sources: Tensor, hop: Hop) -> Tensor:
+        ctx.hop = hop
+        ctx.save_for_backward(targets, sources)
+        return Edges(hop).dot(targets.contiguous(), sources.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        targets, sources = ctx.saved_tensors
+        edges, grad = Edges(ctx.hop), grads[0].contiguous()
+        d_targets = edges.sum_sources(grad, sources.contiguous())
+        return d_targets, edges.sum_targets(grad, targets.contiguous()), None
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    """With g the gradient of w: ds_ij = w_ij (g_ij − Σ_k w_ik g_ik)."""
+
+    @staticmethod
+    def forward(ctx: Any, score: Tensor, hop: Hop) -> Tensor:
+        edges = Edges(hop)
+        weight = score.new_empty(score.shape[1], len(score))
+        for h, out in enumerate(weight):
+            edges.softmax(score[:, h].contiguous(), out=out)
+        weight = weight.t()
+        ctx.hop = hop
+        ctx.save_for_backward(weight)
+        return weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (weight,) = ctx.saved_tensors
+        edges, through = Edges(ctx.hop), weight * grads[0]
+        totals = [edges.total(through[:, h].contiguous()) for h in range(weight.shape[1])]
+        total = torch.stack(totals, 1).index_select(0, ctx.hop.target)
+        return through - weight * total, None
+
+
+def _head(weight: Tensor, rows: Tensor, h: int) -> tuple[Tensor, Tensor]:
+    return weight[:, h].contiguous(), rows[:, h].contiguous()
+
+
+# torch leaves `apply` untyped.
+_sum: Callable[..., Any] = _WeightedSum.apply
+_dot: Callable[..., Any] = _EdgeDot.apply
+_softmax: Callable[..., Any] = _EdgeSoftmax.apply

@@ -1,0 +1,46 @@
+"""What people look at: one HTML file for any set of runs, with no outside requests, no scripts.
+
+evidence   what there is about one run      axes, drawing, charts   SVG, by hand
+groups     which runs belong together       plots, sections, page   what is drawn and said
+measures   bins, shares, intervals          html, style             how it looks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from unimp.errors import RunError
+from unimp.graph.files import write_atomically
+from unimp.report.evidence import find_runs, gather
+from unimp.report.page import page_html
+from unimp.run import Run
+
+__all__ = ["write_comparison", "write_report"]
+
+
+def write_report(folder: Path, run: Run | None = None) -> Path:
+    """Write report.html into a finished run's folder; `run` saves loading it again.
+
+    The label-rate curve needs four more predictions and is left out if they may take two seconds.
+    """
+    path = folder / "report.html"
+    write_atomically(path, page_html([gather(folder, run)]).encode())
+    return path
+
+
+def write_comparison(
+    places: Sequence[Path], path: Path | None = None, *, label_rates: bool = True
+) -> tuple[Path, int]:
+    """Write one page for all runs in and below some folders; where it is, and how many they were.
+
+    Without a path it is report.html: in the folder, if one is named, and else here.
+    """
+    folders = find_runs(places)
+    if path is None:
+        path = (places[0] if len(places) == 1 else Path()) / "report.html"
+    if path.is_dir():
+        raise RunError(f"{path} is a folder; name the file that the page is to be")
+    runs = [gather(folder, label_rates=label_rates) for folder in folders]
+    write_atomically(path, page_html(runs).encode())
+    return path, len(runs)

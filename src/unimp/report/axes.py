@@ -1,0 +1,78 @@
+"""Axes: the range a plot shows, and the round numbers that are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values and the ticks on it."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]  # value, as it is written
+    title: str = ""
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Where a value lies between the points `start` and `end` of the drawing."""
+        return start + (end - start) * (value - self.low) / (self.high - self.low)
+
+
+def number_axis(
+    values: Iterable[float],
+    title: str = "",
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    percent: bool = False,
+    whole: bool = False,
+    count: int = 5,
+) -> Axis:
+    """An axis that holds all values; an end that is not given is the round number beyond them.
+
+    `percent` writes 0.25 as 25; `whole` puts ticks on whole numbers alone.
+    """
+    finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
+    first = min(finite) if low is None else low
+    last = max(finite) if high is None else high
+    if last <= first:
+        spread = abs(first) * 0.1 or 1.0
+        first = first - spread if low is None else first
+        last = first + 2 * spread if high is None else last
+    step = tick_step(first, last, count)
+    if whole:
+        step = max(1.0, step)
+    first = first if low is not None else math.floor(first / step + 1e-9) * step
+    last = last if high is not None else math.ceil(last / step - 1e-9) * step
+    factor = 100.0 if percent else 1.0
+    ticks = tuple((v, number_text(v * factor, step * factor)) for v in multiples(first, last, step))
+    return Axis(first, last, ticks, title)
+
+
+def place_axis(labels: Sequence[str], title: str = "") -> Axis:
+    """An axis of places 0, 1, 2, … that have names instead of numbers."""
+    return Axis(-0.5, len(labels) - 0.5, tuple(enumerate(labels)), title)
+
+
+def tick_step(low: float, high: float, count: int) -> float:
+    """The roundest step (1, 2 or 5 times a power of ten) that gives about `count` ticks."""
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    return power * min((1, 2, 5, 10), key=lambda round_: abs(math.log(round_ * power / rough)))
+
+
+def multiples(low: float, high: float, step: float) -> list[float]:
+    """The multiples of a step from `low` to `high`, ends included."""
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def number_text(value: float, step: float) -> str:
+    """A tick's number, with as many decimals as its step needs."""
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if abs(value) >= 10_000 and step >= 1000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value + 0.0:,.{min(decimals, 6)}f}".replace("-", "−")

@@ -1,0 +1,205 @@
+"""Plots: lines with bands, rows of dots, and a heat map.
+
+A drawing is about as wide as it is shown on a phone, and in one of three columns on a laptop, so
+that its text is the same size on both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from unimp.report.axes import Axis
+from unimp.report.drawing import Point, path, rectangle, rule, shape, svg, text
+
+WIDTH = 372.0
+HEIGHT = 172.0  # of the plot itself
+BARS = 46.0  # of the bars beneath it
+LETTER = 6.6  # the width of one, about
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with a shape, a whisker if it has ends, and the words it shows when pointed at."""
+
+    x: float
+    y: float
+    words: str = ""
+    ends: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One thing that is drawn: a line, a band around it, single runs behind it, marks on it."""
+
+    name: str
+    style: int
+    line: Sequence[Point] = ()
+    band: Sequence[tuple[float, float, float]] = ()  # x, low, high
+    runs: Sequence[Sequence[Point]] = ()
+    marks: Sequence[Mark] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar beneath a plot, from x = `start` to `end`."""
+
+    start: float
+    end: float
+    height: float
+    words: str = ""
+
+
+def line_chart(
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    name: str,
+    bars: Sequence[Bar] = (),
+    bars_title: str = "",
+    diagonal: bool = False,
+) -> str:
+    """Lines, bands and marks over one pair of axes; `bars` stand beneath, on the same x."""
+    left = 14 + LETTER * max((len(words) for _, words in y.ticks), default=1)
+    right, top = WIDTH - 14, 24.0
+    bottom = top + HEIGHT
+    base = bottom + BARS + 36 if bars else bottom
+
+    def at(point: Point) -> Point:
+        return x.place(point[0], left, right), y.place(point[1], bottom, top)
+
+    body = [text((2, 11), y.title, kind="title")]
+    for value, words in y.ticks:
+        height = at((x.low, value))[1]
+        body.append(rule((left, height), (right, height), "grid"))
+        body.append(text((left - 7, height + 4), words, anchor="end"))
+    body += _x_axis(x, left, right, base)
+    if diagonal:
+        body.append(rule(at((x.low, x.low)), at((x.high, x.high)), "ideal"))
+    for one in series:
+        body += [path(map(at, run), "faint", one.style) for run in one.runs]
+        if one.band:
+            edge = [(p, high) for p, _, high in one.band]
+            edge += [(p, low) for p, low, _ in reversed(one.band)]
+            body.append(path(map(at, edge), "band", one.style))
+    for one in series:
+        if one.line:
+            body.append(path(map(at, one.line), "line", one.style, dashed=True))
+    for one in series:
+        for mark in one.marks:
+            if mark.ends:
+                ends = [at((mark.x, end)) for end in mark.ends]
+                body.append(path(ends, "whisker", one.style))
+            body.append(shape(one.style, at((mark.x, mark.y)), mark.words))
+    if bars:
+        body.append(text((2, base - BARS - 8), bars_title, kind="title"))
+        tallest = max(bar.height for bar in bars) or 1.0
+        for bar in bars:
+            start, end = x.place(bar.start, left, right), x.place(bar.end, left, right)
+            height = BARS * bar.height / tallest
+            corner = (start + 0.75, base - height)
+            body.append(rectangle(corner, max(1.0, end - start - 1.5), height, "bar", bar.words))
+    return svg(WIDTH, base + 42, name, _in_words(series, x, y), body)
+
+
+def dot_rows(
+    rows: Sequence[tuple[str, Sequence[tuple[int, Mark]]]],
+    x: Axis,
+    *,
+    name: str,
+    labels: int = 19,
+) -> str:
+    """A row for each label, with marks at their x; `labels` is the room for it, in letters.
+
+    With no room the label stands above its marks.
+    """
+    step, top = 21.0 if labels else 44.0, 6.0
+    longest = min(labels, max(len(label) for label, _ in rows))
+    left, right, base = 14 + LETTER * longest, WIDTH - 14, top + step * len(rows)
+    body = []
+    for value, _ in x.ticks:
+        across = x.place(value, left, right)
+        body.append(rule((across, top), (across, base), "grid"))
+    body += _x_axis(x, left, right, base)
+    for number, (label, marks) in enumerate(rows):
+        height = top + step * (number + (0.5 if labels else 0.68))
+        if labels:
+            body.append(text((left - 8, height + 4), label, anchor="end", room=labels))
+        else:
+            body.append(text((left, height - 14), label, room=int((right - left) / LETTER)))
+        for style, mark in marks:
+            if mark.ends:
+                ends = [(x.place(end, left, right), height) for end in mark.ends]
+                body.append(path(ends, "whisker", style))
+            body.append(shape(style, (x.place(mark.x, left, right), height), mark.words))
+    about = "; ".join(f"{label}: {', '.join(m.words for _, m in marks)}" for label, marks in rows)
+    return svg(WIDTH, base + 42, name, about, body)
+
+
+def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: str) -> str:
+    """Counts of label (row) and prediction (column), each row divided by its sum.
+
+    What is on the diagonal is right. Where there are few classes their shares are written too.
+    """
+    size = len(names)
+    cell = 46.0 if size <= 8 else 30.0 if size <= 16 else 20.0 if size <= 30 else 13.0
+    room = 20
+    margin = 14 + 6.2 * min(room, max(len(n) for n in names))
+    body = []
+    for k, label in enumerate(names):
+        middle = margin + cell * (k + 0.5) + 3.5
+        body.append(text((margin - 6, middle), label, anchor="end", kind="class", room=room))
+        body.append(text((middle, margin - 6), label, kind="class", room=room, upright=True))
+    for i, row in enumerate(counts):
+        total = sum(row)
+        for j, count in enumerate(row):
+            if count == 0:
+                continue
+            share = count / total
+            corner = (margin + cell * j, margin + cell * i)
+            words = f"{names[i]} → {names[j]}: {share:.1%} ({count:,.0f} of {total:,.0f})"
+            kind = "right" if i == j else "wrong"
+            # Shares of a few percent are what one looks for; a root lets them be seen.
+            body.append(rectangle(corner, cell - 1, cell - 1, kind, words, math.sqrt(share)))
+            if cell >= 30 and share >= 0.005:
+                kind = "cell strong" if share > 0.3 else "cell"
+                center = (corner[0] + cell / 2 - 0.5, corner[1] + cell / 2 + 4)
+                body.append(text(center, f"{100 * share:.0f}", anchor="middle", kind=kind))
+    side = cell * size
+    body.append(rectangle((margin - 1, margin - 1), side + 1, side + 1, "frame"))
+    right = sum(row[k] for k, row in enumerate(counts))
+    about = f"{right:,.0f} of {sum(map(sum, counts)):,.0f} nodes lie on the diagonal."
+    return svg(margin + side + 4, margin + side + 4, name, about, body)
+
+
+def thinned(points: Sequence[T], most: int = 240) -> list[T]:
+    """At most about `most` points of a line, evenly chosen, the last among them."""
+    stride = max(1, math.ceil(len(points) / most))
+    kept = list(points[::stride])
+    return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
+    body = [rule((left, base), (right, base), "axis")]
+    for value, words in x.ticks:
+        across = x.place(value, left, right)
+        body.append(rule((across, base), (across, base + 4), "axis"))
+        body.append(text((across, base + 17), words, anchor="middle"))
+    body.append(text((right, base + 36), x.title, anchor="end", kind="title"))
+    return body
+
+
+def _in_words(series: Sequence[Series], x: Axis, y: Axis) -> str:
+    """Where each line begins and ends, for those who do not see it."""
+    told = []
+    for one in series:
+        points = list(one.line) or [(mark.x, mark.y) for mark in one.marks]
+        if points:
+            (x1, y1), (x2, y2) = points[0], points[-1]
+            told.append(f"{one.name}: from {y1:.3g} at {x1:.4g} to {y2:.3g} at {x2:.4g}")
+    return f"{y.title} by {x.title}. " + "; ".join(told)

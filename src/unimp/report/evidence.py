@@ -1,0 +1,208 @@
+"""What a page shows of one run: its folder's files, and what only the task and the model can tell.
+
+The files alone give scores, curves, and for classes the predictions beside the labels. The task
+adds in-edges and known in-neighbors, and for binary tasks the labels; the model adds the label-rate
+curve. Where they are not there any more the page says so and does without.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimp.errors import RunError, UnimpError
+from unimp.recipe import Recipe
+from unimp.report.measures import Array
+from unimp.run import Run, load_run, score_split
+from unimp.run_folder import read_run
+from unimp.tasks.labels import is_known, mask_labels
+from unimp.tasks.task import Task
+
+LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`
+
+
+@dataclass(frozen=True)
+class ScoredNodes:
+    """The nodes of the test set whose labels are known (of the val set, where there are none).
+
+    Classes: label, prediction and confidence are [n]. Binary tasks: label and probability are
+    [n, T].
+    """
+
+    part: str  # "test" or "val"
+    names: tuple[str, ...]  # of classes or binary tasks
+    label: Array
+    probability: Array
+    prediction: Array | None = None  # None: binary tasks
+    in_edges: Array | None = None  # [n]; None: the task is not there
+    known_neighbors: Array | None = None  # [n]; in-neighbors whose label is observed
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run, as far as it can be told."""
+
+    folder: Path
+    recipe: Recipe
+    metrics: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    sizes: Mapping[str, int]  # nodes, and of these in train, val and test
+    nodes: ScoredNodes | None = None
+    label_rates: Sequence[tuple[float, float]] = ()  # share of train labels revealed, score
+    missing: str = ""  # why the task's part is not here
+    no_label_rates: str = ""  # why the curve is not here
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether labels are inputs: only then is there a second protocol."""
+        return "train+val" in self.metrics["scores"]
+
+    def score(self, part: str, protocol: str = "train") -> float | None:
+        """A score, where there is one."""
+        value = self.metrics["scores"].get(protocol, {}).get(part)
+        return None if value is None else float(value)
+
+
+def find_runs(places: Sequence[Path]) -> list[Path]:
+    """The run folders among `places` and within them, each once; seed-2 comes before seed-10."""
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            raise RunError(f"there is no folder {place}")
+        if (place / "manifest.json").is_file():
+            found.append(place)
+            continue
+        within = [path.parent for path in place.rglob("manifest.json")]
+        if not within:
+            raise RunError(
+                f"{place} holds no finished run: there is no manifest.json in it or below it"
+            )
+        found += sorted(within, key=_natural)
+    return list({path.resolve(): path for path in found}.values())
+
+
+def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = None) -> Evidence:
+    """Everything there is about a run; `run` saves loading its data and weights again.
+
+    label_rates: whether to make the curve, by predicting with other shares of the train labels
+    revealed; None: only if that takes less than QUICK seconds.
+    """
+    recipe, metrics, manifest = read_run(folder)
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    evidence = Evidence(folder, recipe, metrics, manifest, [json.loads(line) for line in lines], {})
+    try:
+        run = run or load_run(folder)
+    except (UnimpError, OSError) as error:
+        evidence = replace(evidence, missing=str(error))
+    evidence = _with_predictions(evidence, run.task if run else None)
+    if not evidence.takes_labels:
+        return replace(evidence, no_label_rates="its model takes no labels as inputs")
+    if run is None or evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
+        return replace(evidence, no_label_rates=evidence.missing or "there is nothing to score")
+    needed = (len(LABEL_RATES) - 1) * _slowest_pass(evidence)
+    if label_rates or (label_rates is None and needed < QUICK):
+        return replace(evidence, label_rates=label_rate_curve(run, evidence.nodes.part))
+    return replace(evidence, no_label_rates="not made here; `unimp report` makes it")
+
+
+def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
+    """Scores with a share of the train labels revealed, each share a part of the next.
+
+    What a trained model makes of fewer labels; nothing is retrained.
+    """
+    task, curve = run.task, []
+    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    groups = task.groups if run.recipe.mask.unit == "group" else None
+    for rate in LABEL_RATES:
+        if rate == 1.0:
+            curve.append((rate, float(run.metrics["scores"]["train"][part])))
+            continue
+        generator = torch.Generator().manual_seed(run.seed)
+        mask = mask_labels(known, rate, generator=generator, groups=groups)
+        curve.append((rate, score_split(run.logits(mask.reveal(task.labels)), task, "train")[part]))
+    return curve
+
+
+def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
+    """Add what predictions.parquet says of the scored nodes, and what the task says of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    path = evidence.folder / "predictions.parquet"
+    try:
+        table = pyarrow.parquet.ParquetFile(path).read()  # read_table would import pandas
+    except (OSError, pa.ArrowInvalid) as error:
+        return replace(evidence, missing=evidence.missing or f"cannot read {path.name}: {error}")
+    sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
+    sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
+    evidence = replace(evidence, sizes=sizes)
+    classes = "label" in table.column_names
+    if classes:
+        known = pc.is_valid(table["label"]).to_numpy()
+    elif task is not None:
+        known = is_known(task.labels).numpy()
+    else:
+        return evidence
+    part = next((p for p in ("test", "val") if bool((sets[p] & known).any())), None)
+    if part is None:
+        return evidence
+    rows = np.flatnonzero(sets[part] & known)
+    if classes:
+        chosen = table.select(["label", "prediction", "confidence"]).take(pa.array(rows))
+        names = pc.unique(pa.chunked_array([*chosen["label"].chunks, *chosen["prediction"].chunks]))
+        nodes = ScoredNodes(
+            part,
+            tuple(names.to_pylist()),
+            pc.index_in(chosen["label"], names).to_numpy(),
+            chosen["confidence"].to_numpy(),
+            pc.index_in(chosen["prediction"], names).to_numpy(),
+        )
+    else:
+        assert task is not None
+        columns = [name for name in table.column_names if name.startswith("p_")]
+        chances = np.stack([table[name].to_numpy()[rows] for name in columns], 1)
+        names = tuple(name.removeprefix("p_") for name in columns)
+        nodes = ScoredNodes(part, names, task.labels.numpy()[rows], chances)
+    if task is not None:
+        nodes = replace(
+            nodes,
+            in_edges=task.graph.in_degree.numpy()[rows],
+            known_neighbors=known_in_neighbors(task)[rows],
+        )
+    return replace(evidence, nodes=nodes)
+
+
+def known_in_neighbors(task: Task) -> Array:
+    """How many different in-neighbors of each node are in the train set: [N]."""
+    graph = task.graph
+    observed = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    observed[task.split.train] = True
+    slots = torch.nonzero(observed[graph.source.long()]).squeeze(1)
+    target = torch.searchsorted(graph.indptr.long(), slots, right=True) - 1
+    # Two nodes may be joined by several edges.
+    pairs = torch.unique(target * graph.num_nodes + graph.source[slots].long())
+    count = torch.bincount(pairs // graph.num_nodes, minlength=graph.num_nodes)
+    return np.asarray(count.numpy())
+
+
+def _slowest_pass(evidence: Evidence) -> float:
+    """Seconds that a prediction takes at most: an epoch that ended with one took longer."""
+    scored = [line["seconds"] for line in evidence.history if "val" in line or "test" in line]
+    return float(min(scored, default=evidence.metrics["seconds"]))
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Names in the order people expect: numbers by their size."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]

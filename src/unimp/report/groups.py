@@ -1,0 +1,121 @@
+"""Which runs belong together: the same recipe with other seeds; and other recipes beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unimp.recipe import Recipe, load_recipe, options, recipe_names
+from unimp.report.evidence import Evidence
+from unimp.tasks.metrics import mean_and_std
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe, which differ in their seed alone."""
+
+    name: str
+    runs: tuple[Evidence, ...]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+    @property
+    def seeds(self) -> str:
+        """The seeds in words: `0–4, 7`."""
+        return in_ranges([run.manifest["seed"] for run in self.runs])
+
+    def scores(self, part: str, protocol: str = "train") -> list[float]:
+        """The scores of its runs, where they have one."""
+        values = (run.score(part, protocol) for run in self.runs)
+        return [value for value in values if value is not None]
+
+    def mean(self, part: str) -> float:
+        values = self.scores(part)
+        return mean_and_std(values)[0] if values else math.nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Recipes for one task under one metric."""
+
+    task: str
+    metric: str
+    groups: tuple[Group, ...]
+
+    @property
+    def runs(self) -> list[Evidence]:
+        return [run for group in self.groups for run in group.runs]
+
+
+def compare(runs: Sequence[Evidence]) -> list[Comparison]:
+    """Runs by task, and within a task by recipe, in the order given."""
+    tasks: dict[tuple[str, str], dict[str, list[Evidence]]] = {}
+    for run in runs:
+        task = (str(run.manifest.get("task", run.recipe.task.name)), str(run.metrics["metric"]))
+        key = json.dumps([run.recipe.name, values_of(run.recipe)])
+        tasks.setdefault(task, {}).setdefault(key, []).append(run)
+    return [
+        Comparison(*task, tuple(_named(list(recipes.values())))) for task, recipes in tasks.items()
+    ]
+
+
+def values_of(recipe: Recipe) -> dict[str, Any]:
+    """Every option and its value, but for the task's name: a run's own task lies in its folder."""
+    values = recipe.model_dump()
+    return {f"{s}.{k}": values[s][k] for s, k, _ in options() if f"{s}.{k}" != "task.name"}
+
+
+def defaults() -> dict[str, Any]:
+    """Every option and its default."""
+    return {f"{s}.{k}": declared.default for s, k, declared in options()}
+
+
+def differing(recipes: Sequence[Recipe]) -> list[str]:
+    """The options in which recipes differ."""
+    every = [values_of(recipe) for recipe in recipes]
+    return [key for key in every[0] if any(values[key] != every[0][key] for values in every)]
+
+
+def in_ranges(numbers: Sequence[int]) -> str:
+    """Numbers in words, runs of them as one: `0–4, 7`; one that is there twice says so."""
+    parts: list[str] = []
+    unique = sorted(set(numbers))
+    start = 0
+    for place, number in enumerate(unique):
+        if place + 1 < len(unique) and unique[place + 1] == number + 1:
+            continue
+        first, start = unique[start], place + 1
+        parts.append(str(number) if first == number else f"{first}–{number}")
+    twice = sorted({n for n in numbers if numbers.count(n) > 1})
+    parts += [f"{n} × {numbers.count(n)}" for n in twice]
+    return ", ".join(parts)
+
+
+def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
+    """Groups named by their recipes; where names are shared, by what was set over them too."""
+    recipes = [runs[0].recipe for runs in groups]
+    names = [recipe.name or recipe.task.name for recipe in recipes]
+    if len(set(names)) < len(names):
+        keys = differing(recipes)
+        names = [
+            ", ".join([name, *_settings(recipe, keys)])
+            for name, recipe in zip(names, recipes, strict=True)
+        ]
+    return [Group(name, tuple(runs)) for name, runs in zip(names, groups, strict=True)]
+
+
+def _settings(recipe: Recipe, keys: Sequence[str]) -> list[str]:
+    """What is set otherwise than the recipe of that name has it, as one would write it."""
+    shipped = recipe.name in recipe_names()
+    usual = values_of(load_recipe(recipe.name)) if shipped else defaults()
+    values = values_of(recipe)
+    return [
+        f"{key}={values[key] if isinstance(values[key], str) else json.dumps(values[key])}"
+        for key in keys
+        if values[key] != usual[key]
+    ]

@@ -1,0 +1,72 @@
+"""Pieces of HTML that the page's sections are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from unimp.report.drawing import escape, swatch
+from unimp.tasks.metrics import mean_and_std
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str] = (),
+    *,
+    numbers: Collection[int] = (),
+    less: Collection[int] = (),
+    stacked: bool = False,
+) -> str:
+    """A table of HTML cells; `numbers` are set flush right, `less` is left out on a phone.
+
+    `stacked`: on a phone a row is a list, each cell with its header beside it.
+    """
+
+    def cell(tag: str, column: int, content: str) -> str:
+        kinds = " ".join(["number"] * (column in numbers) + ["less"] * (column in less))
+        kind = f" class='{kinds}'" if kinds else ""
+        name = f" data-name='{header[column]}'" if stacked and tag == "td" else ""
+        return f"<{tag}{kind}{name}>{content}</{tag}>"
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return "<tr>" + "".join(cell(tag, k, content) for k, content in enumerate(cells)) + "</tr>"
+
+    head = f"<thead>{row('th', header)}</thead>" if header else ""
+    body = "".join(row("td", cells) for cells in rows)
+    kind = " class='stacked'" if stacked else ""
+    return f"<table{kind}>{head}<tbody>{body}</tbody></table>"
+
+
+def panels(title: str, words: str, figures: Sequence[str], *, legend: str = "") -> str:
+    """A section of figures in columns; where a column would stay empty, the words stand there."""
+    beside = " beside" if len(figures) % 3 else ""
+    return (
+        f"<section><div class='panels'><div class='lead{beside}'><h2>{title}</h2>{words}{legend}"
+        f"</div>{''.join(figures)}</div></section>"
+    )
+
+
+def figure(title: str, note: str, drawing: str) -> list[str]:
+    """A drawing with a title and a note; nothing where there is no drawing."""
+    told = f"<div>{note}</div>" if note else ""
+    caption = f"<figcaption><b>{title}</b>{told}</figcaption>"
+    return [f"<figure>{caption}{drawing}</figure>"] if drawing else []
+
+
+def legend(entries: Sequence[tuple[int, str]]) -> str:
+    """Which line and shape is which; nothing to say of one alone."""
+    items = "".join(f"<li>{swatch(style)}{escape(name)}</li>" for style, name in entries)
+    return f"<ul class='legend'>{items}</ul>" if len(entries) > 1 else ""
+
+
+def folded(title: str, body: str) -> str:
+    """Something to open if one wants it."""
+    return f"<details><summary>{title}</summary>{body}</details>"
+
+
+def mean_text(values: Sequence[float], *, small: bool = False) -> str:
+    """A mean of scores in percent, ± the deviation where there are several; a dash for none."""
+    if not values:
+        return "–"
+    mean, std = mean_and_std(values)
+    spread = f" ± {100 * std:.2f}" if len(values) > 1 else ""
+    return f"{100 * mean:.2f}" + (f"<small>{spread}</small>" if small and spread else spread)

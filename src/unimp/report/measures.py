@@ -1,0 +1,107 @@
+"""What is computed from scored nodes for the plots: shares, intervals, bins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimp.tasks.metrics import mean_roc_auc
+
+BINS = 15  # of a reliability diagram
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Nodes in bins of equal width by the probability given: how often it came true."""
+
+    count: NDArray[np.float64]  # [BINS]
+    promised: NDArray[np.float64]  # [BINS] mean probability; 0 in an empty bin
+    kept: NDArray[np.float64]  # [BINS] share that came true; 0 in an empty bin
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: Σ_b n_b/n · |kept_b − promised_b|."""
+        total = float(self.count.sum())
+        gaps = np.abs(self.kept - self.promised) * self.count
+        return float(gaps.sum()) / total if total else math.nan
+
+
+def reliability(probability: Array, came_true: Array) -> Reliability:
+    """Bins of equal width over [0, 1]; a probability on an edge belongs above it, 1 to the last."""
+    place = np.minimum((np.asarray(probability, np.float64) * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(place, minlength=BINS).astype(np.float64)
+    several = np.maximum(count, 1)
+    promised = np.bincount(place, weights=probability, minlength=BINS) / several
+    kept = np.bincount(place, weights=came_true, minlength=BINS) / several
+    return Reliability(count, promised, kept)
+
+
+def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson interval of a share of `count` nodes, at 95 %.
+
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
+    """
+    if count <= 0:
+        return 0.0, 1.0
+    middle = share + z * z / (2 * count)
+    reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    whole = 1 + z * z / count
+    return max(0.0, (middle - reach) / whole), min(1.0, (middle + reach) / whole)
+
+
+def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[int]:
+    """Where bins 0, 1, 2–3, 4–7, … begin; the last one is open and holds `fewest` nodes or more."""
+    edges = [0, 1]
+    while (
+        len(edges) < most and int((np.asarray(values, np.int64) >= 2 * edges[-1]).sum()) >= fewest
+    ):
+        edges.append(2 * edges[-1])
+    return edges
+
+
+def shares_by(
+    values: Array, came_true: Array, edges: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How many nodes have a value in each bin, and of how many of these it came true."""
+    place = np.searchsorted(np.asarray(edges), values, side="right") - 1
+    size = len(edges)
+    count = np.bincount(place, minlength=size).astype(np.float64)
+    true = np.bincount(place, weights=came_true, minlength=size).astype(np.float64)
+    return count, true
+
+
+def share_of_surest(confidence: Array, right: Array, steps: int = 40) -> list[tuple[float, float]]:
+    """The share of nodes kept, surest first, and the accuracy among these."""
+    total = len(confidence)
+    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
+    correct = np.cumsum(np.asarray(right, np.float64)[order])
+    kept = sorted({max(1, round(total * k / steps)) for k in range(1, steps + 1)}) if total else []
+    return [(k / total, float(correct[k - 1]) / k) for k in kept]
+
+
+def confusion(label: Array, prediction: Array, classes: int) -> NDArray[np.float64]:
+    """How often a label (row) was predicted as a class (column)."""
+    pairs = np.asarray(label, np.int64) * classes + np.asarray(prediction, np.int64)
+    counts = np.bincount(pairs, minlength=classes * classes)
+    return counts.reshape(classes, classes).astype(np.float64)
+
+
+def auc_by_task(probability: Array, label: Array) -> NDArray[np.float64]:
+    """The area under the ROC curve of each binary task; NaN where only one class is there."""
+    scores, labels = torch.from_numpy(probability), torch.from_numpy(label)
+    columns = range(scores.shape[1])
+    return np.array([mean_roc_auc(scores[:, [t]], labels[:, [t]]) for t in columns])
+
+
+def likeliest_is_right(probability: Array, label: Array) -> tuple[Array, Array]:
+    """Of nodes with at least one binary label: which they are, and whether the likeliest is one."""
+    positive = np.asarray(label) == 1
+    some = positive.any(1)
+    likeliest = np.asarray(probability, np.float64).argmax(1)
+    return some, positive[np.arange(len(positive)), likeliest][some]

@@ -1,0 +1,278 @@
+"""The page: results first, then plots, then what they were made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unimp.recipe import options
+from unimp.report import plots, sections
+from unimp.report.drawing import STYLES, escape, swatch
+from unimp.report.evidence import Evidence
+from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
+from unimp.report.markup import figure, folded, mean_text, table
+from unimp.report.plots import METRICS
+from unimp.report.style import STYLE
+from unimp.tasks.metrics import mean_and_std
+
+
+def page_html(runs: Sequence[Evidence]) -> str:
+    """The page of some runs: one HTML file that asks for nothing outside itself."""
+    comparisons = compare(runs)
+    title = _title(comparisons)
+    abouts = dict.fromkeys(run.recipe.about for run in runs)
+    about = f"<p class='soft'>{escape(*abouts)}</p>" if len(abouts) == 1 else ""
+    body = "".join(_comparison(one, titled=len(comparisons) > 1) for one in comparisons)
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>{escape(title)}</h1>{about}</header>"
+        f"<main>{body}{_protocol(runs)}{_manifests(runs)}</main></body></html>\n"
+    )
+
+
+def _title(comparisons: Sequence[Comparison]) -> str:
+    groups = [group for one in comparisons for group in one.groups]
+    if len(groups) == 1:
+        several = "s" if len(groups[0].runs) > 1 else ""
+        return f"{groups[0].name}, seed{several} {groups[0].seeds}"
+    return f"{len(groups)} recipes on {' and '.join(one.task for one in comparisons)}"
+
+
+def _comparison(one: Comparison, *, titled: bool) -> str:
+    """All sections about one task."""
+    groups = plots.drawn(one.groups)
+    return "".join(
+        (
+            f"<h2 class='task'>{escape(one.task)}, {METRICS[one.metric]}</h2>" if titled else "",
+            _results(one, groups),
+            sections.learning(one, groups),
+            sections.neighborhoods(one, groups),
+            sections.confidence(groups),
+            sections.confusions(groups),
+            sections.areas(groups),
+            _recipes(one.groups),
+        )
+    )
+
+
+def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
+    metric = METRICS[one.metric]
+    header = [
+        *("recipe", "model", "seeds", f"validation {metric}, %", f"test {metric}, %"),
+        *("test, + val labels", "parameters", "s an epoch"),
+    ]
+    rows = [
+        [
+            escape(group.name),
+            escape(_model(group)),
+            group.seeds,
+            mean_text(group.scores("val")),
+            f"<b>{mean_text(group.scores('test'))}</b>",
+            mean_text(group.scores("test", "train+val")),
+            f"{group.runs[0].metrics['parameters']:,}",
+            _pace(group),
+        ]
+        for group in one.groups
+    ]
+    body = [_facts(one)]
+    if len(one.groups) == 1:
+        body.append(_tiles(one.groups[0], metric))
+    body.append(
+        "<h2>Results</h2><p class='soft'>Train labels are inputs; “+ val labels” reveals "
+        "validation's too, without retraining."
+        f"{' Mean ± unbiased standard deviation over seeds.' if len(one.runs) > 1 else ''}</p>"
+        f"<div class='card'>{table(rows, header, numbers=range(3, 8), stacked=True)}</div>"
+    )
+    lost = {run.recipe.task.name: run.missing for run in one.runs if run.missing}
+    for name, reason in lost.items():
+        body.append(
+            f"<p class='note'>The task {escape(name)} cannot be loaded here, so the plots that need "
+            f"it are left out: {escape(reason)}.</p>"
+        )
+    if len(one.groups) > len(groups):
+        body.append(f"<p class='soft'>Plots show the best {STYLES} by validation.</p>")
+    if len(one.runs) > 1:
+        seeds = plots.seed_scores(groups, one.metric)
+        marks = "A mark is a run; the line is one standard deviation either way."
+        body.append(
+            f"<div class='map seeds'>{''.join(figure('Test score by seed', marks, seeds))}"
+            f"<div class='card'><h3>Every run</h3>{_every_run(one, groups)}</div></div>"
+        )
+    else:
+        body.append(f"<p class='soft'>{_ending(one.runs[0])}.</p>")
+    return f"<section>{''.join(body)}</section>"
+
+
+def _facts(one: Comparison) -> str:
+    """The task in a line."""
+    run = one.runs[0]
+    parts = [f"task <b>{escape(one.task)}</b>"]
+    if run.sizes:
+        sizes = " / ".join(f"{run.sizes[part]:,}" for part in ("train", "val", "test"))
+        parts += [f"{run.sizes['nodes']:,} nodes", f"train / val / test {sizes}"]
+    if run.nodes is not None:
+        kind = "binary tasks" if run.nodes.prediction is None else "classes"
+        parts.append(f"{len(run.nodes.names)} {kind}")
+    return f"<p class='soft'>{' · '.join(parts)}</p>"
+
+
+def _tiles(group: Group, metric: str) -> str:
+    """The numbers one looks for first."""
+    tiles = [
+        (f"test {metric}", "train labels as inputs (the headline)", group.scores("test")),
+        (f"validation {metric}", "chose the epoch that is scored", group.scores("val")),
+        (
+            f"test {metric}",
+            "train and validation labels as inputs",
+            group.scores("test", "train+val"),
+        ),
+        (
+            "calibration error",
+            "ECE of the test set, 15 bins",
+            [one.error for one in plots.reliability_of(group.runs)],
+        ),
+    ]
+    return (
+        "<div class='tiles'>"
+        + "".join(
+            f"<div class='tile'><span>{title}, %</span><b>{mean_text(values, small=True)}</b>"
+            f"<span>{note}</span></div>"
+            for title, note, values in tiles
+            if values
+        )
+        + "</div>"
+    )
+
+
+def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
+    """A row for each run; its recipe by its shape where plots show it."""
+    shapes = {group.name: swatch(style) for style, group in groups}
+    several = len(one.groups) > 1
+    header = ["seed", "validation", "test", "+ val labels", "best epoch", "seconds"]
+    rows = [
+        [
+            *([shapes.get(group.name, escape(group.name))] if several else []),
+            str(run.manifest["seed"]),
+            *(_cell(run.score(*key)) for key in (("val",), ("test",), ("test", "train+val"))),
+            f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
+            if run.metrics["best_epoch"]
+            else "–",
+            f"{run.metrics['seconds']:,.3g}" + (" (failed)" if run.metrics["failed"] else ""),
+        ]
+        for group in one.groups
+        for run in group.runs
+    ]
+    shift = int(several)
+    return table(
+        rows,
+        [*([""] if several else []), *header],
+        numbers=range(shift, shift + 6),
+        less=(shift + 3, shift + 5),
+    )
+
+
+def _ending(run: Evidence) -> str:
+    metrics = run.metrics
+    if metrics["best_epoch"]:
+        best = f"Best epoch {metrics['best_epoch']} of {metrics['epochs']}"
+    else:
+        epochs = metrics["epochs"]
+        best = f"{epochs} epochs, none scored" if epochs else "nothing trained"
+    return f"{best}; {escape(metrics['stopped'])}; {metrics['seconds']:g} s in all"
+
+
+def _recipes(groups: Sequence[Group]) -> str:
+    """What was set, what differs, and every recipe whole."""
+    help_of = {f"{s}.{k}": declared.description for s, k, declared in options()}
+    usual = {key: value for key, value in defaults().items() if key != "task.name"}
+    values = [values_of(group.recipe) for group in groups]
+    unlike = differing([group.recipe for group in groups])
+    keys = unlike or [key for key in usual if values[0][key] != usual[key]]
+    rows = [
+        [
+            f"<code>{key}</code>",
+            *(_value(one[key], usual[key]) for one in values),
+            _value(usual[key], usual[key]),
+            escape(help_of[key]),
+        ]
+        for key in keys
+    ]
+    names = [escape(group.name) for group in groups] if len(groups) > 1 else ["value"]
+    words = "What the recipes set differently" if unlike else "What the recipe sets"
+    header = ["option", *names, "default", "what it does"]
+    last = len(header) - 1
+    wholes = "".join(
+        folded(
+            f"The whole recipe{f': {escape(group.name)}' if len(groups) > 1 else ''}",
+            f"<pre>{escape(group.recipe.to_toml())}</pre>",
+        )
+        for group in groups
+    )
+    return (
+        f"<section><h2>Recipe</h2><p class='soft'>{words}, beside the default.</p>"
+        f"<div class='card'>{table(rows, header, less=(last - 1, last))}</div>{wholes}</section>"
+    )
+
+
+def _protocol(runs: Sequence[Evidence]) -> str:
+    """How the numbers came about, in words."""
+    said = dict.fromkeys(str(run.manifest.get("protocol", "")) for run in runs)
+    stated = "".join(f"<li>As each run states it: {escape(words)}.</li>" for words in said if words)
+    return (
+        "<section><h2>Protocol</h2><ul>"
+        "<li><b>Known</b> labels are those the task gives; <b>observed</b> ones are inputs of the "
+        "model, <b>hidden</b> ones are withheld and predicted. In training each step hides a part "
+        "of the train labels.</li>"
+        "<li><b>train</b>, the headline: all train labels are observed; validation and test nodes "
+        "are scored. <b>train+val</b>: validation labels are observed too, without retraining; "
+        "only test nodes are scored.</li>"
+        "<li>The state kept is that of the best validation score. The plots below the results "
+        "score test nodes (validation nodes where no test label is known) with train labels "
+        "observed.</li>"
+        "<li>Over several seeds: the mean ± the unbiased standard deviation. Plots of nodes pool "
+        "the seeds; their intervals (Wilson, 95 %) count the nodes of one.</li>"
+        f"{stated}</ul></section>"
+    )
+
+
+def _manifests(runs: Sequence[Evidence]) -> str:
+    """Where each run came from."""
+    if len(runs) == 1:
+        return f"<section><h2>Manifest</h2><div class='card'>{_manifest(runs[0])}</div></section>"
+    parts = [folded(escape(run.folder), _manifest(run)) for run in runs]
+    return f"<section><h2>Manifests</h2>{''.join(parts)}</section>"
+
+
+def _manifest(run: Evidence) -> str:
+    rows = []
+    for key, value in run.manifest.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{name} {entry}" for name, entry in value.items())
+        elif isinstance(value, list):
+            value = " ".join(str(entry) for entry in value)
+        rows.append([escape(key.replace("_", " ")), f"<span class='long'>{escape(value)}</span>"])
+    return table(rows)
+
+
+def _model(group: Group) -> str:
+    model = group.recipe.model
+    takes = model.name in ("unimp", "gcn", "gat")
+    return f"{model.name}, {model.inputs}" if takes else model.name
+
+
+def _pace(group: Group) -> str:
+    """Seconds an epoch; a dash where there is nothing to train."""
+    mean, _ = mean_and_std([float(run.metrics["seconds_an_epoch"]) for run in group.runs])
+    return f"{mean:.2g}" if mean else "–"
+
+
+def _value(value: Any, usual: Any) -> str:
+    written = f"<code>{escape(json.dumps(value, ensure_ascii=False))}</code>"
+    return written if value == usual else f"<b>{written}</b>"
+
+
+def _cell(score: float | None) -> str:
+    return "–" if score is None else f"{100 * score:.2f}"

@@ -1,0 +1,380 @@
+"""The figures of a page, each from the runs of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimp.report.axes import Axis, number_axis, place_axis
+from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.drawing import STYLES, Point
+from unimp.report.evidence import Evidence, ScoredNodes
+from unimp.report.groups import Group
+from unimp.report.measures import (
+    BINS,
+    Array,
+    Reliability,
+    auc_by_task,
+    confusion,
+    doubling_edges,
+    likeliest_is_right,
+    reliability,
+    share_of_surest,
+    shares_by,
+    wilson,
+)
+from unimp.tasks.metrics import mean_and_std
+
+Matrix = NDArray[np.float64]
+METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}
+PARTS = {"val": "validation", "test": "test"}
+LEAST_SPAN = 0.05  # of the axis of a label-rate curve
+MOST_CLASSES = 60  # in a heat map; the rest is one class
+
+
+def drawn(groups: Sequence[Group]) -> list[tuple[int, Group]]:
+    """The groups that plots show, with their style: where there are too many, the best by
+    validation."""
+    best = sorted(groups, key=lambda group: -np.nan_to_num(group.mean("val")))[:STYLES]
+    chosen = [group for group in groups if any(group is one for one in best)]
+    return list(enumerate(chosen))
+
+
+def loss_curves(groups: Sequence[tuple[int, Group]]) -> str:
+    """The loss on hidden labels by epoch."""
+    series = [_curve(group, "loss", style, group.name) for style, group in groups]
+    return _by_epoch(series, "loss on hidden labels", percent=False)
+
+
+def score_curves(groups: Sequence[tuple[int, Group]], part: str, metric: str) -> str:
+    """The score of one set by epoch, of all groups."""
+    series = [_curve(group, part, style, group.name) for style, group in groups]
+    return _by_epoch(series, f"{PARTS[part]} {METRICS[metric]}, %", percent=True)
+
+
+def both_scores(group: Group, metric: str) -> str:
+    """The scores of both sets by epoch, of one group."""
+    series = [_curve(group, part, style, PARTS[part]) for style, part in enumerate(PARTS)]
+    return _by_epoch(series, f"{METRICS[metric]}, %", percent=True)
+
+
+def seed_scores(groups: Sequence[tuple[int, Group]], metric: str) -> str:
+    """The test score of every run, and one standard deviation either way of their mean."""
+    rows: list[tuple[str, list[tuple[int, Mark]]]] = []
+    for style, group in groups:
+        scores = [(run.manifest["seed"], run.score("test")) for run in group.runs]
+        found = [(seed, score) for seed, score in scores if score is not None]
+        if found:
+            mean, std = mean_and_std([score for _, score in found])
+            ends = (mean - std, mean + std) if len(found) > 1 else None
+            marks = [
+                (style, Mark(score, 0, f"seed {seed}: {100 * score:.2f}", ends))
+                for seed, score in found
+            ]
+            rows.append((group.name, marks))
+    if not rows:
+        return ""
+    values = [v for _, row in rows for _, m in row for v in (m.x, *(m.ends or ()))]
+    x = _percent(values, f"test {METRICS[metric]}, %")
+    return dot_rows(rows, x, name="Test scores by seed", labels=0)
+
+
+def label_rates(groups: Sequence[tuple[int, Group]], metric: str) -> str:
+    """The test score by the share of train labels that is revealed; empty where no run has it."""
+    series = []
+    for style, group in groups:
+        curves = [dict(run.label_rates) for run in group.runs if run.label_rates]
+        if curves:
+            series.append(
+                _mean_curve(group.name, style, curves, lambda rate: f"{rate:.0%} revealed")
+            )
+    if not series:
+        return ""
+    part = PARTS[_part(groups)]
+    x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
+    heights = _heights(series)
+    middle = (min(heights) + max(heights)) / 2
+    # Without a least span, a curve that says "it makes no difference" would look like a cliff.
+    heights += [middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2]
+    y = _percent(heights, f"{part} {METRICS[metric]}, %", high_at_most=1.0)
+    return line_chart(series, x, y, name=f"{part} score by labels revealed")
+
+
+def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str) -> str:
+    """Accuracy by in-edges or by known in-neighbors, in bins that double; empty where unknown."""
+    having: list[tuple[int, Group, list[ScoredNodes]]] = []
+    for style, group in groups:
+        nodes = [n for n in _nodes(group.runs) if getattr(n, attribute) is not None]
+        if nodes:
+            having.append((style, group, nodes))
+    if not having:
+        return ""
+    edges = doubling_edges(getattr(having[0][2][0], attribute))
+    words = _ranges(edges)
+    series: list[Series] = []
+    bars: list[Bar] = []
+    for style, group, nodes in having:
+        count, right = np.zeros(len(edges)), np.zeros(len(edges))
+        for one in nodes:
+            some, true = _right(one)
+            more, more_right = shares_by(getattr(one, attribute)[some], true, edges)
+            count, right = count + more / len(nodes), right + more_right / len(nodes)
+        places = [k for k in range(len(edges)) if count[k] > 0]
+        shares = {k: right[k] / count[k] for k in places}
+        band = [(float(k), *wilson(shares[k], count[k])) for k in places]
+        marks = [
+            Mark(
+                k, shares[k], f"{group.name}, {words[k]}: {shares[k]:.1%} of {count[k]:,.0f} nodes"
+            )
+            for k in places
+        ]
+        line = [(float(k), shares[k]) for k in places]
+        series.append(Series(group.name, style, line, band, marks=marks))
+        bars = bars or [
+            Bar(k - 0.5, k + 0.5, count[k], f"{words[k]}: {count[k]:,.0f} nodes") for k in places
+        ]
+    if not bars:
+        return ""
+    labels = [str(edge) for edge in edges[:-1]] + [f"{edges[-1]}+"]
+    y = _percent(_heights(series), f"{_what(having[0][2][0])}, %", high_at_most=1.0)
+    most = f"nodes, up to {max(bar.height for bar in bars):,.0f}"
+    x = place_axis(labels, title)
+    return line_chart(series, x, y, name=f"Accuracy by {title}", bars=bars, bars_title=most)
+
+
+def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
+    """One reliability for each run with scored nodes."""
+    found = []
+    for nodes in _nodes(runs):
+        if nodes.prediction is None:
+            known = nodes.label != -1
+            found.append(reliability(nodes.probability[known], nodes.label[known] == 1))
+        else:
+            found.append(reliability(nodes.probability, nodes.prediction == nodes.label))
+    return found
+
+
+def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
+    """How often a probability came true, and how many nodes were given it."""
+    series: list[Series] = []
+    bars: list[Bar] = []
+    binary = False
+    for style, group in groups:
+        found = reliability_of(group.runs)
+        if not found:
+            continue
+        binary = _nodes(group.runs)[0].prediction is None
+        count = sum((one.count for one in found), np.zeros(BINS))
+        several = np.maximum(count, 1)
+        promised = sum((one.promised * one.count for one in found), np.zeros(BINS)) / several
+        kept = sum((one.kept * one.count for one in found), np.zeros(BINS)) / several
+        marks = []
+        for k in np.flatnonzero(count):
+            each = count[k] / len(found)
+            told = f"{group.name}: promised {promised[k]:.1%}, came true {kept[k]:.1%}, {each:,.0f}"
+            marks.append(Mark(promised[k], kept[k], told, wilson(kept[k], each)))
+        line = [(mark.x, mark.y) for mark in marks]
+        series.append(Series(group.name, style, line, marks=marks))
+        share = count / count.sum()
+        bars = bars or [
+            Bar(k / BINS, (k + 1) / BINS, share[k], f"{k / BINS:.0%}–{(k + 1) / BINS:.0%}: {s:.1%}")
+            for k, s in enumerate(share)
+        ]
+    if not series:
+        return ""
+    what = "entries" if binary else "nodes"
+    x = number_axis([], "% sure", low=0, high=1, percent=True)
+    y = number_axis([], "% that came true" if binary else "% right", low=0, high=1, percent=True)
+    return line_chart(
+        series, x, y, name="Reliability", bars=bars, diagonal=True, bars_title=f"share of {what}"
+    )
+
+
+def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
+    """Accuracy if only the surest are labeled; empty for binary tasks."""
+    series = []
+    for style, group in groups:
+        curves = [
+            share_of_surest(n.probability, n.prediction == n.label)
+            for n in _nodes(group.runs)
+            if n.prediction is not None
+        ]
+        if curves:
+            shares = np.array([[y for _, y in c] for c in curves if len(c) == len(curves[0])])
+            line = [(x, y) for (x, _), y in zip(curves[0], shares.mean(0), strict=True)]
+            series.append(Series(group.name, style, line, marks=[]))
+    if not series:
+        return ""
+    x = number_axis([], "% of the nodes, surest first", low=0, high=1, percent=True)
+    y = _percent(_heights(series), "% right of these", high_at_most=1.0)
+    return line_chart(series, x, y, name="Accuracy among the surest nodes")
+
+
+def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
+    """Class names, the largest first, and how often each was predicted as each."""
+    found = [n for n in _nodes(group.runs) if n.prediction is not None]
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for nodes in found for name in nodes.names))
+    place = {name: k for k, name in enumerate(names)}
+    counts = np.zeros((len(names), len(names)))
+    for nodes in found:
+        here = np.array([place[name] for name in nodes.names])
+        assert nodes.prediction is not None
+        counts += confusion(here[nodes.label], here[nodes.prediction], len(names))
+    order = np.argsort(-counts.sum(1), kind="stable")
+    return [names[k] for k in order], counts[np.ix_(order, order)]
+
+
+def confusion_map(names: Sequence[str], counts: Matrix) -> str:
+    """The heat map of a confusion matrix; classes beyond the largest are drawn as one."""
+    if len(names) > MOST_CLASSES:
+        keep = MOST_CLASSES - 1
+        rows = np.vstack([counts[:keep], counts[keep:].sum(0, keepdims=True)])
+        counts = np.hstack([rows[:, :keep], rows[:, keep:].sum(1, keepdims=True)])
+        names = [*names[:keep], f"{len(names) - keep} smaller"]
+    return heat_map(names, counts.tolist(), name="Confusion matrix")
+
+
+def largest_confusions(
+    names: Sequence[str], counts: Matrix, most: int = 12
+) -> list[tuple[str, str, float, float]]:
+    """Label, wrong prediction, how many, and what share of the label's nodes that is."""
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    pairs = [divmod(int(flat), len(names)) for flat in order]
+    return [
+        (names[i], names[j], float(wrong[i, j]), float(wrong[i, j] / counts[i].sum()))
+        for i, j in pairs
+        if wrong[i, j] > 0
+    ]
+
+
+def task_areas(groups: Sequence[tuple[int, Group]], columns: int = 3) -> list[str]:
+    """ROC-AUC of each binary task, the best first, in as many drawings as columns."""
+    areas: dict[str, dict[int, list[float]]] = {}
+    positives: dict[str, int] = {}
+    for style, group in groups:
+        for nodes in _nodes(group.runs):
+            if nodes.prediction is None:
+                for t, area in enumerate(auc_by_task(nodes.probability, nodes.label)):
+                    areas.setdefault(nodes.names[t], {}).setdefault(style, []).append(float(area))
+                    positives[nodes.names[t]] = int((nodes.label[:, t] == 1).sum())
+    rows: list[tuple[float, str, list[tuple[int, Mark]]]] = []
+    for name, by_style in areas.items():
+        marks = []
+        for style, values in by_style.items():
+            there = [v for v in values if np.isfinite(v)]
+            if there:
+                mean, std = mean_and_std(there)
+                words = f"{name}: {100 * mean:.1f}, {positives[name]:,} nodes have it"
+                ends = (mean - std, min(1.0, mean + std)) if len(there) > 1 else None
+                marks.append((style, Mark(mean, 0, words, ends)))
+        if marks:
+            rows.append((-marks[0][1].x, name, marks))
+    rows.sort(key=lambda row: row[:2])
+    values = [v for _, _, marks in rows for _, m in marks for v in (m.x, *(m.ends or ()))]
+    x = _percent(values, "ROC-AUC, %", high_at_most=1.0)
+    each = -(-len(rows) // columns)
+    parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]
+    return [
+        dot_rows([(name, marks) for _, name, marks in part], x, name="ROC-AUC by task")
+        for part in parts
+    ]
+
+
+def _curve(group: Group, key: str, style: int, name: str) -> Series:
+    """A column of the history: the mean over seeds, and each run behind it."""
+    curves, marks = [], []
+    for run in group.runs:
+        points = {line["epoch"]: line[key] for line in run.history if line.get(key) is not None}
+        curves.append(points)
+        best = run.metrics["best_epoch"]
+        if key != "loss" and best in points:
+            words = f"{name}, seed {run.manifest['seed']}: epoch {best}, {100 * points[best]:.2f}"
+            marks.append(Mark(best, points[best], words))
+    common = [e for e in curves[0] if all(e in curve for curve in curves)]
+    means = [mean_and_std([curve[e] for curve in curves]) for e in common]
+    line = [(float(e), mean) for e, (mean, _) in zip(common, means, strict=True)]
+    if len(curves) == 1:
+        return Series(name, style, thinned(line), marks=marks)
+    band = [
+        (float(e), mean - std, mean + std) for e, (mean, std) in zip(common, means, strict=True)
+    ]
+    runs = [thinned([(float(e), v) for e, v in curve.items()]) for curve in curves]
+    return Series(name, style, thinned(line), thinned(band), runs, marks)
+
+
+def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> str:
+    """Curves over epochs; empty where there are none."""
+    heights = _heights(series)
+    if not heights:
+        return ""
+    last = max(x for one in series for curve in (one.line, *one.runs) for x, _ in curve)
+    x = number_axis([], "epoch", low=0, high=max(2.0, last), whole=True)
+    y = _percent(heights, title) if percent else number_axis([0.0, *heights], title)
+    return line_chart(series, x, y, name=f"{title} by epoch")
+
+
+def _mean_curve(
+    name: str, style: int, curves: Sequence[dict[float, float]], told: Callable[[float], str]
+) -> Series:
+    """The mean of curves that have the same x, with one standard deviation as the band."""
+    means = {x: mean_and_std([curve[x] for curve in curves]) for x in curves[0]}
+    marks = [
+        Mark(x, mean, f"{name}, {told(x)}: {100 * mean:.2f}") for x, (mean, _) in means.items()
+    ]
+    line: list[Point] = [(x, mean) for x, (mean, _) in means.items()]
+    if len(curves) == 1:
+        return Series(name, style, line, marks=marks)
+    band = [(x, mean - std, mean + std) for x, (mean, std) in means.items()]
+    return Series(name, style, line, band, marks=marks)
+
+
+def _percent(values: Sequence[float], title: str, high_at_most: float | None = None) -> Axis:
+    """An axis of shares, written as percent."""
+    axis = number_axis(values, title, percent=True)
+    if high_at_most is None or axis.high <= high_at_most:
+        return axis
+    return number_axis(values, title, percent=True, high=high_at_most)
+
+
+def _heights(series: Sequence[Series]) -> list[float]:
+    """Every y that is drawn."""
+    found: list[float] = []
+    for one in series:
+        found += [y for curve in (one.line, *one.runs) for _, y in curve]
+        found += [end for _, low, high in one.band for end in (low, high)]
+        found += [mark.y for mark in one.marks]
+    return found
+
+
+def _nodes(runs: Sequence[Evidence]) -> list[ScoredNodes]:
+    return [run.nodes for run in runs if run.nodes is not None]
+
+
+def _part(groups: Sequence[tuple[int, Group]]) -> str:
+    return next((n.part for _, group in groups for n in _nodes(group.runs)), "test")
+
+
+def _right(nodes: ScoredNodes) -> tuple[Array, Array]:
+    """Which nodes count, and whether each of these is right."""
+    if nodes.prediction is None:
+        return likeliest_is_right(nodes.probability, nodes.label)
+    return np.ones(len(nodes.label), dtype=bool), nodes.prediction == nodes.label
+
+
+def _what(nodes: ScoredNodes) -> str:
+    if nodes.prediction is None:
+        return "nodes whose likeliest task is one of theirs"
+    return f"{PARTS[nodes.part]} accuracy"
+
+
+def _ranges(edges: Sequence[int]) -> list[str]:
+    """Bins in words: `2–3`, `64 or more`."""
+    ends = pairwise(edges)
+    inner = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in ends]
+    return [*inner, f"{edges[-1]} or more"]

@@ -1,0 +1,157 @@
+"""The plots of one task, section by section, with the words that say how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unimp.report import plots
+from unimp.report.drawing import escape, swatch
+from unimp.report.groups import Comparison, Group
+from unimp.report.markup import figure, folded, legend, mean_text, panels, table
+from unimp.report.plots import PARTS
+
+Drawn = Sequence[tuple[int, Group]]
+
+
+def learning(one: Comparison, groups: Drawn) -> str:
+    """Loss and scores by epoch."""
+    trained = [(style, group) for style, group in groups if any(r.history for r in group.runs)]
+    if not trained:
+        return ""
+    several = any(len(group.runs) > 1 for _, group in trained)
+    words = (
+        "<p>The loss is that of the labels each step hides. Shapes mark the epoch whose state was "
+    )
+    words += "kept: the one of best validation score.</p>"
+    if several:
+        words += (
+            "<p>Strong lines are means over seeds up to where the first of them stopped, bands one "
+            "standard deviation either way, thin lines the single runs.</p>"
+        )
+    found = figure("Loss by epoch", "", plots.loss_curves(trained))
+    if len(groups) == 1:
+        names = [(style, PARTS[part]) for style, part in enumerate(PARTS)]
+        scores = plots.both_scores(trained[0][1], one.metric)
+        return panels("Learning", words, found + figure("Scores by epoch", legend(names), scores))
+    for part in PARTS:
+        drawing = plots.score_curves(trained, part, one.metric)
+        found += figure(f"{PARTS[part].capitalize()} score by epoch", "", drawing)
+    return panels("Learning", words, found, legend=_legend(groups))
+
+
+def neighborhoods(one: Comparison, groups: Drawn) -> str:
+    """Label-rate curves, and accuracy by known in-neighbors and by in-edges."""
+    band = "Band: 95&nbsp;% (Wilson)."
+    found = figure(
+        "Revealing fewer labels",
+        "The trained model is told a share of the train labels. Nothing is retrained.",
+        plots.label_rates(groups, one.metric),
+    )
+    found += figure(
+        "By known in-neighbors",
+        f"In-neighbors whose label is an input. {band}",
+        plots.accuracy_by(groups, "known_neighbors", "known in-neighbors"),
+    )
+    found += figure(
+        "By in-edges",
+        f"How many edges lead to a node. {band}",
+        plots.accuracy_by(groups, "in_edges", "in-edges"),
+    )
+    if not found:
+        return ""
+    words = "<p>Bins double: 1, 2–3, 4–7 and so on, named by where they begin.</p>"
+    reasons = dict.fromkeys(
+        f"No label-rate curve for {group.name}: {run.no_label_rates}."
+        for _, group in groups
+        for run in group.runs
+        if run.no_label_rates and not run.missing
+    )
+    words += "".join(f"<p>{escape(reason)}</p>" for reason in reasons)
+    return panels("Labels and neighborhoods", words, found, legend=_legend(groups))
+
+
+def confidence(groups: Drawn) -> str:
+    """Whether probabilities can be believed."""
+    found = figure(
+        "Reliability",
+        "On the dotted line, what is said at 80&nbsp;% is right 80 times in a hundred.",
+        plots.reliability_diagram(groups),
+    )
+    if not found:
+        return ""
+    found += figure(
+        "The surest first",
+        "How many are right if only the surest nodes are labeled.",
+        plots.surest_first(groups),
+    )
+    rows = [
+        [swatch(style) + escape(group.name), mean_text([one.error for one in found_of_group])]
+        for style, group in groups
+        if (found_of_group := plots.reliability_of(group.runs))
+    ]
+    words = (
+        "<p>Below the line a model is surer than it should be, above it less sure. The expected "
+        "calibration error (ECE) is the mean distance from it, over 15 bins of equal width by "
+        "the probability given.</p>"
+    )
+    if len(rows) > 1:
+        words += f"<div class='card'>{table(rows, ['recipe', 'ECE, %'], numbers=(1,))}</div>"
+    return panels("Confidence", words, found)
+
+
+def confusions(groups: Drawn) -> str:
+    """What is taken for what: the best group by validation in full, the others folded."""
+    found = [(group, plots.confusion_of(group)) for _, group in groups]
+    shown = [(group, matrix) for group, matrix in found if matrix is not None]
+    if not shown:
+        return ""
+    shown.sort(key=lambda entry: entry[0].mean("val"), reverse=True)
+    (first, matrix), rest = shown[0], shown[1:]
+    which = f" of {escape(first.name)}, the best by validation" if rest else ""
+    body = [
+        "<section><h2>Confusions</h2>",
+        f"<p class='soft'>Each row{which} is a class, the largest first, and says what its nodes "
+        "were taken for: <b class='key right'>blue</b> on the diagonal is right, "
+        "<b class='key wrong'>orange</b> beside it is wrong. Point at a cell for its numbers.</p>",
+        _confusion(*matrix, seeds=len(first.runs)),
+    ]
+    body += [
+        folded(escape(group.name), _confusion(*matrix, seeds=len(group.runs)))
+        for group, matrix in rest
+    ]
+    return "".join(body) + "</section>"
+
+
+def areas(groups: Drawn) -> str:
+    """ROC-AUC of each binary task."""
+    drawings = plots.task_areas(groups)
+    if not drawings:
+        return ""
+    words = "<p>Each row is a binary task, the best first; 50 % is a guess."
+    if any(len(group.runs) > 1 for _, group in groups):
+        words += " Whiskers are one standard deviation over seeds."
+    found = [f"<figure>{drawing}</figure>" for drawing in drawings]
+    return panels("ROC-AUC by task", words + "</p>", found, legend=_legend(groups))
+
+
+def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str:
+    over = f", over {seeds} seeds" if seeds > 1 else ""
+    rows = [
+        [f"{escape(label)} → {escape(guess)}", f"{count:,.0f}", f"{share:.0%}"]
+        for label, guess, count, share in plots.largest_confusions(names, counts)
+    ]
+    big = " big" if len(names) > 16 else ""
+    hint = "<p class='hint'>It scrolls sideways.</p>" if big else ""
+    listed = table(rows, ["label → prediction", "nodes", "of its class"], numbers=(1, 2))
+    if not rows:
+        listed = "<p>None: every node is right.</p>"
+    return (
+        f"<div class='map{big}'><figure><figcaption><b>Label (row) and prediction (column)</b>"
+        f"</figcaption><div class='scroll' tabindex='0'>{plots.confusion_map(names, counts)}</div>"
+        f"{hint}</figure>"
+        f"<div class='card'><h3>Largest confusions{over}</h3>{listed}</div></div>"
+    )
+
+
+def _legend(groups: Drawn) -> str:
+    return legend([(style, group.name) for style, group in groups])

@@ -1,0 +1,137 @@
+"""A module of one's own with observed labels beside its features."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unimp import MaskedLabels
+from unimp.errors import RecipeError
+from unimp.inference.logits import predict_logits
+from unimp.ops.sampling import ALL, sample_hops
+from unimp.run import load_run, run
+from unimp.tasks.labels import reveal_only
+from unimp.tasks.npz import save_npz
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Sizes, Task
+
+WIDTH = 6
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class TwoSteps(nn.Module):
+    """Two rounds of summed messages, as PyG's modules are called."""
+
+    def __init__(self, in_width: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(in_width, 8), nn.Linear(8, classes)
+
+    def forward(self, h: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
+        for linear in (self.first, self.second):
+            rows = linear(h)
+            sent = rows[edge_index[0]]
+            if edge_attr is not None:
+                sent = sent * edge_attr.sum(1, keepdim=True)
+            h = torch.relu(rows + torch.zeros_like(rows).index_add(0, edge_index[1], sent))
+        return h
+
+
+def some_task(**options: Any) -> Task:
+    sizes = {"num_nodes": 60, "num_edges": 200, "num_classes": 3, "num_features": 5}
+    return synthetic_task(**{**sizes, "edge_features": 2, **options})
+
+
+def wrapped(sizes: Sizes, width: int = WIDTH, **options: Any) -> MaskedLabels:
+    torch.manual_seed(0)
+    return MaskedLabels(
+        TwoSteps(width, sizes.classes), sizes, width=width, **{"reach": 2, **options}
+    )
+
+
+@pytest.mark.parametrize("combine", ["add", "concat"])
+@pytest.mark.parametrize("inputs", ["X,A", "A,Y", "X,A,Y"])
+@pytest.mark.parametrize("multilabel", [0, 4])
+def test_it_sees_what_its_inputs_say(inputs: Any, combine: Any, multilabel: int) -> None:
+    task = some_task(multilabel_tasks=multilabel)
+    model = wrapped(task.sizes, inputs=inputs, combine=combine)
+    observed = reveal_only(task.split.train, task.labels)
+    base = predict_logits(model, task.graph, observed)
+    other = task.graph.with_features(task.graph.x + 1.0)  # type: ignore[operator]
+    assert torch.equal(predict_logits(model, other, observed), base) == ("X" not in inputs)
+    none = torch.full_like(observed, -1)
+    assert torch.equal(predict_logits(model, task.graph, none), base) == ("Y" not in inputs)
+
+
+def test_features_alone_are_read_without_edges() -> None:
+    task = some_task()
+    model = MaskedLabels(nn.Linear(5, 3), task.sizes, width=5, inputs="X")
+    none = torch.full((60,), -1)
+    assert isinstance(task.graph.x, Tensor)
+    expected = model.module(task.graph.x)
+    torch.testing.assert_close(predict_logits(model, task.graph, none), expected.detach())
+
+
+def test_dense_features_of_the_modules_width_are_taken_as_they_are() -> None:
+    sizes = some_task().sizes
+    assert wrapped(sizes, width=5).feature_encoder is None
+    assert wrapped(sizes, width=6).feature_encoder is not None
+    assert wrapped(sizes, width=9, combine="concat").feature_encoder is None  # 5, and 4 for labels
+    assert wrapped(sizes, width=4, combine="concat").feature_encoder is not None  # half and half
+
+
+def test_edge_features_reach_a_module_that_asks_for_them() -> None:
+    task = some_task()
+    observed = reveal_only(task.split.train, task.labels)
+    found = [
+        predict_logits(model, model.prepare(task.graph), observed)
+        for model in (wrapped(task.sizes, edge_features=flag) for flag in (False, True))
+    ]
+    assert not torch.allclose(*found)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_it_trains_in_every_regime_and_comes_back_from_its_folder(
+    tmp_path: Path, regime: str
+) -> None:
+    settings = [
+        f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16", "batch.fanout=[-1]",
+        "train.epochs=3", "train.device=cpu",
+    ]  # fmt: skip
+    done = run(some_task(), settings=settings, model=wrapped, out=tmp_path / "run")
+    assert set(done.metrics["scores"]) == {"train", "train+val"}
+    again = load_run(tmp_path / "run", device="cpu", model=wrapped)
+    assert torch.equal(again.predict(), done.predict())
+
+
+def test_exhaustive_neighbors_give_the_full_batch() -> None:
+    task = some_task()
+    model = wrapped(task.sizes).eval()
+    observed = reveal_only(task.split.train, task.labels)
+    seeds = torch.tensor([4, 31])
+    nodes, hops = sample_hops(task.graph, seeds, [ALL, ALL], seed=0)
+    with torch.no_grad():
+        part = model(task.graph.x[nodes], observed[nodes], hops)  # type: ignore[index]
+    whole = predict_logits(model, task.graph, observed)
+    torch.testing.assert_close(part, whole[seeds], rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    bare = some_task(num_features=0, edge_features=0).sizes
+    with pytest.raises(RecipeError, match="no node features; use A,Y"):
+        wrapped(bare)
+    with pytest.raises(RecipeError, match="edges have none"):
+        wrapped(bare, inputs="A,Y", edge_features=True)
+    with pytest.raises(RecipeError, match="no inputs 'Y'"):
+        wrapped(some_task().sizes, inputs="Y")
+
+
+def test_the_example_with_a_pyg_module_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric.nn", reason="needs torch_geometric")
+    save_npz(some_task(num_features=128), tmp_path / "task.npz")
+    example = runpy.run_path(str(EXAMPLES / "own_module.py"))
+    done = example["main"](str(tmp_path / "task.npz"), epochs=3)
+    assert done.takes_labels
+    assert set(done.metrics["scores"]) == {"train", "train+val"}

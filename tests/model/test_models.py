@@ -1,0 +1,187 @@
+"""What every model keeps to, whatever its layers are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unimp.inference.logits import predict_logits
+from unimp.model.gat import GATLayer
+from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
+from unimp.model.node_model import NodeModel
+from unimp.ops.sampling import ALL, sample_hops
+from unimp.recipe import Recipe, load_recipe
+from unimp.run import load_run, run
+from unimp.tasks.labels import reveal_only
+from unimp.tasks.npz import save_npz
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Task
+
+NAMES = ["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp"]
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    sizes = {"num_nodes": 80, "num_edges": 300, "num_classes": 3, "num_features": 5}
+    return synthetic_task(**sizes, edge_features=2)
+
+
+def model_of(name: str, task: Task, *settings: str) -> NodeModel:
+    torch.manual_seed(0)
+    small = ["model.width=4", "model.propagation_steps=3", f"model.name={name}", *settings]
+    return Recipe().with_settings(small).build_model(task.sizes).double().eval()
+
+
+def logits_of(model: NodeModel, task: Task, observed: Tensor, **options: Any) -> Tensor:
+    return predict_logits(model.float(), model.prepare(task.graph), observed, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_of_layers_give_the_full_batch(name: str, task: Task) -> None:
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_of(name, task)
+    whole = logits_of(model, task, observed)
+    assert whole.shape == (80, 3)
+    torch.testing.assert_close(logits_of(model, task, observed, chunk_edges=23), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exhaustive_neighbors_give_the_full_batch(name: str, task: Task) -> None:
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_of(name, task).float()
+    graph = model.prepare(task.graph)
+    seeds = torch.tensor([7, 3, 60])
+    nodes, hops = sample_hops(graph, seeds, [ALL] * model.num_layers, seed=0)
+    with torch.no_grad():
+        part = model(graph.x[nodes], observed[nodes], hops)  # type: ignore[index]
+    whole = logits_of(model, task, observed)
+    torch.testing.assert_close(part[: len(seeds)], whole[seeds], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_renumbering_the_nodes_permutes_the_logits(name: str, task: Task) -> None:
+    order = torch.randperm(80, generator=torch.Generator().manual_seed(1))
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_of(name, task)
+    renumbered = task.graph.renumber(order)
+    other = predict_logits(model.float(), model.prepare(renumbered), observed[order])
+    torch.testing.assert_close(other, logits_of(model, task, observed)[order])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_move_the_output_of_those_that_say_they_take_them(name: str, task: Task) -> None:
+    model = model_of(name, task)
+    none = torch.full_like(task.labels, -1)
+    moved = logits_of(model, task, reveal_only(task.split.train, task.labels))
+    assert torch.equal(moved, logits_of(model, task, none)) == (not model.takes_labels)
+
+
+@pytest.mark.parametrize("inputs", ["X,A", "A,Y", "X,A,Y"])
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_inputs_are_those_asked_for(name: str, inputs: str, task: Task) -> None:
+    model = model_of(name, task, f"model.inputs={inputs}")
+    observed = reveal_only(task.split.train, task.labels)
+    graph = model.prepare(task.graph)
+    other = graph.with_features(graph.x + 1.0)  # type: ignore[operator]
+    base = predict_logits(model.float(), graph, observed)
+    assert torch.equal(predict_logits(model, other, observed), base) == ("X" not in inputs)
+    none = torch.full_like(observed, -1)
+    assert torch.equal(predict_logits(model, graph, none), base) == ("Y" not in inputs)
+
+
+def test_a_convolution_is_the_one_of_pyg(task: Task) -> None:
+    nn = pytest.importorskip("torch_geometric.nn", reason="parity needs torch_geometric")
+    graph = task.graph.symmetrize()
+    layer, theirs = GCNLayer(5, 7).double(), nn.GCNConv(5, 7).double()
+    with torch.no_grad():
+        torch.nn.init.normal_(layer.bias)
+        theirs.lin.weight.copy_(layer.linear.weight)
+        theirs.bias.copy_(layer.bias)
+    h = graph.x.double()  # type: ignore[union-attr]
+    loops = graph.without_self_loops().deduplicate()
+    clean = with_convolution_weights(loops)
+    torch.testing.assert_close(
+        layer(h, clean.hop), theirs(h, loops.edge_index), rtol=1e-6, atol=1e-6
+    )
+    narrow, wide = GCNLayer(5, 3), GCNLayer(5, 9)  # summed after and before the product
+    assert narrow(graph.x, clean.hop).shape == (80, 3)
+    assert wide(graph.x, clean.hop).shape == (80, 9)
+
+
+def test_sampled_neighbors_estimate_a_convolution_without_bias(task: Task) -> None:
+    graph = with_convolution_weights(task.graph)
+    h = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
+    seeds = torch.arange(80)
+    draws = []
+    for seed in range(1500):
+        nodes, (hop,) = sample_hops(graph, seeds, [2], seed=seed)
+        draws.append(convolve(h[nodes], hop))
+    mean, exact = torch.stack(draws).mean(0), convolve(h, graph.hop)
+    error = torch.stack(draws).std(0) / len(draws) ** 0.5
+    assert bool(((mean - exact).abs() <= 5 * error + 1e-5).all())
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_sum_attention_is_the_one_of_pyg(concat: bool, task: Task) -> None:
+    nn = pytest.importorskip("torch_geometric.nn", reason="parity needs torch_geometric")
+    layer = GATLayer(5, 4, heads=3, concat=concat).double()
+    theirs = nn.GATConv(5, 4, 3, concat=concat, add_self_loops=False, bias=False).double()
+    with torch.no_grad():
+        theirs.lin.weight.copy_(layer.value.weight)
+        theirs.att_dst.copy_(layer.of_target[None])
+        theirs.att_src.copy_(layer.of_source[None])
+    graph = task.graph
+    h = graph.x.double()  # type: ignore[union-attr]
+    expected = theirs(h, graph.edge_index)
+    torch.testing.assert_close(layer(h, graph.hop), expected, rtol=1e-6, atol=1e-6)
+    assert layer.attention_weights(h, graph.hop).shape == (graph.num_edges, 3)
+
+
+def test_appnp_is_personalized_pagerank_of_a_perceptron(task: Task) -> None:
+    model = model_of("appnp", task, "model.teleport=0.2").float()
+    graph = model.prepare(task.graph)
+    loops = torch.zeros(80, 80, dtype=torch.float64)
+    loops.index_put_((graph.target.long(), graph.source.long()), torch.ones(()).double(), True)
+    spread = loops / (loops.sum(1, keepdim=True) * loops.sum(0)).sqrt()
+    none = torch.full((80,), -1)
+    start = model.embed(graph.x, none).detach().double()[:, :3]
+    z = start
+    for _ in range(3):
+        z = 0.8 * spread @ z + 0.2 * start
+    found = predict_logits(model, graph, none)
+    torch.testing.assert_close(found, z.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_them(
+    task: Task,
+) -> None:
+    model = model_of("gcn-lpa", task).float()
+    graph = model.prepare(task.graph)
+    observed = reveal_only(task.split.train[::2], task.labels)
+    hops = [graph.hop] * model.num_layers
+    spread = model.regularizer(graph.x, observed, hops)
+    torch.testing.assert_close(spread.exp().sum(1), torch.ones(80), rtol=1e-3, atol=1e-3)
+    even = model.regularizer(graph.x, torch.full_like(observed, -1), hops)
+    torch.testing.assert_close(even.exp(), torch.full((80, 3), 1 / 3))
+    (-spread.mean()).backward()
+    grads = [p.grad for p in model.keys.parameters()]  # type: ignore[union-attr]
+    assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
+    name: str, regime: str, task: Task, tmp_path: Path
+) -> None:
+    save_npz(task, tmp_path / "task.npz")
+    settings = [
+        f"model.name={name}", f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16",
+        "batch.fanout=[3]", "model.width=4", "model.propagation_steps=2", "train.epochs=2",
+        "train.device=cpu",
+    ]  # fmt: skip
+    done = run(load_recipe(str(tmp_path / "task.npz"), settings), out=tmp_path / "run")
+    assert not done.metrics["failed"]
+    again = load_run(tmp_path / "run", device="cpu")
+    assert torch.equal(again.predict(), done.predict())

@@ -1,0 +1,57 @@
+"""Sums with given weights, products of ends, and the softmax over in-edges."""
+
+import pytest
+import torch
+from small_hops import hop_of, random_edges
+from torch import Tensor
+
+from unimp.graph.hop import Hop
+from unimp.ops.weighted_sum import edge_dot, edge_softmax, weighted_sum
+
+HOPS = {
+    "square": hop_of(6, 6, random_edges(6, 6, 20)),
+    "bipartite": hop_of(3, 9, random_edges(3, 9, 14)),
+    "targets without in-edges": hop_of(5, 6, random_edges(2, 6, 9)),
+    "duplicate edges": hop_of(3, 4, [(0, 1)] * 4 + [(0, 2), (2, 3), (2, 3)]),
+    "no edges": hop_of(2, 3, []),
+}
+HEADS, WIDTH = 2, 3
+
+
+@pytest.fixture(params=HOPS.values(), ids=HOPS)
+def hop(request: pytest.FixtureRequest) -> Hop:
+    found: Hop = request.param
+    return found
+
+
+def some(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def test_sums_are_those_of_a_dense_matrix(hop: Hop) -> None:
+    weight, value = some(hop.num_edges, HEADS), some(hop.num_sources, HEADS, WIDTH)
+    expected = torch.zeros(hop.num_targets, HEADS, WIDTH, dtype=torch.float64)
+    for edge, (target, source) in enumerate(
+        zip(hop.target.tolist(), hop.source.tolist(), strict=True)
+    ):
+        expected[target] += weight[edge, :, None].detach() * value[source].detach()
+    torch.testing.assert_close(weighted_sum(weight, value, hop).detach(), expected)
+
+
+def test_weights_of_a_target_sum_to_one(hop: Hop) -> None:
+    weight = edge_softmax(some(hop.num_edges, HEADS), hop)
+    total = torch.zeros(hop.num_targets, HEADS, dtype=torch.float64)
+    total.index_add_(0, hop.target, weight.detach())
+    reached = torch.bincount(hop.target.long(), minlength=hop.num_targets) > 0
+    torch.testing.assert_close(total, reached[:, None].double().expand_as(total))
+
+
+def test_gradients_are_right(hop: Hop) -> None:
+    if hop.num_edges == 0:
+        pytest.skip("nothing to differentiate")
+    weight, value = some(hop.num_edges, HEADS), some(hop.num_sources, HEADS, WIDTH)
+    targets, sources = some(hop.num_targets, WIDTH), some(hop.num_sources, WIDTH)
+    assert torch.autograd.gradcheck(lambda w, v: weighted_sum(w, v, hop), (weight, value))
+    assert torch.autograd.gradcheck(lambda s: edge_softmax(s, hop), (weight,))
+    assert torch.autograd.gradcheck(lambda t, s: edge_dot(t, s, hop), (targets, sources))
