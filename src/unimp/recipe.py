@@ -241,7 +241,7 @@ class SmoothOptions(Section):
         "auto", "factor of the residuals added; auto: each to the mean size of those observed"
     )
     smooth_alpha: float = option(
-        0.8, "share of a probability that comes from in-neighbors in each step", ge=0, lt=1
+        0.5, "share of a probability that comes from in-neighbors in each step", ge=0, lt=1
     )
 
 

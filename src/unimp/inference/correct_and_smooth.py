@@ -25,7 +25,7 @@ def correct_and_smooth(
     steps: int = 50,
     correct_alpha: float = 0.8,
     correct_scale: float | Literal["auto"] = "auto",
-    smooth_alpha: float = 0.8,
+    smooth_alpha: float = 0.5,
 ) -> Tensor:
     """Probabilities [N, classes] after Correct & Smooth (Huang et al., 2021); rows sum to 1.
 

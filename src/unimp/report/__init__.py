@@ -7,7 +7,7 @@ measures   bins, shares, intervals          html, style             how it looks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unimp.errors import RunError
@@ -30,17 +30,25 @@ def write_report(folder: Path, run: Run | None = None) -> Path:
 
 
 def write_comparison(
-    places: Sequence[Path], path: Path | None = None, *, label_rates: bool = True
+    places: Sequence[Path],
+    path: Path | None = None,
+    *,
+    label_rates: bool = True,
+    on_run: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Path, int]:
     """Write one page for all runs in and below some folders; where it is, and how many they were.
 
-    Without a path it is report.html: in the folder, if one is named, and else here.
+    Without a path it is report.html: in the folder, if one is named, and else here. `on_run` is
+    called before each run is looked at.
     """
     folders = find_runs(places)
     if path is None:
         path = (places[0] if len(places) == 1 else Path()) / "report.html"
     if path.is_dir():
         raise RunError(f"{path} is a folder; name the file that the page is to be")
-    runs = [gather(folder, label_rates=label_rates) for folder in folders]
+    runs = []
+    for folder in folders:
+        on_run(folder)
+        runs.append(gather(folder, label_rates=label_rates))
     write_atomically(path, page_html(runs).encode())
     return path, len(runs)

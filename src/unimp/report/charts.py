@@ -112,20 +112,24 @@ def dot_rows(
     x: Axis,
     *,
     name: str,
-    labels: int = 19,
+    labels: int = 22,
+    guess: float | None = None,
 ) -> str:
     """A row for each label, with marks at their x; `labels` is the room for it, in letters.
 
-    With no room the label stands above its marks.
+    With no room the label stands above its marks. `guess` is what no skill at all would score.
     """
     step, top = 21.0 if labels else 44.0, 6.0
     longest = min(labels, max(len(label) for label, _ in rows))
-    left, right, base = 14 + LETTER * longest, WIDTH - 14, top + step * len(rows)
+    left, right, base = 18 + LETTER * longest, WIDTH - 14, top + step * len(rows)
     body = []
     for value, _ in x.ticks:
         across = x.place(value, left, right)
         body.append(rule((across, top), (across, base), "grid"))
     body += _x_axis(x, left, right, base)
+    if guess is not None and x.low < guess < x.high:
+        across = x.place(guess, left, right)
+        body.append(rule((across, top), (across, base), "ideal"))
     for number, (label, marks) in enumerate(rows):
         height = top + step * (number + (0.5 if labels else 0.68))
         if labels:

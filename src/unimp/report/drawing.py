@@ -62,9 +62,9 @@ def text(
     room: int = 0,
     upright: bool = False,
 ) -> str:
-    """Words at a place, cut to `room` letters; the whole is shown when pointed at."""
+    """Words at a place, cut to `room` letters in the middle; pointed at, they are shown whole."""
     cut = 0 < room < len(words)
-    shown = words[: room - 1] + "…" if cut else words
+    shown = words[: room // 2] + "…" + words[room // 2 + 1 - room :] if cut else words
     turn = f" transform='rotate(-90 {place[0]:.1f} {place[1]:.1f})'" if upright else ""
     return (
         f"<text class='{kind}' x='{place[0]:.1f}' y='{place[1]:.1f}' text-anchor='{anchor}'{turn}>"

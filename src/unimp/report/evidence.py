@@ -8,6 +8,7 @@ curve. Where they are not there any more the page says so and does without.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,8 +98,7 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     revealed; None: only if that takes less than QUICK seconds.
     """
     recipe, metrics, manifest = read_run(folder)
-    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    evidence = Evidence(folder, recipe, metrics, manifest, [json.loads(line) for line in lines], {})
+    evidence = Evidence(folder, recipe, metrics, manifest, _read_history(folder), {})
     try:
         run = run or load_run(folder)
     except (UnimpError, OSError) as error:
@@ -130,7 +130,15 @@ def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
         generator = torch.Generator().manual_seed(run.seed)
         mask = mask_labels(known, rate, generator=generator, groups=groups)
         curve.append((rate, score_split(run.logits(mask.reveal(task.labels)), task, "train")[part]))
-    return curve
+    return [(rate, value) for rate, value in curve if math.isfinite(value)]
+
+
+def _read_history(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "history.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
 
 
 def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:

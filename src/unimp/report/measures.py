@@ -33,11 +33,17 @@ class Reliability:
 
 
 def reliability(probability: Array, came_true: Array) -> Reliability:
-    """Bins of equal width over [0, 1]; a probability on an edge belongs above it, 1 to the last."""
-    place = np.minimum((np.asarray(probability, np.float64) * BINS).astype(np.int64), BINS - 1)
+    """Bins of equal width over [0, 1]; a probability on an edge belongs above it, 1 to the last.
+
+    What is no number, as from a run that failed, is left out.
+    """
+    given = np.asarray(probability, np.float64)
+    there = np.isfinite(given)
+    given, came_true = given[there], came_true[there]
+    place = np.minimum((given * BINS).astype(np.int64), BINS - 1)
     count = np.bincount(place, minlength=BINS).astype(np.float64)
     several = np.maximum(count, 1)
-    promised = np.bincount(place, weights=probability, minlength=BINS) / several
+    promised = np.bincount(place, weights=given, minlength=BINS) / several
     kept = np.bincount(place, weights=came_true, minlength=BINS) / several
     return Reliability(count, promised, kept)
 

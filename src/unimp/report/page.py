@@ -12,7 +12,7 @@ from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
 from unimp.report.markup import figure, folded, mean_text, table
-from unimp.report.plots import METRICS
+from unimp.report.plots import METRICS, PARTS
 from unimp.report.style import STYLE
 from unimp.tasks.metrics import mean_and_std
 
@@ -89,8 +89,8 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
     lost = {run.recipe.task.name: run.missing for run in one.runs if run.missing}
     for name, reason in lost.items():
         body.append(
-            f"<p class='note'>The task {escape(name)} cannot be loaded here, so the plots that need "
-            f"it are left out: {escape(reason)}.</p>"
+            f"<p class='note'>The task {escape(name)} cannot be loaded here, so the plots that "
+            f"need it are left out: {escape(reason)}.</p>"
         )
     if len(one.groups) > len(groups):
         body.append(f"<p class='soft'>Plots show the best {STYLES} by validation.</p>")
@@ -121,6 +121,7 @@ def _facts(one: Comparison) -> str:
 
 def _tiles(group: Group, metric: str) -> str:
     """The numbers one looks for first."""
+    scored = next((PARTS[run.nodes.part] for run in group.runs if run.nodes), "test")
     tiles = [
         (f"test {metric}", "train labels as inputs (the headline)", group.scores("test")),
         (f"validation {metric}", "chose the epoch that is scored", group.scores("val")),
@@ -131,7 +132,7 @@ def _tiles(group: Group, metric: str) -> str:
         ),
         (
             "calibration error",
-            "ECE of the test set, 15 bins",
+            f"ECE of {scored} nodes, 15 bins",
             [one.error for one in plots.reliability_of(group.runs)],
         ),
     ]

@@ -146,7 +146,7 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
 
 
 def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
-    """One reliability for each run with scored nodes."""
+    """One reliability for each run that has probabilities."""
     found = []
     for nodes in _nodes(runs):
         if nodes.prediction is None:
@@ -154,7 +154,7 @@ def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
             found.append(reliability(nodes.probability[known], nodes.label[known] == 1))
         else:
             found.append(reliability(nodes.probability, nodes.prediction == nodes.label))
-    return found
+    return [one for one in found if one.count.any()]
 
 
 def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
@@ -200,12 +200,14 @@ def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
         curves = [
             share_of_surest(n.probability, n.prediction == n.label)
             for n in _nodes(group.runs)
-            if n.prediction is not None
+            if n.prediction is not None and np.isfinite(n.probability).all()
         ]
         if curves:
-            shares = np.array([[y for _, y in c] for c in curves if len(c) == len(curves[0])])
-            line = [(x, y) for (x, _), y in zip(curves[0], shares.mean(0), strict=True)]
-            series.append(Series(group.name, style, line, marks=[]))
+            # Test sets of different splits differ in size, and so in the shares they can be cut to.
+            places = [x for x, _ in curves[0]]
+            every = [np.interp(places, *np.array(curve).T) for curve in curves]
+            line = list(zip(places, np.mean(every, 0).tolist(), strict=True))
+            series.append(Series(group.name, style, line))
     if not series:
         return ""
     x = number_axis([], "% of the nodes, surest first", low=0, high=1, percent=True)
@@ -281,7 +283,7 @@ def task_areas(groups: Sequence[tuple[int, Group]], columns: int = 3) -> list[st
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]
     return [
-        dot_rows([(name, marks) for _, name, marks in part], x, name="ROC-AUC by task")
+        dot_rows([(name, marks) for _, name, marks in part], x, name="ROC-AUC by task", guess=0.5)
         for part in parts
     ]
 
@@ -323,7 +325,8 @@ def _mean_curve(
     name: str, style: int, curves: Sequence[dict[float, float]], told: Callable[[float], str]
 ) -> Series:
     """The mean of curves that have the same x, with one standard deviation as the band."""
-    means = {x: mean_and_std([curve[x] for curve in curves]) for x in curves[0]}
+    common = [x for x in curves[0] if all(x in curve for curve in curves)]
+    means = {x: mean_and_std([curve[x] for curve in curves]) for x in common}
     marks = [
         Mark(x, mean, f"{name}, {told(x)}: {100 * mean:.2f}") for x, (mean, _) in means.items()
     ]

@@ -112,7 +112,8 @@ def confusions(groups: Drawn) -> str:
         "<section><h2>Confusions</h2>",
         f"<p class='soft'>Each row{which} is a class, the largest first, and says what its nodes "
         "were taken for: <b class='key right'>blue</b> on the diagonal is right, "
-        "<b class='key wrong'>orange</b> beside it is wrong. Point at a cell for its numbers.</p>",
+        "<b class='key wrong'>orange</b> beside it is wrong; the stronger, the larger the share. "
+        "Point at a cell for its numbers.</p>",
         _confusion(*matrix, seeds=len(first.runs)),
     ]
     body += [
@@ -127,7 +128,7 @@ def areas(groups: Drawn) -> str:
     drawings = plots.task_areas(groups)
     if not drawings:
         return ""
-    words = "<p>Each row is a binary task, the best first; 50 % is a guess."
+    words = "<p>Each row is a binary task, the best first; the dotted line is a guess."
     if any(len(group.runs) > 1 for _, group in groups):
         words += " Whiskers are one standard deviation over seeds."
     found = [f"<figure>{drawing}</figure>" for drawing in drawings]
@@ -147,8 +148,8 @@ def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str
         listed = "<p>None: every node is right.</p>"
     return (
         f"<div class='map{big}'><figure><figcaption><b>Label (row) and prediction (column)</b>"
-        f"</figcaption><div class='scroll' tabindex='0'>{plots.confusion_map(names, counts)}</div>"
-        f"{hint}</figure>"
+        "</figcaption><div class='scroll' tabindex='0' role='region' aria-label='Confusion matrix'>"
+        f"{plots.confusion_map(names, counts)}</div>{hint}</figure>"
         f"<div class='card'><h3>Largest confusions{over}</h3>{listed}</div></div>"
     )
 

@@ -20,8 +20,9 @@ section { margin-top: 2.6rem } header + main > section:first-child { margin-top:
 h2 { font-size: 1.3rem; margin: 0 0 .3rem } .tiles + h2 { margin-top: 1.8rem }
 h3 { font-size: 1rem; margin: .3rem 0 .4rem }
 p { margin: .3rem 0 .6rem; max-width: 46rem } .soft, .lead p { color: var(--soft) }
-code, pre { font: .88em/1.45 ui-monospace, 'Cascadia Mono', 'Liberation Mono', monospace }
-pre { overflow-x: auto; margin: .5rem 0 }
+code, pre { font-size: .9em;
+  font-family: ui-monospace, 'Cascadia Mono', 'Liberation Mono', monospace }
+pre { line-height: 1.45; overflow-x: auto; margin: .5rem 0 }
 .card, figure, details { background: var(--card); border: 1px solid var(--line);
   border-radius: 10px }
 .card { padding: .5rem 1rem; overflow-x: auto }
@@ -47,7 +48,8 @@ figcaption div { color: var(--soft); font-size: .88rem }
   .map.big { grid-template-columns: minmax(0, 2.4fr) minmax(0, 1fr) } }
 .map.seeds { margin-top: .9rem } .map.seeds .card { max-height: 27rem; overflow: auto }
 @media (min-width: 64rem) { .map.seeds { grid-template-columns: minmax(0, 1fr) minmax(0, 2.06fr) } }
-.scroll { overflow-x: auto } .big .scroll svg { min-width: 46rem }
+.scroll { overflow-x: auto } .scroll svg { max-width: 32rem; margin: 0 auto }
+.big .scroll svg { max-width: none; min-width: 46rem }
 .key.right { color: var(--right); fill: none } .key.wrong { color: var(--wrong) }
 h2.task { font-size: 1.6rem; border-top: 3px solid var(--line); padding-top: 1.5rem }
 svg { display: block; width: 100%; height: auto }
@@ -62,9 +64,11 @@ svg text.cell { fill: var(--ink) } svg text.strong { fill: var(--on); font-weigh
 .dot { fill: var(--c); stroke: var(--card); stroke-width: 1 }
 .dot.hollow { fill: var(--card); stroke: var(--c); stroke-width: 1.8 }
 .bar { fill: var(--bar) } .right { fill: var(--right) } .wrong { fill: var(--wrong) }
+rect:hover, .dot:hover { stroke: var(--ink); stroke-width: 1.5 }
 .frame { fill: none; stroke: var(--line) }
 .s0 { --c: var(--c0) } .s1 { --c: var(--c1) } .s2 { --c: var(--c2) } .s3 { --c: var(--c3) }
 .s4 { --c: var(--c4) } .s5 { --c: var(--c5) } .s6 { --c: var(--c6) } .s7 { --c: var(--c7) }
+ul { padding-left: 1.2rem; max-width: 52rem; margin: .3rem 0 } li { margin: .2rem 0 }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .2rem 0 .5rem; padding: 0;
   list-style: none; font-size: .92rem; color: var(--ink) } .legend li { overflow-wrap: anywhere }
 .swatch { display: inline-block; width: 34px; height: 12px; margin-right: .45rem;
@@ -84,7 +88,8 @@ summary { cursor: pointer; font-weight: 600 }
 @media (max-width: 44rem) { .less { display: none } body { padding-top: 1rem }
   .stacked thead { display: none } .stacked tr { display: block; padding: .4rem 0 }
   .stacked tr + tr { border-top: 1px solid var(--line) }
-  .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .15rem 0 }
+  .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
+    padding: .15rem 0 }
   .stacked td::before { content: attr(data-name); color: var(--soft); flex: none }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
   th, td { padding-right: .7rem } h1 { font-size: 1.55rem } }

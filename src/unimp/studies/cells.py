@@ -1,0 +1,167 @@
+"""Cells: the recipes that studies are made of, each with a name that says what it is.
+
+A cell's name follows from its recipe alone, so that two studies that need the same recipe share
+one run folder a seed: OUT/<task>/<cell>/seed-<n>.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unimp.recipe import Recipe, load_recipe
+from unimp.run import task_of
+from unimp.tasks.catalog import OGB, SYNTHETIC
+from unimp.tasks.task import Metric, Sizes
+
+QUICK_EPOCHS = 30
+"""Of a run that is only for a look."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe of a study, on all of the train labels or on a share of them."""
+
+    name: str
+    recipe: Recipe
+    train_share: float = 1.0
+    unfit: str = ""  # why the task cannot have this cell; empty: it can
+
+    def folder(self, place: Path, seed: int) -> Path:
+        return place / self.name / f"seed-{seed}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a study is run on: a task, the recipe to start from, and the seeds."""
+
+    name: str  # of the folder of its runs
+    recipe: Recipe
+    sizes: Sizes
+    metric: Metric
+    seeds: tuple[int, ...]
+    place: Path  # the folder of its runs
+    quick: bool = False
+
+    @property
+    def inputs(self) -> str:
+        """All inputs that the task has."""
+        return "X,A,Y" if self.sizes.features else "A,Y"
+
+    @property
+    def has_edge_features(self) -> bool:
+        return self.sizes.edge_features > 0 and self.recipe.model.edge_features
+
+    @property
+    def data_set(self) -> str | None:
+        """The data set of the paper whose numbers ours stand beside; None: it has none."""
+        name = self.recipe.task.name
+        return name if name in OGB else None
+
+    def compared(self, inputs: str) -> str | None:
+        """The paper's data set that a model with these inputs was trained on, features and all."""
+        same_but_features = self.recipe.task.name == "ogbn-arxiv-labels" and inputs == "A,Y"
+        return "ogbn-arxiv" if same_but_features else self.data_set
+
+    def cell(
+        self,
+        model: str = "unimp",
+        inputs: str | None = None,
+        *,
+        residual: str | None = None,
+        edge_features: bool = False,
+        label_rate: float | None = None,
+        train_share: float = 1.0,
+    ) -> Cell:
+        """The cell of a model with some inputs, else as the recipe has it.
+
+        Edge features are left out unless asked for, as a GCN and a GAT take none (Table 7). A
+        residual is none, simple or gated; without one named, the recipe's own, and none for a GCN
+        or a GAT.
+        """
+        inputs = inputs or self.inputs
+        settings = [f"model.name={model}"]
+        with_inputs = model in ("unimp", "gcn", "gat")
+        if with_inputs:
+            settings.append(f"model.inputs={inputs}")
+        if self.has_edge_features and not edge_features:
+            settings.append("model.edge_features=false")
+        usual = kind_of_residual(self.recipe) if model == "unimp" else "none"
+        residual = residual or usual
+        if with_inputs and residual != kind_of_residual(self.recipe, model):
+            settings.append(f"model.residual={residual}")
+            if residual == "gated" and self.recipe.model.gate == "none":
+                settings.append("model.gate=all")
+        if label_rate is not None:
+            settings.append(f"mask.label_rate={label_rate}")
+        recipe = self.recipe.with_settings(settings)
+        parts = [model]
+        if with_inputs:
+            parts.append(inputs.replace(",", "").lower())
+        if residual != usual:
+            parts.append({"none": "bare", "simple": "residual", "gated": "gated"}[residual])
+        if self.has_edge_features and edge_features:
+            parts.append("edges")
+        if recipe.mask.label_rate != self.recipe.mask.label_rate:
+            parts.append(f"rate-{recipe.mask.label_rate:g}")
+        if train_share < 1:
+            parts.append(f"share-{train_share:g}")
+        needs_features = "X" in inputs or not with_inputs
+        unfit = (
+            "the task has no node features" if needs_features and not self.sizes.features else ""
+        )
+        return Cell("-".join(parts), recipe, train_share, unfit)
+
+
+def kind_of_residual(recipe: Recipe, model: str = "unimp") -> str:
+    """What a model of this recipe keeps of a node itself: none, simple or gated."""
+    m = recipe.model
+    residual = m.residual
+    if residual == "auto":
+        residual = "gated" if model == "unimp" else "none"
+    return "simple" if residual == "gated" and m.gate == "none" else residual
+
+
+def subject_of(
+    name: str,
+    *,
+    seeds: Iterable[int],
+    out: Path,
+    settings: Iterable[str] = (),
+    quick: bool = False,
+) -> Subject:
+    """A task by name or path, with the recipe that its cells start from."""
+    recipe = recipe_for(name)
+    if quick:
+        recipe = quickened(recipe)
+    recipe = recipe.with_settings(settings).with_absolute_paths()
+    seeds = tuple(seeds)
+    task = task_of(recipe, seeds[0])
+    folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
+    if quick:
+        folder += "-quick"
+    return Subject(folder, recipe, task.sizes, task.metric, seeds, out / folder, quick)
+
+
+def recipe_for(name: str) -> Recipe:
+    """The recipe of that name or for that task; of OGB's tasks and their stand-ins, the paper's."""
+    if name in OGB:
+        return load_recipe(f"{name.removeprefix('ogbn-')}-paper")
+    if name in SYNTHETIC:
+        paper = load_recipe(f"{SYNTHETIC[name]}-paper", [f"task.name={name}"])
+        return paper.model_copy(update={"name": name})
+    return load_recipe(name)
+
+
+def quickened(recipe: Recipe) -> Recipe:
+    """The recipe with few epochs, scored every fifth."""
+    train = recipe.train
+    epochs = min(train.epochs, QUICK_EPOCHS)
+    return recipe.with_settings(
+        [
+            f"train.epochs={epochs}",
+            f"train.eval_every={min(max(train.eval_every, 5), epochs)}",
+            f"train.eval_from={min(train.eval_from, 5)}",
+        ]
+    )

@@ -1,0 +1,286 @@
+"""Tables 4 to 8: results, inputs and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unimp.model.node_model import count_parameters
+from unimp.studies import paper
+from unimp.studies.cells import Cell, Subject, kind_of_residual
+from unimp.studies.paper import Number
+from unimp.studies.study import (
+    BySeed,
+    Claim,
+    Column,
+    Findings,
+    Outcome,
+    Outcomes,
+    Row,
+    Study,
+    Table,
+    comparison,
+)
+
+VAL, TEST = Column("val", "validation"), Column("test", "test")
+PARAMETERS = Column("parameters", "parameters", "count")
+GRAPH_MODELS = (("gcn", "GCN"), ("gat", "GAT"), ("unimp", "Graph Transformer"))
+
+
+def full_model(subject: Subject) -> Cell:
+    """UniMP with all that the task offers: features, labels, and edge features."""
+    return subject.cell(edge_features=subject.has_edge_features)
+
+
+def own_scores(outcome: Outcome) -> dict[str, BySeed]:
+    return {"val": outcome.scores("val"), "test": outcome.scores("test")}
+
+
+def paper_scores(**numbers: Number | None) -> dict[str, Number]:
+    return {key: number for key, number in numbers.items() if number is not None}
+
+
+def slips(subject: Subject, study: str) -> tuple[str, ...]:
+    return paper.SLIPS.get(study, ()) + paper.SLIPS_OF_DATA.get(subject.data_set or "", ())
+
+
+# Tables 4 to 6
+
+
+def results_cells(subject: Subject) -> Sequence[Cell]:
+    return [full_model(subject)]
+
+
+def conclude_results(subject: Subject, outcomes: Outcomes) -> Findings:
+    cell = full_model(subject)
+    outcome = outcomes[cell.name]
+    counts = {seed: float(m["parameters"]) for seed, m in outcome.metrics.items()}
+    lines = [] if subject.data_set is None else paper.published(subject.data_set)
+    rows = [
+        Row(
+            (f"{line.model} (paper)", "train"),
+            paper=paper_scores(val=line.val, test=line.test, parameters=line.parameters),
+        )
+        for line in lines[:-1]
+    ]
+    own = lines[-1] if lines else None
+    rows.append(
+        Row(
+            ("UniMP", "train"),
+            {**own_scores(outcome), "parameters": counts},
+            paper_scores(val=own.val, test=own.test, parameters=own.parameters) if own else {},
+            outcome.remark,
+        )
+    )
+    layer_line = "… + validation labels at inference"
+    more = paper.layer_row(subject.data_set, layer_line) if subject.data_set else None
+    rows.append(
+        Row(
+            ("UniMP + validation labels at inference", "train+val"),
+            {"test": outcome.scores("test", "train+val"), "parameters": counts},
+            paper_scores(test=more),
+            outcome.remark,
+        )
+    )
+    model = cell.recipe.build_model(subject.sizes)
+    norm = getattr(model, "input_norm", None)
+    count = count_parameters(model)
+    note = (
+        f"UniMP has {count:,} parameters"
+        + (f", {count - count_parameters(norm):,} without the input norm" if norm else "")
+        + "."
+    )
+    head = ("model", "labels as inputs when scoring")
+    return Findings(
+        tables=(Table(head, (PARAMETERS, VAL, TEST), tuple(rows)),),
+        claims=_beats_all(lines, outcome),
+        notes=(note, *slips(subject, "results")),
+    )
+
+
+def _beats_all(lines: Sequence[paper.Published], outcome: Outcome) -> tuple[Claim, ...]:
+    if not lines:
+        return ()
+    best = max(lines[:-1], key=lambda line: line.test.value)
+    test = outcome.scores("test")
+    level = dict.fromkeys(test, best.test.value)
+    return (
+        comparison(
+            "our unified model outperform all other comparative models in three OGBN datasets",
+            "section 5.2",
+            [(f"test over {best.model}, the best of them:", test, level)],
+        ),
+    )
+
+
+# Table 7
+
+
+def input_cells(subject: Subject) -> Sequence[Cell]:
+    return [cell for _, _, cell in _input_rows(subject)]
+
+
+def _input_rows(subject: Subject) -> list[tuple[str, str, Cell]]:
+    rows = [("X", "MLP", subject.cell("mlp"))]
+    rows += [
+        (inputs, title, subject.cell(model, inputs))
+        for inputs in ("X,A", "A,Y", "X,A,Y")
+        for model, title in GRAPH_MODELS
+    ]
+    if subject.has_edge_features:
+        inputs = subject.inputs
+        rows.append((inputs, "Graph Transformer + edge features", full_model(subject)))
+    return rows
+
+
+def conclude_inputs(subject: Subject, outcomes: Outcomes) -> Findings:
+    rows, test = [], dict[tuple[str, str], BySeed]()
+    for inputs, title, cell in _input_rows(subject):
+        outcome = outcomes[cell.name]
+        data_set = subject.compared(inputs)
+        number = paper.with_inputs(data_set, inputs, title) if data_set else None
+        rows.append(
+            Row((inputs, title), own_scores(outcome), paper_scores(test=number), outcome.remark)
+        )
+        test[inputs, title] = outcome.scores("test")
+    titles = [title for _, title in GRAPH_MODELS]
+    three = ("X,A", "A,Y", "X,A,Y")
+    claims = (
+        comparison(
+            "only with Ŷ and A as input, GNNs still work well in all three datasets, "
+            "outperforming those MLP model only given X",
+            "section 5.3, Table 7",
+            [(f"{t} over MLP", test["A,Y", t], test["X", "MLP"]) for t in titles],
+        ),
+        comparison(
+            "models with X, A and Ŷ outperform the models with X and A",
+            "section 5.3, Table 7",
+            [(t, test["X,A,Y", t], test["X,A", t]) for t in titles],
+        ),
+        comparison(
+            "our Graph Transformer can outperform GAT, GCN with different input settings",
+            "section 5.3, Table 7",
+            [
+                (f"{i} over {t}", test[i, "Graph Transformer"], test[i, t])
+                for i in three
+                for t in ("GAT", "GCN")
+            ],
+        ),
+    )
+    return Findings(
+        tables=(Table(("inputs", "model"), (VAL, TEST), tuple(rows)),),
+        claims=claims,
+        notes=(*_without_edge_features(subject), *slips(subject, "inputs")),
+    )
+
+
+def _without_edge_features(subject: Subject) -> tuple[str, ...]:
+    if not subject.has_edge_features:
+        return ()
+    return ("Edge features are left out unless a line says so, as a GCN and a GAT take none.",)
+
+
+# Table 8
+
+
+def layer_cells(subject: Subject) -> Sequence[Cell]:
+    return list({cell.name: cell for _, cell, _ in _layer_rows(subject)}.values())
+
+
+def _layer_rows(subject: Subject) -> list[tuple[str, Cell, str]]:
+    """Row of Table 8, its cell, and the protocol of its score."""
+    bare = "X,A" if subject.sizes.features else subject.inputs
+    labels = subject.inputs
+    kinds = ("none", "simple", "gated")
+    cells = [subject.cell("gat", bare, residual=kind) for kind in kinds]
+    cells += [subject.cell("unimp", bare, residual=kind) for kind in kinds]
+    cells += [subject.cell("unimp", labels, residual="gated")] * 2
+    protocols = ["train"] * 7 + ["train+val"]
+    return list(zip(paper.LAYER, cells, protocols, strict=True))
+
+
+def conclude_layer(subject: Subject, outcomes: Outcomes) -> Findings:
+    rows, test = [], dict[str, BySeed]()
+    for title, cell, protocol in _layer_rows(subject):
+        outcome = outcomes[cell.name]
+        number = paper.layer_row(subject.data_set, title) if subject.data_set else None
+        scores = {
+            "val": outcome.scores("val", protocol),
+            "test": outcome.scores("test", protocol),
+        }
+        inputs = cell.recipe.model.inputs
+        rows.append(Row((title, inputs), scores, paper_scores(test=number), outcome.remark))
+        test[title] = scores["test"]
+    gat, gat_simple, gat_gated, dot, dot_simple, dot_gated, unimp, more = test
+    place = "section 5.3, Table 8"
+    pairs = [(gat, dot), (gat_simple, dot_simple), (gat_gated, dot_gated)]
+    claims: tuple[Claim, ...] = (
+        comparison(
+            "dot-product attention can outperform sum attention",
+            place,
+            [(f"{b} over {a}", test[b], test[a]) for a, b in pairs],
+        ),
+        comparison(
+            "residual and gated residual can also strengthen the GNNs with shallow layers",
+            place,
+            [
+                (f"{b} over {a}", test[b], test[a])
+                for a, b in (
+                    (gat, gat_simple),
+                    (gat_simple, gat_gated),
+                    (dot, dot_simple),
+                    (dot_simple, dot_gated),
+                )
+            ],
+        ),
+        comparison(
+            "our unified model can take the additional validation labels as input to further boost "
+            "model's performance without more training steps",
+            place,
+            [("validation labels", test[more], test[unimp])],
+        ),
+    )
+    if subject.sizes.features:
+        labels = comparison(
+            "with train labels as inputs (Table 8, UniMP over the transformer with gated residual)",
+            place,
+            [("train labels", test[unimp], test[dot_gated])],
+        )
+        claims = (*claims, labels)
+        notes: tuple[str, ...] = ()
+    else:
+        notes = ("The task has no node features: labels are inputs of every line.",)
+    gate = subject.recipe.model.gate
+    if kind_of_residual(subject.recipe) != "gated":
+        notes += (f"The recipe's own residual is {kind_of_residual(subject.recipe)}, not gated.",)
+    notes += (f"Gated residual: model.gate = {'all' if gate == 'none' else gate}.",)
+    return Findings(
+        tables=(Table(("model", "inputs"), (VAL, TEST), tuple(rows)),),
+        claims=claims,
+        notes=(*notes, *_without_edge_features(subject), *slips(subject, "layer")),
+    )
+
+
+RESULTS = Study(
+    "results",
+    "UniMP beside the models of its time",
+    "Tables 4 to 6",
+    results_cells,
+    conclude_results,
+    also=("table-4", "table-5", "table-6"),
+)
+INPUTS = Study(
+    "inputs",
+    "features, edges and labels as inputs of four models",
+    "Table 7",
+    input_cells,
+    conclude_inputs,
+    also=("table-7",),
+)
+LAYER = Study(
+    "layer",
+    "the parts of UniMP's layer, beside a GAT's",
+    "Table 8",
+    layer_cells,
+    conclude_layer,
+    also=("table-8",),
+)

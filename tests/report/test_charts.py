@@ -1,0 +1,125 @@
+"""Drawings: every point where the axes say, names escaped, told in words too."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from unimp.report.axes import number_axis, place_axis
+from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.drawing import DASHES, STYLES, shape, swatch
+
+NASTY = "<script>'&\""
+
+
+def elements(drawing: str, tag: str, kind: str = "") -> list[ElementTree.Element]:
+    """The elements of a drawing; it must be well-formed to be read at all."""
+    found = ElementTree.fromstring(drawing).iter(tag)
+    return [e for e in found if kind in (e.get("class") or "").split() or not kind]
+
+
+def small_chart(**options: object) -> str:
+    series = Series(
+        NASTY, 0, [(0, 0.0), (1, 1.0)], [(0, 0.0, 0.2), (1, 0.8, 1.0)], marks=[Mark(1, 1.0, NASTY)]
+    )
+    x, y = number_axis([], "x", low=0, high=1), number_axis([], "y", low=0, high=1)
+    return line_chart([series], x, y, name="a chart", **options)  # type: ignore[arg-type]
+
+
+def test_a_drawing_has_a_name_and_a_description() -> None:
+    root = ElementTree.fromstring(small_chart())
+    assert root.get("role") == "img"
+    assert root[0].tag == "title"
+    assert root[0].text == "a chart"
+    assert root[1].tag == "desc"
+    assert "from 0 at 0 to 1 at 1" in (root[1].text or "")
+
+
+def test_names_from_outside_are_text_and_no_markup() -> None:
+    drawing = small_chart()
+    assert "<script" not in drawing
+    titles = [e.text for e in elements(drawing, "title")]
+    assert NASTY in titles
+
+
+def test_a_line_begins_and_ends_at_the_corners_of_its_range() -> None:
+    drawing = small_chart()
+    (line,) = elements(drawing, "path", "line")
+    (axis, *_) = elements(drawing, "line", "axis")
+    points = [tuple(map(float, p.split(","))) for p in (line.get("d") or "")[1:].split()]
+    assert points[0] == (float(axis.get("x1") or 0), float(axis.get("y1") or 0))
+    assert points[1][0] == float(axis.get("x2") or 0)
+    assert points[1][1] < points[0][1]  # up is more
+
+
+def test_bars_stand_beneath_on_the_same_x() -> None:
+    bars = [Bar(0, 0.5, 2, "two"), Bar(0.5, 1, 4, "four")]
+    drawn = elements(small_chart(bars=bars, bars_title="nodes"), "rect", "bar")
+    heights = [float(bar.get("height") or 0) for bar in drawn]
+    assert heights[1] == pytest.approx(2 * heights[0])
+    assert [bar[0].text for bar in drawn] == ["two", "four"]
+
+
+def test_styles_differ_by_more_than_their_color() -> None:
+    seen = set()
+    for style in range(STYLES):
+        drawn = re.sub(rf"s{style}\b", "s", shape(style, (0, 0)))
+        seen.add((drawn, DASHES[style]))
+        assert "aria-hidden" in swatch(style)
+    assert len(seen) == STYLES
+    assert len(set(DASHES)) == STYLES
+
+
+def test_rows_of_dots_lie_on_their_values() -> None:
+    x = number_axis([], "score", low=0, high=1)
+    drawing = dot_rows(
+        [("first", [(0, Mark(0.0, 0, "a", (0.0, 0.5)))]), ("second", [(0, Mark(1.0, 0, "b"))])],
+        x,
+        name="rows",
+    )
+    first, second = elements(drawing, "circle")
+    (axis, *_) = elements(drawing, "line", "axis")
+    assert first.get("cx") == axis.get("x1")
+    assert second.get("cx") == axis.get("x2")
+    assert len(elements(drawing, "path", "whisker")) == 1
+
+
+def test_a_label_that_is_too_long_is_cut_and_shown_whole_when_pointed_at() -> None:
+    long = "a" * 30 + "b" * 30
+    drawing = dot_rows([(long, [(0, Mark(0.5, 0, "w"))])], number_axis([0, 1]), name="rows")
+    (label,) = [e for e in elements(drawing, "text") if "…" in (e.text or "")]
+    assert re.fullmatch(r"a{10,}…b{10,}", label.text or "")
+    assert label[0].text == long
+
+
+def test_a_heat_map_divides_rows_by_their_sums_and_leaves_zeros_out() -> None:
+    drawing = heat_map(["a", NASTY], [[3, 1], [0, 2]], name="map")
+    right, wrong = elements(drawing, "rect", "right"), elements(drawing, "rect", "wrong")
+    assert (len(right), len(wrong)) == (2, 1)
+    assert wrong[0][0].text == f"a → {NASTY}: 25.0% (1 of 4)"
+    assert [e.text for e in elements(drawing, "text", "cell")] == ["75", "25", "100"]
+
+
+def test_a_map_of_many_classes_keeps_their_names() -> None:
+    names = [f"class {k}" for k in range(58)]
+    counts = [[float(i == j) for j in range(58)] for i in range(58)]
+    drawing = heat_map(names, counts, name="map")
+    assert len(elements(drawing, "text", "class")) == 2 * 58
+    assert not elements(drawing, "text", "cell")  # no room for numbers
+
+
+@pytest.mark.parametrize("count", [0, 1, 239, 240, 241, 5000])
+def test_long_lines_are_thinned_and_keep_their_ends(count: int) -> None:
+    points = [(float(k), 0.0) for k in range(count)]
+    kept = thinned(points)
+    assert len(kept) <= 241
+    assert kept[:1] == points[:1]
+    assert kept[-1:] == points[-1:]
+
+
+def test_named_places_can_be_an_axis() -> None:
+    series = [Series("s", 2, [(0, 0.5), (1, 0.7)])]
+    drawing = line_chart(series, place_axis(["0", "1+"], "n"), number_axis([0, 1]), name="c")
+    assert {"0", "1+"} <= {e.text for e in elements(drawing, "text")}

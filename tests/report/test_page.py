@@ -1,0 +1,193 @@
+"""One HTML file for any set of runs, readable anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unimp.cli import app
+from unimp.errors import RunError
+from unimp.report import evidence, write_comparison, write_report
+from unimp.run import Run, run
+
+VOID = {"meta"}
+SMALL = ["task.scale=0.05", "train.epochs=4", "model.width=4"]
+
+
+class Balance(HTMLParser):
+    """Collects tags left open and attributes that would fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.figures: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.fetched += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag that closes itself leaves nothing open."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-2:] == ["figcaption", "b"]:
+            self.figures.append(data)
+
+
+def parsed(page: str) -> Balance:
+    parser = Balance()
+    parser.feed(page)
+    return parser
+
+
+@pytest.fixture(params=["folder", "several", "binary"])
+def page(request: pytest.FixtureRequest) -> str:
+    place: Path = request.getfixturevalue(request.param)
+    return (place / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_is_well_formed_and_fetches_nothing(page: str) -> None:
+    found = parsed(page)
+    assert found.open == []
+    assert found.fetched == []
+    assert "<script" not in page
+    assert "@import" not in page
+    assert "url(" not in page
+    assert "http" not in page.replace("<!doctype html>", "")
+
+
+def test_a_page_follows_the_theme_and_the_width_of_its_reader(page: str) -> None:
+    assert "prefers-color-scheme: dark" in page
+    assert "width=device-width" in page
+
+
+def test_the_page_of_a_run_shows_scores_plots_recipe_protocol_and_manifest(folder: Path) -> None:
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for protocol in ("train", "train+val"):
+        assert f"{100 * metrics['scores'][protocol]['test']:.2f}" in page
+    assert "train labels as inputs (the headline)" in page
+    assert parsed(page).figures == [
+        "Loss by epoch",
+        "Scores by epoch",
+        "Revealing fewer labels",
+        "By known in-neighbors",
+        "By in-edges",
+        "Reliability",
+        "The surest first",
+        "Label (row) and prediction (column)",
+    ]
+    assert "<b><code>4</code></b>" in page  # model.width and train.epochs, changed from defaults
+    assert "<h2>Protocol</h2>" in page
+    assert manifest["data_hash"] in page
+
+
+def test_several_runs_are_compared_in_one_table(several: Path) -> None:
+    page = (several / "report.html").read_text(encoding="utf-8")
+    assert "3 recipes on synthetic" in page
+    assert "synthetic, model.inputs=X,A" in page
+    assert page.count(" ± ") >= 4
+    assert "No label-rate curve for synthetic, model.inputs=X,A: its model takes no labels" in page
+    assert {"Test score by seed", "Validation score by epoch", "Test score by epoch"} <= set(
+        parsed(page).figures
+    )
+
+
+def test_binary_tasks_have_areas_instead_of_confusions(binary: Path) -> None:
+    page = (binary / "report.html").read_text(encoding="utf-8")
+    assert "ROC-AUC by task" in page
+    assert "Confusions" not in page
+    assert "Reliability" in page
+
+
+def test_names_from_outside_are_escaped(binary: Path, tmp_path: Path) -> None:
+    assert "<img" not in (binary / "report.html").read_text(encoding="utf-8")  # a task's name
+    place = tmp_path / "run"
+    run("synthetic", out=place, settings=SMALL)
+    text = (place / "recipe.toml").read_text(encoding="utf-8")
+    (place / "recipe.toml").write_text(
+        text.replace('about = ""', 'about = "<img src=x onerror=alert(1)>"'), encoding="utf-8"
+    )
+    page = write_report(place).read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert "&lt;img" in page
+
+
+def test_a_run_without_training_has_a_page_too(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    run("synthetic", out=place, settings=[*SMALL, "model.name=label-propagation"])
+    page = write_report(place).read_text(encoding="utf-8")
+    assert "nothing trained" in page
+    assert "Loss by epoch" not in page
+
+
+def test_a_run_that_failed_has_a_page_without_anything_that_is_no_number(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    done = run("synthetic", out=place, settings=[*SMALL, "train.lr=1e30"])
+    assert done.metrics["failed"]
+    for page in (write_report(place, done), write_comparison([place])[0]):
+        text = page.read_text(encoding="utf-8")
+        assert "the loss became" in text or "non-finite" in text
+        drawn = text.replace(done.metrics["stopped"], "")
+        assert not re.search(r"[^a-z]nan[^a-z]", drawn)
+
+
+def test_a_page_without_the_task_says_what_it_leaves_out_and_why(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(folder: Path) -> Run:
+        raise RunError("the file <b>is gone</b>")
+
+    monkeypatch.setattr(evidence, "load_run", lost)
+    path, _ = write_comparison([folder], tmp_path / "page.html")
+    page = path.read_text(encoding="utf-8")
+    assert "cannot be loaded here" in page
+    assert "the file &lt;b&gt;is gone&lt;/b&gt;" in page
+    assert "By in-edges" not in page
+    assert "Reliability" in page
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no manifest\.json"):
+        write_report(tmp_path)
+
+
+def test_a_page_is_whole_or_the_old_one(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(folder, place)
+    (place / "history.jsonl").write_text("not json", encoding="utf-8")
+    before = (place / "report.html").read_bytes()
+    with pytest.raises(RunError, match=r"history\.jsonl"):
+        write_report(place)
+    assert (place / "report.html").read_bytes() == before
+
+
+def test_the_command_writes_a_page_where_it_is_told(several: Path, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(several), "--out", str(path)])
+    assert done.exit_code == 0, done.output
+    assert f"5 runs: {path}" in done.output.replace("\n", "")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_without_a_name_the_page_lies_in_the_one_folder_or_here(
+    folder: Path, several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write_comparison([several], label_rates=False)[0] == several / "report.html"
+    assert write_comparison([folder, several], label_rates=False) == (Path("report.html"), 6)
+    with pytest.raises(RunError, match="is a folder"):
+        write_comparison([folder], tmp_path)
