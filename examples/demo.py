@@ -21,7 +21,10 @@ from unimp.report import write_report
 
 ROWS = {
     "MLP": ("features", ["model.name=mlp"]),
-    "label propagation": ("relations, known labels", ["model.name=label-propagation"]),
+    "label propagation": (
+        "relations, known labels",
+        ["model.name=label-propagation", "model.normalization=column", "model.restart=0.3"],
+    ),
     # The recipe trains for 200 epochs; 120 show what there is to see in two minutes.
     "UniMP": (
         "features, relations, known labels",

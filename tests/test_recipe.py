@@ -55,7 +55,10 @@ def test_every_recipe_parses_and_says_what_it_is(name: str) -> None:
     assert recipe.task.name
 
 
-@pytest.mark.parametrize("name", recipe_names())
+LEARNED = [n for n in recipe_names() if load_recipe(n).model.name != "label-propagation"]
+
+
+@pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.usefixtures("data")
 def test_every_recipe_builds_its_model(name: str) -> None:
     recipe = load_recipe(name)

@@ -19,7 +19,7 @@ from unimp.report.markup import mean_text
         ([0], "0"),
         ([2, 0, 1], "0–2"),
         ([0, 1, 3, 5, 6, 7], "0–1, 3, 5–7"),
-        ([4, 4], "4, 4 × 2"),
+        ([4, 4, 5], "4–5 (3 runs)"),
     ],
 )
 def test_seeds_are_told_as_ranges(numbers: list[int], words: str) -> None:

@@ -145,6 +145,16 @@ def test_a_run_that_failed_has_a_page_without_anything_that_is_no_number(tmp_pat
         assert not re.search(r"[^a-z]nan[^a-z]", drawn)
 
 
+def test_a_run_from_before_epochs_were_timed_has_a_page_too(folder: Path, tmp_path: Path) -> None:
+    for name in ("old", "older"):
+        shutil.copytree(folder, tmp_path / name)
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        del metrics["seconds_an_epoch"], metrics["failed"]
+        (tmp_path / name / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    page = write_comparison([tmp_path])[0].read_text(encoding="utf-8")
+    assert "3 (2 runs)" in page  # the same seed twice is said
+
+
 def test_a_page_without_the_task_says_what_it_leaves_out_and_why(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

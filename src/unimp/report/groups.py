@@ -82,7 +82,7 @@ def differing(recipes: Sequence[Recipe]) -> list[str]:
 
 
 def in_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in words, runs of them as one: `0–4, 7`; one that is there twice says so."""
+    """Numbers in words, neighbors as one: `0–4, 7`; where one is there twice, how many in all."""
     parts: list[str] = []
     unique = sorted(set(numbers))
     start = 0
@@ -91,9 +91,7 @@ def in_ranges(numbers: Sequence[int]) -> str:
             continue
         first, start = unique[start], place + 1
         parts.append(str(number) if first == number else f"{first}–{number}")
-    twice = sorted({n for n in numbers if numbers.count(n) > 1})
-    parts += [f"{n} × {numbers.count(n)}" for n in twice]
-    return ", ".join(parts)
+    return ", ".join(parts) + (f" ({len(numbers)} runs)" if len(unique) < len(numbers) else "")
 
 
 def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:

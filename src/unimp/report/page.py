@@ -161,7 +161,7 @@ def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
             f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
             if run.metrics["best_epoch"]
             else "–",
-            f"{run.metrics['seconds']:,.3g}" + (" (failed)" if run.metrics["failed"] else ""),
+            f"{run.metrics['seconds']:,.3g}" + (" (failed)" if run.metrics.get("failed") else ""),
         ]
         for group in one.groups
         for run in group.runs
@@ -265,8 +265,8 @@ def _model(group: Group) -> str:
 
 
 def _pace(group: Group) -> str:
-    """Seconds an epoch; a dash where there is nothing to train."""
-    mean, _ = mean_and_std([float(run.metrics["seconds_an_epoch"]) for run in group.runs])
+    """Seconds an epoch; a dash where nothing is trained, or the run is too old to say."""
+    mean, _ = mean_and_std([float(run.metrics.get("seconds_an_epoch", 0)) for run in group.runs])
     return f"{mean:.2g}" if mean else "–"
 
 

@@ -35,6 +35,7 @@ STYLE = {
     "svg.hashsalt": "unimp",  # so that the same figure is the same file
 }
 WIDTH, WRAP = 7.0, 104
+ABOVE = 0.95  # inches for the heading and the legend
 
 
 def can_draw() -> bool:
@@ -51,12 +52,12 @@ def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) 
     figure = findings.figure
     head, foot = heading(study, made), caption(findings)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        line = 0.185  # inches a line of the caption
+        line = 0.166  # inches a line of the caption
         below = 0.55 + line * len(foot) + (0.75 if figure.counts else 0.0)
-        height = 3.5 + 0.75 + below
+        height = 3.5 + ABOVE + below
         canvas = Canvas(figsize=(WIDTH, height))
         FigureCanvasAgg(canvas)
-        bottom, top = below / height, 1 - 0.75 / height
+        bottom, top = below / height, 1 - ABOVE / height
         axes = canvas.add_axes((0.105, bottom, 0.865, top - bottom))
         if figure.kind == "lines":
             _lines(axes, figure)
@@ -94,7 +95,7 @@ def caption(findings: Findings) -> list[str]:
     """The paper's sentences and what we found, and the first note, in lines."""
     lines: list[str] = []
     for claim in findings.claims:
-        verdict = {True: "agrees", False: "does not agree", None: "cannot be said"}[claim.agrees]
+        verdict = {True: "agrees", False: "does not agree", None: "not clear"}[claim.agrees]
         lines += textwrap.wrap(f"Paper: “{claim.sentence}”. Ours: {claim.ours}; {verdict}.", WRAP)
     for note in findings.notes[:1]:
         lines += textwrap.wrap(note, WRAP)
@@ -116,8 +117,11 @@ def _lines(axes: Any, figure: Figure) -> None:
         _level(axes, figure.level)
     for x, text in figure.marked_x:
         axes.axvline(x, color=PALE, linestyle=":", linewidth=1.3, label=text)
-    axes.margins(y=0.12)
-    axes.legend(loc="best", fontsize=9)
+    axes.margins(y=0.08)
+    if not figure.ticks:
+        xs = [p.x for p in figure.series[0].points]
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+    _legend(axes, *axes.get_legend_handles_labels())
 
 
 def _level(axes: Any, level: Series) -> None:
@@ -130,33 +134,51 @@ def _level(axes: Any, level: Series) -> None:
 
 
 def _points(axes: Any, figure: Figure) -> None:
+    """Colors are the series, markers the marks of their points."""
+    from matplotlib.lines import Line2D
+
+    marks = list(dict.fromkeys(p.mark for s in figure.series for p in s.points))
     for number, series in enumerate(figure.series):
-        color = COLORS[number]
-        for place, point in enumerate(series.points):
+        for point in series.points:
             across = deviation(point.x_by_seed or {})
             axes.errorbar(
                 point.x,
                 100 * mean(point.y),
                 xerr=0.0 if math.isnan(across) else across,
                 yerr=100 * _deviation(point),
-                color=color,
-                marker=MARKERS[number],
-                markersize=7,
+                color=COLORS[number],
+                marker=MARKERS[marks.index(point.mark)],
+                markersize=8,
+                markeredgecolor="white",
                 capsize=2.5,
                 linewidth=1.2,
                 linestyle="none",
-                label=series.label if place == 0 else None,
             )
-            axes.annotate(
-                point.mark,
-                (point.x, 100 * mean(point.y)),
-                xytext=(7, 6),
-                textcoords="offset points",
-                fontsize=8.5,
-                color=color,
-            )
-    axes.margins(x=0.14, y=0.16)
-    axes.legend(loc="best", fontsize=9)
+    handles = [
+        Line2D([], [], color=COLORS[number], linewidth=5, label=series.label)
+        for number, series in enumerate(figure.series)
+    ]
+    handles += [
+        Line2D([], [], color=INK, marker=MARKERS[number], linestyle="none", label=mark)
+        for number, mark in enumerate(marks)
+    ]
+    axes.margins(x=0.08, y=0.1)
+    _legend(axes, handles, [str(handle.get_label()) for handle in handles])
+
+
+def _legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
+    """In one row above the curves, where it hides nothing."""
+    axes.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.0),
+        ncols=len(labels),
+        fontsize=8.5,
+        columnspacing=1.4,
+        handlelength=1.8,
+        borderaxespad=0.2,
+    )
 
 
 def _counts(canvas: Any, axes: Any, figure: Figure, bottom: float, height: float) -> None:

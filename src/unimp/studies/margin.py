@@ -26,7 +26,9 @@ from unimp.studies.study import (
     Series,
     Study,
     Table,
+    gap,
     mean,
+    verdict,
 )
 from unimp.studies.tables import GRAPH_MODELS, TEST, slips
 from unimp.tasks.labels import UNLABELED
@@ -155,8 +157,7 @@ def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
             numbers |= {"typeset": typeset, "undefined": undefined}
             rows.append(Row((inputs, title), numbers, remark=outcome.remark))
             if overall:
-                mark = f"{inputs}"
-                points[title].append(Point(mean(overall), scores, overall, mark))
+                points[title].append(Point(mean(overall), scores, overall, inputs))
     columns = (
         TEST,
         Column("margin", "margin", "number"),
@@ -198,7 +199,7 @@ def _claims(
             PLACE,
             f"correlation {correlation:+.2f} over {len(pairs)} pairs of model and inputs, the GCN "
             "left out",
-            None if math.isnan(correlation) else correlation > 0.5,
+            True if correlation > 0.5 else (False if correlation < 0 else None),
         )
     ]
     for sentence, keys in (
@@ -213,16 +214,14 @@ def _claims(
             [((i, "Graph Transformer"), (i, "GAT"), i) for i in INPUTS],
         ),
     ):
-        told, signs = [], []
+        told, gaps = [], []
         for one, two, words in keys:
-            if one in learned and two in learned:
-                tighter = mean(margin[one]) - mean(margin[two])
-                better = mean(test[one]) - mean(test[two])
-                told.append(f"{words}: margin {tighter:+.3f}, test {100 * better:+.2f}")
-                signs += [tighter > 0, better > 0]
-        claims.append(
-            Claim(sentence, PLACE, "; ".join(told) or "not measured", all(signs) if signs else None)
-        )
+            tighter = gap(margin.get(one, {}), margin.get(two, {}))
+            better = gap(test.get(one, {}), test.get(two, {}))
+            if tighter is not None and better is not None:
+                told.append(f"{words}: margin {tighter.mean:+.3f}, test {100 * better.mean:+.2f}")
+                gaps += [tighter, better]
+        claims.append(Claim(sentence, PLACE, "; ".join(told) or "not measured", verdict(gaps)))
     return tuple(claims)
 
 

@@ -19,6 +19,7 @@ from unimp.run_folder import write_json
 from unimp.studies.cells import QUICK_EPOCHS, Subject
 from unimp.studies.paper import Number
 from unimp.studies.study import (
+    VERDICT,
     BySeed,
     Column,
     Findings,
@@ -47,7 +48,7 @@ def provenance(
 ) -> dict[str, Any]:
     """Where numbers come from: task, seeds, protocol, command, hardware, versions."""
     manifests = [m for outcome in outcomes.values() for m in outcome.manifests.values()]
-    devices = sorted({f"{m['device']}, {m['threads']} threads" for m in manifests})
+    devices = sorted({f"{m['device']}, threads: {m['threads']}" for m in manifests})
     versions = sorted(
         {
             f"unimp {m['versions']['unimp']}, torch {m['versions']['torch']}, "
@@ -89,9 +90,9 @@ def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
     if findings.claims:
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
-            agrees = {True: "yes", False: "no", None: "–"}[claim.agrees]
+            agrees = {True: "yes", False: "no", None: "not clear"}[claim.agrees]
             lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {agrees} |")
-        lines.append("")
+        lines += ["", VERDICT, ""]
     lines += [f"- {note}" for note in findings.notes]
     lines += [f"- {note}" for note in paper_notes(findings.tables)]
     lines += ["", f"`{made['command']}`", ""]

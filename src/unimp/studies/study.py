@@ -69,7 +69,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Point:
-    """A place on a curve, with the values of each seed; `x_by_seed` where x is measured too."""
+    """A place on a curve, with the values of each seed; `x_by_seed` where x is measured too.
+
+    Points of one `mark` have the same marker in every series, where markers are not the series'.
+    """
 
     x: float
     y: BySeed
@@ -100,7 +103,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, what we found, and whether that agrees; None: it cannot be said."""
+    """A sentence of the paper, what we found, and whether that agrees; None: it is not clear."""
 
     sentence: str
     place: str
@@ -160,13 +163,50 @@ def number_text(values: BySeed) -> str:
     return f"{mean(values):.4f}" + ("" if math.isnan(spread) else f" ± {spread:.4f}")
 
 
+@dataclass(frozen=True)
+class Gap:
+    """A difference over seeds, and its standard error; NaN of one seed."""
+
+    mean: float
+    error: float
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the difference is clear, else 0; of one seed the sign is all there is."""
+        if not math.isnan(self.error) and abs(self.mean) <= CLEAR * self.error:
+            return 0
+        return (self.mean > 0) - (self.mean < 0)
+
+
+CLEAR = 2.0
+"""Standard errors that a difference must be from zero to be a clear one."""
+
+VERDICT = (
+    f"Agrees: *yes* where every difference is more than {CLEAR:g} standard errors of its paired "
+    "differences over seeds (of one seed: where its sign is right), *no* where one is as clearly "
+    "the other way round, else *not clear*."
+)
+
+
+def gap(first: BySeed, second: BySeed) -> Gap | None:
+    """The first less the second, seed by seed; None where they share none."""
+    shared = {seed: first[seed] - second[seed] for seed in first if seed in second}
+    if not shared:
+        return None
+    return Gap(mean(shared), deviation(shared) / math.sqrt(len(shared)))
+
+
+def verdict(gaps: Sequence[Gap]) -> bool | None:
+    """Whether all differences are over zero: clearly, clearly not, or neither."""
+    signs = [g.sign for g in gaps]
+    if not signs:
+        return None
+    return False if -1 in signs else (True if 0 not in signs else None)
+
+
 def comparison(sentence: str, place: str, better: Sequence[tuple[str, BySeed, BySeed]]) -> Claim:
     """A claim that in each of some pairs the first scores more: (words, first, second)."""
-    told, signs = [], []
-    for words, first, second in better:
-        gap = mean(first) - mean(second)
-        if math.isnan(gap):
-            continue
-        told.append(f"{words} {100 * gap:+.2f}")
-        signs.append(gap > 0)
-    return Claim(sentence, place, ", ".join(told) or "not measured", all(signs) if signs else None)
+    found = [(words, gap(first, second)) for words, first, second in better]
+    told = [f"{words} {100 * g.mean:+.2f}" for words, g in found if g is not None]
+    gaps = [g for _, g in found if g is not None]
+    return Claim(sentence, place, ", ".join(told) or "not measured", verdict(gaps))
