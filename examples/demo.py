@@ -45,7 +45,7 @@ def main(seed: int = 0) -> float:
         with live_progress(recipe, seed) as on_epoch:
             place = folder / name.lower().replace(" ", "-")
             done = run(recipe, seed=seed, out=place, on_epoch=on_epoch)
-        write_report(place)
+        write_report(place, done)
         scores = done.metrics["scores"]
         table.add_row(name, sees, f"{scores['train']['test']:.2%}")
     split = done.task.split

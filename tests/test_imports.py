@@ -20,6 +20,7 @@ ORDER = (
     ("model",),
     ("training",),
     ("inference",),
+    ("options",),
     ("recipe",),
     ("run_folder",),
     ("run",),

@@ -5,7 +5,7 @@ model.safetensors      weights
 metrics.json           scores by protocol
 history.jsonl          one line an epoch
 predictions.parquet    one row a node
-report.html            what people look at, made from the others (see report.py)
+report.html            what people look at, made from the others and the task (see report/)
 manifest.json          versions, seed, threads, data hash, command; written last: its presence
                        says that the run is whole
 """

@@ -149,8 +149,7 @@ def recipe_for(name: str) -> Recipe:
     if name in OGB:
         return load_recipe(f"{name.removeprefix('ogbn-')}-paper")
     if name in SYNTHETIC:
-        paper = load_recipe(f"{SYNTHETIC[name]}-paper", [f"task.name={name}"])
-        return paper.model_copy(update={"name": name})
+        return load_recipe(f"{SYNTHETIC[name]}-paper", [f"task.name={name}"])
     return load_recipe(name)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from unimp.graph.files import write_atomically
-from unimp.studies.cells import QUICK_EPOCHS
 from unimp.studies.study import Figure, Findings, Point, Series, Study, deviation, mean
 
 # Told apart by people who see colors differently, and by markers too (Okabe and Ito).
@@ -87,7 +86,7 @@ def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:
     count = len(made["seeds"])
     seeds = f"{count} seeds, mean ± standard deviation" if count > 1 else "1 seed"
     task = Path(str(made["task"])).stem
-    quick = f" · a quick look: at most {QUICK_EPOCHS} epochs" if made["quick"] else ""
+    quick = f" · a quick look: {made['epochs']} epochs" if made["quick"] else ""
     return study.title[0].upper() + study.title[1:], f"{task} · {study.place} · {seeds}{quick}"
 
 

@@ -16,7 +16,7 @@ import torch
 from unimp import __version__
 from unimp.graph.files import write_atomically
 from unimp.run_folder import write_json
-from unimp.studies.cells import QUICK_EPOCHS, Subject
+from unimp.studies.cells import Subject
 from unimp.studies.paper import Number
 from unimp.studies.study import (
     VERDICT,
@@ -78,7 +78,7 @@ def provenance(
 def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
     lines = [f"# {study.title} ({study.place})", ""]
     if made["quick"]:
-        lines += [f"**A quick look: at most {QUICK_EPOCHS} epochs a run, not a result.**", ""]
+        lines += [f"**A quick look: {made['epochs']} epochs a run. Not a result.**", ""]
     if findings.uses_task:
         seeds = ", ".join(map(str, made["seeds"]))
         lines += [f"Task {made['task']}, recipe {made['recipe']}, seeds {seeds}."]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unimp.errors import UnimpError, nearest_names
-from unimp.studies.cells import QUICK_EPOCHS, Cell, Subject, subject_of
+from unimp.studies.cells import Cell, Subject, subject_of
 from unimp.studies.drawing import can_draw, draw
 from unimp.studies.execution import Ended, Hashes, Job, found, train_all
 from unimp.studies.figures import FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D
@@ -92,7 +92,7 @@ def reproduce(
             state.note(ended)
     missing = [job for job in state.jobs() if not state.has(job)]
     there = state.total - len(missing)
-    epochs = f"at most {QUICK_EPOCHS} epochs each: a quick look; " if quick else ""
+    epochs = f"{subject.recipe.train.epochs} epochs each for a quick look, " if quick else ""
     say(f"{subject.name}: {state.total} runs, {epochs}{there} of them there already")
     pages = state.conclude_whole(say)
     with live_line(state) as (on_epoch, watched):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from unimp.recipe import SECTIONS, Recipe, TaskOptions
+from unimp.options import TaskOptions
+from unimp.recipe import SECTIONS, Recipe
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
