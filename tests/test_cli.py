@@ -426,6 +426,7 @@ def test_the_size_of_a_model_is_unknown_where_only_absent_data_tells(here: Path)
 def test_label_propagation_has_no_size() -> None:
     recipe = load_recipe("debian", ["model.name=label-propagation"])
     assert size_of_model(recipe) == "parameters: none"
+    assert size_of_model(load_recipe("debian")).startswith("parameters: 199,931 ")
 
 
 def test_the_model_of_a_large_generated_task_is_sized_without_generating_it() -> None:

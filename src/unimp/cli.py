@@ -21,9 +21,9 @@ from unimp.model.node_model import count_parameters
 from unimp.progress import live_progress
 from unimp.recipe import Recipe, choices, load_recipe, options, recipe_names
 from unimp.report import write_comparison, write_report
-from unimp.run import Run, load_run, run
+from unimp.run import Run, load_run, run, task_of
 from unimp.studies.reproduce import listing, reproduce
-from unimp.tasks.catalog import data_folder, known_sizes, load_task, task_names
+from unimp.tasks.catalog import data_folder, is_generated, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import PROTOCOLS, is_known
@@ -416,7 +416,8 @@ def size_of_model(recipe: Recipe) -> str:
     if sizes is None:
         try:
             # A generated task has the same sizes at any scale, and a small one is quick to make.
-            sizes = load_task(recipe.task.name, features=recipe.task.features, scale=0.001).sizes
+            small = ["task.scale=0.001"] if is_generated(recipe.task.name) else []
+            sizes = task_of(recipe.with_settings(small), seed=0).sizes
         except UnimpError:
             return "parameters: not known without the task's data"
     model = recipe.build_model(sizes)

@@ -94,7 +94,7 @@ def caption(findings: Findings) -> list[str]:
     """The paper's sentences and what we found, and the first note, in lines."""
     lines: list[str] = []
     for claim in findings.claims:
-        verdict = {True: "agrees", False: "does not agree", None: "not clear"}[claim.agrees]
+        verdict = {"yes": "agrees", "no": "does not agree"}.get(claim.agrees, claim.agrees)
         lines += textwrap.wrap(f"Paper: “{claim.sentence}”. Ours: {claim.ours}; {verdict}.", WRAP)
     for note in findings.notes[:1]:
         lines += textwrap.wrap(note, WRAP)

@@ -49,19 +49,16 @@ class Hashes:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, float], str] = {}
+        self._last: tuple[tuple[str, int], Task] | None = None  # loading takes longest
 
     def of(self, job: Job) -> str:
-        cell = job.cell
-        key = (cell.recipe.task.model_dump_json(), job.seed, cell.train_share)
-        if key not in self._found:
-            self._found[key] = task_for(cell, job.seed).data_hash()
-        return self._found[key]
-
-
-def task_for(cell: Cell, seed: int) -> Task:
-    """The task of a cell: the recipe's, or a share of its train labels."""
-    task = task_of(cell.recipe, seed)
-    return task if cell.train_share == 1 else with_train_share(task, cell.train_share, seed=seed)
+        options, share = job.cell.recipe.task.model_dump_json(), job.cell.train_share
+        if (options, job.seed, share) not in self._found:
+            if self._last is None or self._last[0] != (options, job.seed):
+                self._last = (options, job.seed), task_of(job.cell.recipe, job.seed)
+            task = with_train_share(self._last[1], share, seed=job.seed)
+            self._found[options, job.seed, share] = task.data_hash()
+        return self._found[options, job.seed, share]
 
 
 def found(job: Job, hashes: Hashes) -> Ended | None:
@@ -105,7 +102,9 @@ def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None)
             run(job.cell.recipe, seed=job.seed, out=job.folder, on_epoch=on_epoch)
         else:
             run(
-                task_for(job.cell, job.seed),
+                with_train_share(
+                    task_of(job.cell.recipe, job.seed), job.cell.train_share, seed=job.seed
+                ),
                 seed=job.seed,
                 out=job.folder,
                 settings=settings_beside_task(job.cell.recipe),

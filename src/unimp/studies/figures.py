@@ -1,17 +1,12 @@
-"""Figures (a) to (d): how many labels are known, and what follows."""
+"""Figures (a) and (b): training with more labels observed, or more labels known."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from unimp.run import Run, groups_of, load_run, score_split
+from unimp.run import Run, load_run
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import (
@@ -27,22 +22,16 @@ from unimp.studies.study import (
     Series,
     Study,
     Table,
-    comparison,
+    Verdict,
     gap,
     mean,
-    score_text,
     verdict,
 )
-from unimp.tasks.labels import mask_labels
-from unimp.tasks.metrics import score
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
-INFERENCE_RATES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
-DEGREES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
-"""Where each group of numbers of neighbors begins; the last has no end."""
 
-PLACE = "section 5.3, Figure ({})"
+PLACE = "section 4.3, Figure ({})"
 
 
 def without_labels(subject: Subject, *, train_share: float = 1.0) -> Cell:
@@ -62,7 +51,12 @@ def y_label(subject: Subject, part: str = "test") -> str:
 
 
 def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    return tuple(f"{o.cell.name}: {o.remark}." for o in outcomes if o.remark)
+    """What is missing and why, in a sentence for each reason."""
+    names: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.remark:
+            names.setdefault(outcome.remark, []).append(outcome.cell.name)
+    return tuple(f"{', '.join(which)}: {why}." for why, which in names.items())
 
 
 def runs_of(outcome: Outcome, place: Path) -> Iterator[tuple[int, Run]]:
@@ -89,7 +83,8 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     )
     target = paper.BEST_LABEL_RATE.value
     measured = {p.x: p.y for p in series[0].points if p.y}
-    told, agrees = "not measured", None
+    told = ""
+    agrees: Verdict = "not measured"
     if measured:
         best = max(measured, key=lambda rate: mean(measured[rate]))
         worst = min(measured, key=lambda rate: mean(measured[rate]))
@@ -102,7 +97,8 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             told += f"; {100 * more.mean:.2f} points over {target:g}"
         # About: the nearest rates are as good as the one named.
         near = abs(best - target) <= 0.125
-        agrees = True if near else (False if more is not None and more.sign > 0 else None)
+        worse = more is not None and more.sign > 0
+        agrees = "yes" if near else ("no" if worse else "not clear")
     claim = Claim(
         "Our model achieves better performance when label_rate is about 0.625",
         PLACE.format("a"),
@@ -155,7 +151,7 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
         for s in series
     ]
     if len(series) == 2:
-        gains = [_gain(s) for s in series]
+        gains = [gain(s) for s in series]
         more = gap(gains[0], gains[1])
         claims.append(
             Claim(
@@ -164,7 +160,7 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
                 PLACE.format("b"),
                 f"from {TRAIN_SHARES[0]:g} to all of the train labels: {100 * mean(gains[0]):+.2f} "
                 f"with label input, {100 * mean(gains[1]):+.2f} without",
-                None if more is None else verdict([more]),
+                verdict([] if more is None else [more]),
             )
         )
     rate = subject.recipe.mask.label_rate
@@ -188,185 +184,10 @@ def steps(series: Series) -> list[Gap]:
     return [g for g in found if g is not None]
 
 
-def _gain(series: Series) -> dict[int, float]:
+def gain(series: Series) -> dict[int, float]:
     """The last point of a curve over its first, by seed."""
     first, last = series.points[0].y, series.points[-1].y
     return {seed: last[seed] - first[seed] for seed in last if seed in first}
-
-
-# Figure (c): testing with different label_rate
-
-
-def inference_rate_cells(subject: Subject) -> Sequence[Cell]:
-    return [subject.cell(), without_labels(subject)]
-
-
-def observed_share(run: Run, rate: float) -> Tensor:
-    """A random share of the train labels, as the model may see them; smaller ones lie in larger."""
-    known = torch.zeros(run.task.graph.num_nodes, dtype=torch.bool)
-    known[run.task.split.train] = True
-    generator = torch.Generator().manual_seed(run.seed)
-    groups = groups_of(run.recipe, run.task)
-    mask = mask_labels(known, rate, generator=generator, groups=groups)
-    return mask.reveal(run.task.labels)
-
-
-def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
-    outcome, baseline = (outcomes[cell.name] for cell in inference_rate_cells(subject))
-    found: dict[tuple[str, float], dict[int, float]] = {}
-    for seed, run in runs_of(outcome, subject.place):
-        for rate in INFERENCE_RATES:
-            scores = score_split(run.scores(observed_share(run, rate)), run.task, "train")
-            for part, value in scores.items():
-                found.setdefault((part, rate), {})[seed] = value
-    series = tuple(
-        Series(title, tuple(Point(r, found.get((part, r), {})) for r in INFERENCE_RATES))
-        for title, part in (("validation", "val"), ("test", "test"))
-    )
-    test = [p.y for p in series[1].points]
-    level = baseline.scores("test")
-    claims = (
-        comparison(
-            "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) "
-            "when lowering the label_rate during prediction",
-            PLACE.format("c"),
-            [("baseline over UniMP without any label:", level, test[0])],
-        ),
-        comparison(
-            "when the label_rate climbs up, the performance can boost up to 0.73",
-            PLACE.format("c"),
-            [
-                ("all train labels over none:", test[-1], test[0]),
-                ("all train labels over the baseline:", test[-1], level),
-            ],
-        ),
-    )
-    flat = Series("test, without label input (X,A)", (Point(0.0, level),)) if level else None
-    trained = subject.recipe.mask.label_rate
-    table = sweep_table("label_rate at inference", series, [f"{r:g}" for r in INFERENCE_RATES])
-    return Findings(
-        tables=(table,),
-        figure=Figure(
-            "lines",
-            "label_rate at inference (share of the train labels that are inputs)",
-            y_label(subject, ""),
-            series,
-            level=flat,
-            marked_x=((trained, f"in training: {trained:g}"),),
-        ),
-        claims=claims,
-        notes=(
-            f"Trained at a label_rate of {trained:g}, then scored with random shares of the train "
-            "labels as inputs, without retraining; a smaller share is part of every larger one. "
-            f"Baseline, inputs X,A: test {score_text(level)}.",
-            *remarks([outcome, baseline]),
-        ),
-        protocol="test score of one trained model a seed, at its best validation epoch with all "
-        "train labels as inputs; mean ± unbiased standard deviation over seeds",
-    )
-
-
-# Figure (d): test accuracy with different neighbors
-
-
-def neighbor_cells(subject: Subject) -> Sequence[Cell]:
-    return [subject.cell(), without_labels(subject)]
-
-
-def degree_names() -> list[str]:
-    names = []
-    for begin, end in pairwise(DEGREES):
-        names.append(f"{begin}" if end == begin + 1 else f"{begin}–{end - 1}")
-    return [*names, f"≥ {DEGREES[-1]}"]
-
-
-def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
-    """The test score of each group of numbers of neighbors, and how many nodes it has."""
-    observed = run.observed_with(None)
-    logits, task = run.scores(observed), run.task
-    nodes = task.split.test
-    degree = task.graph.without_self_loops().in_degree[nodes]
-    group = torch.bucketize(degree, torch.tensor(DEGREES[1:]), right=True)
-    scores, counts = [], []
-    for number in range(len(DEGREES)):
-        these = nodes[group == number]
-        counts.append(these.numel())
-        scores.append(
-            score(task.metric, logits[these], task.labels[these]) if these.numel() else math.nan
-        )
-    return scores, counts
-
-
-def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in neighbor_cells(subject)]
-    names, counts = degree_names(), [0] * len(DEGREES)
-    values: list[list[dict[int, float]]] = []
-    for outcome in chosen:
-        by_group: list[dict[int, float]] = [{} for _ in DEGREES]
-        for seed, run in runs_of(outcome, subject.place):
-            scores, counts = scores_by_degree(run)
-            for number, value in enumerate(scores):
-                if not math.isnan(value):
-                    by_group[number][seed] = value
-        values.append(by_group)
-    there = [n for n in range(len(DEGREES)) if any(by_group[n] for by_group in values)]
-    titles = ("with label input", "without label input")
-    series = tuple(
-        Series(title, tuple(Point(float(place), by_group[n]) for place, n in enumerate(there)))
-        for title, by_group in zip(titles, values, strict=True)
-        if any(by_group)
-    )
-    claims: list[Claim] = []
-    for s in series:
-        rises = steps(s)
-        claims.append(
-            Claim(
-                "nodes with more neighbors have higher accuracy",
-                PLACE.format("d"),
-                f"{s.label}: {sum(g.mean > 0 for g in rises)} of {len(rises)} steps to more "
-                f"neighbors rise; {100 * mean(_gain(s)):+.2f} from {names[there[0]]} to "
-                f"{names[there[-1]]} neighbors",
-                verdict(rises),
-            )
-        )
-    if len(series) == 2:
-        pairs = list(zip(*(s.points for s in series), strict=True))
-        claims.append(
-            comparison(
-                "the model with label propagation Ŷ can always have improvements even with "
-                "different numbers of training neighbors",
-                PLACE.format("d"),
-                [(names[n], one.y, other.y) for n, (one, other) in zip(there, pairs, strict=True)],
-            )
-        )
-    table = sweep_table("neighbors", series, [names[n] for n in there])
-    nodes = Column("nodes", "test nodes", "count")
-    table = Table(
-        table.head,
-        (nodes, *table.columns),
-        tuple(
-            replace(row, ours={"nodes": {subject.seeds[-1]: counts[n]}, **row.ours})
-            for n, row in zip(there, table.rows, strict=True)
-        ),
-    )
-    return Findings(
-        tables=(table,),
-        figure=Figure(
-            "lines",
-            "number of neighbors",
-            y_label(subject),
-            series,
-            ticks=tuple((float(place), names[n]) for place, n in enumerate(there)),
-            counts=tuple((float(place), counts[n]) for place, n in enumerate(there)),
-            counts_label="test nodes",
-        ),
-        claims=tuple(claims),
-        notes=(
-            "Neighbors are in-neighbors other than the node itself; numbers of test nodes are of "
-            "the last seed.",
-            *remarks(chosen),
-        ),
-    )
 
 
 FIGURE_A = Study(
@@ -382,18 +203,4 @@ FIGURE_B = Study(
     "Figure (b)",
     train_share_cells,
     conclude_train_share,
-)
-FIGURE_C = Study(
-    "figure-c",
-    "scoring one trained model with different label_rate",
-    "Figure (c)",
-    inference_rate_cells,
-    conclude_inference_rate,
-)
-FIGURE_D = Study(
-    "figure-d",
-    "test score by number of neighbors",
-    "Figure (d)",
-    neighbor_cells,
-    conclude_neighbors,
 )

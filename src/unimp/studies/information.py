@@ -150,7 +150,7 @@ def conclude_information(subject: Subject, outcomes: Outcomes) -> Findings:
                 f"{model} uses " + (_used(marks) or "nothing"),
                 "Table 1",
                 _used(ours) or "nothing",
-                tuple(ours) == marks,
+                "yes" if tuple(ours) == marks else "no",
             )
         )
     head = ("model", *(f"{when}: {what}" for when, what in paper.MARKS), "paper, in this order")

@@ -34,7 +34,7 @@ from unimp.studies.tables import GRAPH_MODELS, TEST, slips
 from unimp.tasks.labels import UNLABELED
 
 INPUTS = ("X,A", "A,Y", "X,A,Y")
-PLACE = "section 5.3, equation 11"
+PLACE = "section 4.3, equation 11"
 CHOICES = (
     "Equation 11 over the test nodes, whose labels no model sees, by true labels; weights averaged "
     "over heads, the margin over layers; a node is no neighbor of its own, and its weights are "
@@ -199,7 +199,9 @@ def _claims(
             PLACE,
             f"correlation {correlation:+.2f} over {len(pairs)} pairs of model and inputs, the GCN "
             "left out",
-            True if correlation > 0.5 else (False if correlation < 0 else None),
+            "not measured"
+            if math.isnan(correlation)
+            else ("yes" if correlation > 0.5 else ("no" if correlation < 0 else "not clear")),
         )
     ]
     for sentence, keys in (
@@ -221,7 +223,7 @@ def _claims(
             if tighter is not None and better is not None:
                 told.append(f"{words}: margin {tighter.mean:+.3f}, test {100 * better.mean:+.2f}")
                 gaps += [tighter, better]
-        claims.append(Claim(sentence, PLACE, "; ".join(told) or "not measured", verdict(gaps)))
+        claims.append(Claim(sentence, PLACE, "; ".join(told), verdict(gaps)))
     return tuple(claims)
 
 

@@ -34,13 +34,12 @@ from unimp.studies.study import (
 )
 
 
-def write_pages(study: Study, subject: Subject, outcomes: Outcomes, findings: Findings) -> Path:
-    """Write OUT/<task>/<study>.json and .md; the path of the page."""
-    made = provenance(study, subject, outcomes, findings)
-    page = subject.place / f"{study.name}.md"
+def write_pages(
+    study: Study, outcomes: Outcomes, findings: Findings, made: Mapping[str, Any], page: Path
+) -> None:
+    """Write a study's page, and the same as JSON beside it."""
     write_json(page.with_suffix(".json"), as_json(study, outcomes, findings, made))
     write_atomically(page, markdown(study, findings, made).encode())
-    return page
 
 
 def provenance(
@@ -71,6 +70,7 @@ def provenance(
         "hardware": devices or [here],
         "versions": versions or [now],
         "numpy": np.__version__,
+        "drawings": [],
         "paper": f"{study.place} of Shi et al., IJCAI 2021 (arXiv 2009.03509)",
     }
 
@@ -83,15 +83,14 @@ def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
         seeds = ", ".join(map(str, made["seeds"]))
         lines += [f"Task {made['task']}, recipe {made['recipe']}, seeds {seeds}."]
     lines += [f"Protocol: {findings.protocol}.", ""]
-    if findings.figure is not None:
-        lines += [f"![{study.title}]({study.name}.svg)", ""]
+    if made["drawings"]:
+        lines += [f"![{study.title}]({made['drawings'][0]})", ""]
     for table in findings.tables:
         lines += [*table_lines(table), ""]
     if findings.claims:
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
-            agrees = {True: "yes", False: "no", None: "not clear"}[claim.agrees]
-            lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {agrees} |")
+            lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {claim.agrees} |")
         lines += ["", VERDICT, ""]
     lines += [f"- {note}" for note in findings.notes]
     lines += [f"- {note}" for note in paper_notes(findings.tables)]

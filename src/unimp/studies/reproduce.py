@@ -12,11 +12,12 @@ from unimp.errors import UnimpError, nearest_names
 from unimp.studies.cells import Cell, Subject, subject_of
 from unimp.studies.drawing import can_draw, draw
 from unimp.studies.execution import Ended, Hashes, Job, found, train_all
-from unimp.studies.figures import FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D
+from unimp.studies.figures import FIGURE_A, FIGURE_B
+from unimp.studies.inference_figures import FIGURE_C, FIGURE_D
 from unimp.studies.information import INFORMATION
 from unimp.studies.margin import MARGIN
 from unimp.studies.pages import provenance, write_pages
-from unimp.studies.study import Findings, Outcome, Study, score_text
+from unimp.studies.study import Outcome, Study, score_text
 from unimp.studies.tables import INPUTS, LAYER, RESULTS
 from unimp.training.loop import Epoch
 
@@ -39,6 +40,10 @@ NO_MATPLOTLIB = (
     'figures were not drawn, as matplotlib is not here: pip install "unimp[figures]"; their '
     "numbers are written"
 )
+
+
+def nothing() -> None:
+    """What a process needs before it trains, where it needs nothing."""
 
 
 def find_studies(names: Iterable[str]) -> list[Study]:
@@ -72,7 +77,7 @@ def reproduce(
     jobs: int = 1,
     quick: bool = False,
     say: Callable[[str], None] = print,
-    prepare_process: Callable[[], object] = lambda: None,
+    prepare_process: Callable[[], object] = nothing,
 ) -> list[Path]:
     """Run studies on a task and write a page for each; the pages, in the order they were done.
 
@@ -86,7 +91,8 @@ def reproduce(
     state = Progress(subject, studies)
     hashes = Hashes()
     # Every folder is looked at before anything is trained: all is refused now, or nothing later.
-    for job in state.jobs():
+    # Seed by seed, as that is how few tasks are loaded.
+    for job in sorted(state.jobs(), key=lambda job: job.seed):
         ended = found(job, hashes)
         if ended is not None:
             state.note(ended)
@@ -180,20 +186,17 @@ class Progress:
                 self.problems.append(f"{study.name}: {error}")
                 say(f"{study.name} failed: {error}")
                 continue
-            page = write_pages(study, self.subject, own, findings)
-            self.draw(study, findings, page)
+            made = provenance(study, self.subject, own, findings)
+            page = self.subject.place / f"{study.name}.md"
+            if findings.figure is not None and any(s.points for s in findings.figure.series):
+                if can_draw():
+                    made["drawings"] = [path.name for path in draw(study, findings, made, page)]
+                else:
+                    self.undrawn = True
+            write_pages(study, own, findings, made, page)
             pages.append(page)
             say(f"{study.name}: {page}")
         return pages
-
-    def draw(self, study: Study, findings: Findings, page: Path) -> None:
-        if findings.figure is None or not any(s.points for s in findings.figure.series):
-            return
-        if not can_draw():
-            self.undrawn = True
-            return
-        own = {cell.name: self.outcomes[cell.name] for cell in self.cells[study.name]}
-        draw(study, findings, provenance(study, self.subject, own, findings), page)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ def with_train_share(task: Task, share: float, *, seed: int) -> Task:
     A smaller share of the same seed is part of a larger one, so that what a curve over shares
     shows is labels added.
     """
+    if share == 1:
+        return task
     train = task.split.train
     order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(seed))
     kept = train[order[: max(1, round(share * train.numel()))]].sort().values

@@ -101,14 +101,17 @@ class Figure:
     counts_label: str = ""
 
 
+Verdict = Literal["yes", "no", "not clear", "not measured"]
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, what we found, and whether that agrees; None: it is not clear."""
+    """A sentence of the paper, what we found, and whether that agrees."""
 
     sentence: str
     place: str
     ours: str
-    agrees: bool | None
+    agrees: Verdict
 
 
 @dataclass(frozen=True)
@@ -172,10 +175,10 @@ class Gap:
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the difference is clear, else 0; of one seed the sign is all there is."""
-        if not math.isnan(self.error) and abs(self.mean) <= CLEAR * self.error:
+        """1 or −1 where the difference is clear, else 0; of one seed none is."""
+        if math.isnan(self.error) or abs(self.mean) <= CLEAR * self.error:
             return 0
-        return (self.mean > 0) - (self.mean < 0)
+        return 1 if self.mean > 0 else -1
 
 
 CLEAR = 2.0
@@ -183,8 +186,8 @@ CLEAR = 2.0
 
 VERDICT = (
     f"Agrees: *yes* where every difference is more than {CLEAR:g} standard errors of its paired "
-    "differences over seeds (of one seed: where its sign is right), *no* where one is as clearly "
-    "the other way round, else *not clear*."
+    "differences over seeds, *no* where one is as clearly the other way round, else *not clear*; "
+    "one seed makes nothing clear."
 )
 
 
@@ -196,12 +199,12 @@ def gap(first: BySeed, second: BySeed) -> Gap | None:
     return Gap(mean(shared), deviation(shared) / math.sqrt(len(shared)))
 
 
-def verdict(gaps: Sequence[Gap]) -> bool | None:
+def verdict(gaps: Sequence[Gap]) -> Verdict:
     """Whether all differences are over zero: clearly, clearly not, or neither."""
     signs = [g.sign for g in gaps]
     if not signs:
-        return None
-    return False if -1 in signs else (True if 0 not in signs else None)
+        return "not measured"
+    return "no" if -1 in signs else ("yes" if 0 not in signs else "not clear")
 
 
 def comparison(sentence: str, place: str, better: Sequence[tuple[str, BySeed, BySeed]]) -> Claim:
@@ -209,4 +212,4 @@ def comparison(sentence: str, place: str, better: Sequence[tuple[str, BySeed, By
     found = [(words, gap(first, second)) for words, first, second in better]
     told = [f"{words} {100 * g.mean:+.2f}" for words, g in found if g is not None]
     gaps = [g for _, g in found if g is not None]
-    return Claim(sentence, place, ", ".join(told) or "not measured", verdict(gaps))
+    return Claim(sentence, place, ", ".join(told), verdict(gaps))

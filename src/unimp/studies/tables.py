@@ -106,7 +106,7 @@ def _beats_all(lines: Sequence[paper.Published], outcome: Outcome) -> tuple[Clai
     return (
         comparison(
             "our unified model outperform all other comparative models in three OGBN datasets",
-            "section 5.2",
+            "section 4.2",
             [(f"test over {best.model}, the best of them:", test, level)],
         ),
     )
@@ -148,17 +148,17 @@ def conclude_inputs(subject: Subject, outcomes: Outcomes) -> Findings:
         comparison(
             "only with Ŷ and A as input, GNNs still work well in all three datasets, "
             "outperforming those MLP model only given X",
-            "section 5.3, Table 7",
+            "section 4.3, Table 7",
             [(f"{t} over MLP", test["A,Y", t], test["X", "MLP"]) for t in titles],
         ),
         comparison(
             "models with X, A and Ŷ outperform the models with X and A",
-            "section 5.3, Table 7",
+            "section 4.3, Table 7",
             [(t, test["X,A,Y", t], test["X,A", t]) for t in titles],
         ),
         comparison(
             "our Graph Transformer can outperform GAT, GCN with different input settings",
-            "section 5.3, Table 7",
+            "section 4.3, Table 7",
             [
                 (f"{i} over {t}", test[i, "Graph Transformer"], test[i, t])
                 for i in three
@@ -211,7 +211,7 @@ def conclude_layer(subject: Subject, outcomes: Outcomes) -> Findings:
         rows.append(Row((title, inputs), scores, paper_scores(test=number), outcome.remark))
         test[title] = scores["test"]
     gat, gat_simple, gat_gated, dot, dot_simple, dot_gated, unimp, more = test
-    place = "section 5.3, Table 8"
+    place = "section 4.3, Table 8"
     pairs = [(gat, dot), (gat_simple, dot_simple), (gat_gated, dot_gated)]
     claims: tuple[Claim, ...] = (
         comparison(

@@ -55,6 +55,10 @@ def known_sizes(name: str) -> Sizes | None:
     return OGB.get(name)
 
 
+def is_generated(name: str) -> bool:
+    return _kind(name) == "synthetic"
+
+
 def load_task(
     name: str,
     *,

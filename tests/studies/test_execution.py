@@ -1,0 +1,120 @@
+"""Cells into run folders: what is there is used, and never mixed with what is asked for now."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unimp.errors import RunError, UnimpError
+from unimp.studies import execution
+from unimp.studies.cells import Subject
+from unimp.studies.execution import Hashes, Job, differences, found, train_all, train_cell
+
+
+def manifests(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("manifest.json")}
+
+
+def test_what_is_there_is_not_trained_again(
+    run_studies: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_studies(tmp_path, "results", "figure-b")
+    before = manifests(tmp_path)
+    assert len(before) == 11  # ten of Figure (b), and UniMP with edge features
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(execution, "run", refuse)
+    said = run_studies(tmp_path, "results", "figure-b")
+    assert manifests(tmp_path) == before
+    assert "11 of them there already" in said[0]
+
+
+def test_a_study_trains_only_what_others_have_not(
+    run_studies: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    run_studies(tmp_path, "figure-c")
+    said = run_studies(tmp_path, "figure-d")
+    assert "2 runs, 2 of them there already" in said[0]
+
+
+@pytest.mark.parametrize("study", ["results", "figure-b"])
+def test_a_changed_recipe_is_refused_before_anything_is_trained(
+    run_studies: Callable[..., list[str]], tmp_path: Path, study: str
+) -> None:
+    run_studies(tmp_path, study)
+    before = manifests(tmp_path)
+    pages = {p: p.read_bytes() for p in tmp_path.rglob("*.md")}
+    with pytest.raises(RunError, match=r"other settings \(train\.lr 0\.001, now 0\.5\)"):
+        run_studies(tmp_path, study, "layer", settings=["train.lr=0.5"])
+    assert manifests(tmp_path) == before
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*.md")} == pages
+
+
+def test_changed_data_is_refused(small_subject: Subject, tmp_path: Path) -> None:
+    job = Job(small_subject.cell("mlp"), 0, tmp_path / "run")
+    assert found(job, Hashes()) is None
+    train_cell(job)
+    assert found(job, Hashes()) is not None
+    hashes = Hashes()
+    hashes.of = lambda job: "another"  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="data that has changed"):
+        found(job, hashes)
+
+
+def test_another_seed_is_refused(small_subject: Subject, tmp_path: Path) -> None:
+    train_cell(Job(small_subject.cell("mlp"), 0, tmp_path / "run"))
+    with pytest.raises(RunError, match="seed 0, now 1"):
+        found(Job(small_subject.cell("mlp"), 1, tmp_path / "run"), Hashes())
+
+
+def test_recipes_that_differ_by_name_alone_are_the_same(small_subject: Subject) -> None:
+    recipe = small_subject.recipe
+    assert differences(recipe, recipe.model_copy(update={"name": "x", "about": "y"})) == []
+
+
+def test_an_unfinished_run_is_trained_anew(
+    run_studies: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    run_studies(tmp_path, "results")
+    (manifest,) = manifests(tmp_path)
+    manifest.unlink()
+    said = run_studies(tmp_path, "results")
+    assert "0 of them there already" in said[0]
+    assert manifest.is_file()
+
+
+def test_a_cell_that_fails_is_told_and_the_rest_goes_on(
+    run_studies: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    with pytest.raises(UnimpError, match="mlp seed 0: an MLP needs at least 2 layers"):
+        run_studies(tmp_path, "inputs", settings=["model.layers=1"])
+    page = (tmp_path / "small" / "inputs.md").read_text()
+    assert "seed 0 failed: an MLP needs" in page
+    assert len(manifests(tmp_path)) == 10
+
+
+def test_a_loss_that_is_no_number_is_no_result(small_subject: Subject, tmp_path: Path) -> None:
+    cell = small_subject.cell()
+    broken = cell.recipe.with_settings(["train.lr=1e30", "train.epochs=30"])
+    job = Job(type(cell)(cell.name, broken), 0, tmp_path / "run")
+    ended = train_cell(job)
+    assert ended.failure
+    assert ended.metrics == {}
+    again = found(job, Hashes())
+    assert again is not None
+    assert again.failure == ended.failure
+
+
+def test_processes_come_to_the_same_scores(small_subject: Subject, tmp_path: Path) -> None:
+    def jobs(name: str) -> list[Job]:
+        return [Job(small_subject.cell("gcn"), s, tmp_path / name / str(s)) for s in (0, 1)]
+
+    def scores(name: str, processes: int) -> dict[int, object]:
+        ended = train_all(
+            jobs(name), processes=processes, on_epoch=lambda *_: None, prepare_process=dict
+        )
+        return {e.job.seed: e.metrics["scores"] for e in ended}
+
+    assert scores("here", 1) == scores("there", 2)

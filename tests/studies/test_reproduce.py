@@ -1,0 +1,140 @@
+"""Every study from end to end on a small task, and the command."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from unimp.cli import app
+from unimp.errors import UnimpError
+from unimp.run import load_run
+from unimp.studies import reproduce as module
+from unimp.studies.inference_figures import degree_names, observed_share
+from unimp.studies.reproduce import NO_MATPLOTLIB, STUDIES, find_studies
+from unimp.tasks.labels import is_known
+
+FIGURES = ("figure-a", "figure-b", "figure-c", "figure-d", "margin")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_leaves_a_page_and_its_numbers(everything: SimpleNamespace, name: str) -> None:
+    page = (everything.place / f"{name}.md").read_text()
+    kept = json.loads((everything.place / f"{name}.json").read_text())
+    assert STUDIES[name].place in page
+    assert kept["study"] == name
+    for key in ("task", "seeds", "protocol", "command", "hardware", "versions", "paper"):
+        assert kept[key], key
+    assert kept["claims"] or name == "results"
+    assert "failed" not in page
+    assert "nan" not in page
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_drawn_twice(everything: SimpleNamespace, name: str) -> None:
+    png = (everything.place / f"{name}.png").read_bytes()
+    svg = (everything.place / f"{name}.svg").read_text()
+    assert png.startswith(b"\x89PNG")
+    assert "</svg>" in svg
+    assert f"({name}.svg)" in (everything.place / f"{name}.md").read_text()
+
+
+def test_values_of_every_seed_are_kept(everything: SimpleNamespace) -> None:
+    kept = json.loads((everything.place / "inputs.json").read_text())
+    assert kept["seeds"] == [0, 1]
+    row = kept["tables"][0]["rows"][0]
+    assert row["words"] == ["X", "MLP"]
+    both = row["ours"]["test"]["by_seed"]
+    assert set(both) == {"0", "1"}
+    assert row["ours"]["test"]["mean"] == pytest.approx(sum(both.values()) / 2)
+    scores = json.loads((everything.place / "mlp/seed-1/metrics.json").read_text())["scores"]
+    assert both["1"] == scores["train"]["test"]
+
+
+def test_nothing_is_left_half_written(everything: SimpleNamespace) -> None:
+    names = [path.name for path in everything.out.rglob("*") if path.is_file()]
+    assert not [name for name in names if name.startswith(".")]
+    for folder in everything.place.glob("*/seed-*"):
+        assert (folder / "manifest.json").is_file()
+
+
+def test_the_last_line_of_figure_c_is_the_run_itself(everything: SimpleNamespace) -> None:
+    kept = json.loads((everything.place / "figure-c.json").read_text())
+    last = kept["figure"]["series"]["test"][-1]
+    scores = json.loads((everything.place / "unimp-xay/seed-0/metrics.json").read_text())["scores"]
+    assert last["x"] == 1.0
+    assert last["by_seed"]["0"] == pytest.approx(scores["train"]["test"])
+
+
+def test_labels_given_at_inference_are_exact_and_nested(everything: SimpleNamespace) -> None:
+    run = load_run(everything.place / "unimp-xay/seed-1")
+    few, many = (is_known(observed_share(run, rate)) for rate in (0.25, 0.75))
+    train = run.task.split.train.numel()
+    assert (int(few.sum()), int(many.sum())) == (round(0.25 * train), round(0.75 * train))
+    assert bool((many | ~few).all())
+
+
+def test_groups_of_neighbors_hold_every_test_node(everything: SimpleNamespace) -> None:
+    kept = json.loads((everything.place / "figure-d.json").read_text())
+    run = load_run(everything.place / "unimp-xay/seed-1")
+    assert sum(kept["figure"]["nodes"]) == run.task.split.test.numel()
+    assert degree_names()[2:5] == ["2", "3–4", "5–8"]
+
+
+def test_the_same_findings_are_drawn_as_the_same_file(
+    everything: SimpleNamespace, run_studies: Callable[..., list[str]]
+) -> None:
+    before = (everything.place / "figure-b.svg").read_bytes()
+    run_studies(everything.out, "figure-b", seeds=(0, 1))
+    assert (everything.place / "figure-b.svg").read_bytes() == before
+
+
+def test_without_matplotlib_numbers_are_written_and_the_extra_is_named(
+    run_studies: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "can_draw", lambda: False)
+    said = run_studies(tmp_path, "figure-d")
+    assert said[-1] == NO_MATPLOTLIB
+    assert "unimp[figures]" in NO_MATPLOTLIB
+    kept = json.loads((tmp_path / "small" / "figure-d.json").read_text())
+    assert kept["figure"]["series"]
+    assert not list(tmp_path.rglob("*.svg"))
+    assert "svg" not in (tmp_path / "small" / "figure-d.md").read_text()
+
+
+def test_drawing_is_not_imported_before_it_is_needed() -> None:
+    program = "import sys, unimp.cli; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_studies_answer_to_their_place_in_the_paper() -> None:
+    assert [s.name for s in find_studies(["table-7", "inputs", "table-8"])] == ["inputs", "layer"]
+    assert [s.name for s in find_studies(["all"])] == list(STUDIES)
+
+
+def test_the_list_names_every_study() -> None:
+    done = CliRunner().invoke(app, ["reproduce", "--list"])
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(STUDIES)
+
+
+def test_a_misspelt_study_answers_with_its_nearest_neighbors() -> None:
+    with pytest.raises(UnimpError, match="no study 'inptus'; did you mean 'inputs'"):
+        find_studies(["inptus"])
+    with pytest.raises(UnimpError, match="name a study"):
+        find_studies([])
+
+
+def test_the_command_runs_a_study(task_file: Path, tmp_path: Path) -> None:
+    arguments = ["reproduce", "table-4", "--task", str(task_file), "--seeds", "0", "--quick"]
+    settings = ["--set", "train.epochs=1", "--set", "model.width=4", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*arguments, *settings])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "small-quick" / "results.md").read_text()
+    assert "A quick look: 1 epochs" in page
+    assert "results: " in done.stdout

@@ -1,0 +1,55 @@
+"""Figure (b)'s tasks: part of the train labels, exact in number, one within the other."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from unimp.recipe import load_recipe
+from unimp.run import load_run
+from unimp.studies.cells import Subject
+from unimp.studies.execution import Job, train_cell
+from unimp.studies.figures import TRAIN_SHARES
+from unimp.studies.shares import settings_beside_task, with_train_share
+from unimp.tasks.catalog import load_task
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_shares_are_exact_and_nested(seed: int) -> None:
+    task = load_task("synthetic", scale=0.0997)
+    before: set[int] = set()
+    for share in TRAIN_SHARES:
+        part = with_train_share(task, share, seed=seed)
+        train = set(part.split.train.tolist())
+        assert len(train) == round(share * task.split.train.numel())
+        assert before < train <= set(task.split.train.tolist())
+        assert torch.equal(part.split.val, task.split.val)
+        assert torch.equal(part.split.test, task.split.test)
+        before = train
+    assert before == set(task.split.train.tolist())
+
+
+def test_another_seed_keeps_other_labels() -> None:
+    task = load_task("synthetic", scale=0.1)
+    one, two = (with_train_share(task, 0.5, seed=seed).split.train for seed in (0, 1))
+    assert not torch.equal(one, two)
+
+
+def test_options_travel_as_settings() -> None:
+    recipe = load_recipe("products-paper", ["train.lr=0.02", "task.order=rcm"])
+    again = load_recipe("synthetic", settings_beside_task(recipe))
+    assert again.task.order == "rcm"
+    for section in ("model", "mask", "batch", "train", "inference", "smooth"):
+        assert getattr(again, section) == getattr(recipe, section)
+
+
+def test_a_trained_share_knows_only_its_labels(small_subject: Subject, tmp_path: Path) -> None:
+    cell = small_subject.cell(train_share=0.5)
+    ended = train_cell(Job(cell, 3, tmp_path / "run"))
+    assert not ended.failure
+    whole = load_task(small_subject.recipe.task.name)
+    wanted = with_train_share(whole, 0.5, seed=3).split.train
+    run = load_run(tmp_path / "run")
+    assert torch.equal(run.task.split.train, wanted)
+    assert run.seed == 3
+    assert run.recipe.model == cell.recipe.model

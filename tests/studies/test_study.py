@@ -1,0 +1,137 @@
+"""What follows from numbers by seed: means, differences, verdicts."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from unimp.recipe import load_recipe
+from unimp.studies import paper
+from unimp.studies.cells import Subject
+from unimp.studies.pages import table_lines
+from unimp.studies.study import (
+    Column,
+    Gap,
+    Outcome,
+    Row,
+    Table,
+    comparison,
+    deviation,
+    gap,
+    score_text,
+    verdict,
+)
+from unimp.studies.tables import INPUTS, LAYER, RESULTS
+from unimp.tasks.catalog import OGB
+
+
+def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
+    values = {0: 0.70, 1: 0.72, 2: 0.77}
+    assert score_text(values) == "73.00 ± 3.61"
+    assert deviation(values) == pytest.approx(math.sqrt((0.03**2 + 0.01**2 + 0.04**2) / 2))
+    assert score_text({0: 0.5}) == "50.00"
+    assert score_text({}) == "–"
+
+
+def test_a_row_shows_the_papers_number_and_the_difference() -> None:
+    number = paper.Number(0.7311, 0.0021, "Table 7")
+    row = Row(("UniMP",), {"test": {0: 0.74, 1: 0.73}}, {"test": number})
+    lines = table_lines(Table(("model",), (Column("test", "test"),), (row,)))
+    assert lines[0] == "| model | test in % | paper: test | difference |"
+    assert lines[2] == "| UniMP | 73.50 ± 0.71 | 73.11 ± 0.21 | +0.39 |"
+
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    found = gap({0: 0.5, 1: 0.7, 5: 0.1}, {0: 0.4, 1: 0.6, 2: 0.9})
+    assert found is not None
+    assert found.mean == pytest.approx(0.1)
+    assert found.error == pytest.approx(0.0, abs=1e-12)
+    assert gap({0: 1.0}, {1: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("gaps", "said"),
+    [
+        ([Gap(0.1, 0.01), Gap(0.2, 0.0)], "yes"),
+        ([Gap(0.1, 0.01), Gap(-0.2, 0.05)], "no"),
+        ([Gap(0.1, 0.01), Gap(-0.2, 0.15)], "not clear"),
+        ([Gap(0.5, math.nan)], "not clear"),  # one seed
+        ([Gap(0.0, 0.0)], "not clear"),
+        ([], "not measured"),
+    ],
+)
+def test_a_claim_holds_only_where_differences_are_clear(gaps: list[Gap], said: str) -> None:
+    assert verdict(gaps) == said
+
+
+def test_pairs_that_were_not_measured_do_not_count() -> None:
+    claim = comparison(
+        "a", "b", [("one", {0: 0.2, 1: 0.4}, {0: 0.1, 1: 0.29}), ("two", {}, {0: 1.0})]
+    )
+    assert (claim.ours, claim.agrees) == ("one +10.50", "yes")
+
+
+@pytest.fixture
+def arxiv() -> Subject:
+    recipe = load_recipe("arxiv-paper")
+    return Subject("ogbn-arxiv", recipe, OGB["ogbn-arxiv"], "accuracy", (0, 1), Path("out"))
+
+
+def outcomes_of(study_cells: object, score: float) -> dict[str, Outcome]:
+    metrics = {
+        "scores": {"train": {"val": score, "test": score}, "train+val": {"test": score}},
+        "parameters": 473_745,
+    }
+    return {
+        cell.name: Outcome(cell, {0: metrics, 1: metrics})
+        for cell in study_cells  # type: ignore[attr-defined]
+    }
+
+
+def test_results_stand_among_the_papers_lines(arxiv: Subject) -> None:
+    findings = RESULTS.conclude(arxiv, outcomes_of(RESULTS.cells(arxiv), 0.74))
+    text = "\n".join(table_lines(findings.tables[0]))
+    assert "GCNII (paper)" in text
+    assert "| UniMP | train | 473,745 | 473,489 | +256 |" in text
+    assert "74.00 ± 0.00 | 73.11 ± 0.21 | +0.89 |" in text
+    assert "74.00 ± 0.00 | 73.77 | +0.23 |" in text  # with validation labels, a line of its own
+    assert "473,489 without the input norm" in findings.notes[0]
+
+
+def test_every_row_of_tables_7_and_8_has_the_papers_number(arxiv: Subject) -> None:
+    for study in (INPUTS, LAYER):
+        findings = study.conclude(arxiv, outcomes_of(study.cells(arxiv), 0.7))
+        for row in findings.tables[0].rows:
+            assert row.paper["test"].place == study.place, row.words
+
+
+def test_slips_of_the_paper_are_told() -> None:
+    number = paper.with_inputs("ogbn-arxiv", "X", "MLP")
+    assert number is not None
+    assert "validation score" in number.note
+    twice = [
+        paper.with_inputs("ogbn-products", inputs, model)
+        for inputs, model in (("X,A,Y", "GCN"), ("A,Y", "Graph Transformer"))
+    ]
+    assert all(n is not None and "two different cells" in n.note for n in twice)
+
+
+def test_numbers_that_stand_in_two_tables_are_the_same() -> None:
+    for data_set in OGB:
+        own = paper.published(data_set)[-1].test.value
+        last = "Graph Transformer"
+        if data_set == "ogbn-proteins":
+            last += " + edge features"
+        shown = paper.with_inputs(data_set, "X,A,Y", last)
+        assert shown is not None
+        assert shown.value == own
+    for data_set in ("ogbn-products", "ogbn-arxiv"):
+        for row, inputs, model in (
+            ("GAT (sum attention)", "X,A", "GAT"),
+            ("Transformer + gated residual", "X,A", "Graph Transformer"),
+            ("… + train labels (UniMP)", "X,A,Y", "Graph Transformer"),
+        ):
+            one, two = paper.layer_row(data_set, row), paper.with_inputs(data_set, inputs, model)
+            assert one is not None
+            assert two is not None
+            assert one.value == two.value
