@@ -185,3 +185,13 @@ def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
     assert not done.metrics["failed"]
     again = load_run(tmp_path / "run", device="cpu")
     assert torch.equal(again.predict(), done.predict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bf16_gives_about_the_same(name: str, task: Task) -> None:
+    observed = reveal_only(task.split.train, task.labels)
+    model = model_of(name, task)
+    exact = logits_of(model, task, observed)
+    rough = logits_of(model, task, observed, precision="bf16")
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1)

@@ -12,26 +12,33 @@ import torch
 from torch import Tensor
 
 from unimp.graph.hop import Hop
+from unimp.ops.attention import HALF, without_autocast
 from unimp.ops.sparse import Edges
 
 
 def weighted_sum(weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
     """o_i = Σ_j w_ij v_j over the in-edges of i, for each head: weight [E, H], value [S, H, D] →
     [T, H, D]."""
-    out: Tensor = _sum(weight, value, hop)
-    return out
+    return _exactly(_sum, weight, value, hop=hop)
 
 
 def edge_softmax(score: Tensor, hop: Hop) -> Tensor:
     """w_ij = softmax_j s_ij over the in-edges of each target, for each head: [E, H] → [E, H]."""
-    weight: Tensor = _softmax(score, hop)
-    return weight
+    return _exactly(_softmax, score, hop=hop)
 
 
 def edge_dot(targets: Tensor, sources: Tensor, hop: Hop) -> Tensor:
     """t_i·s_j for each edge from j to i: targets [T, D], sources [S, D] → [E]."""
-    product: Tensor = _dot(targets, sources, hop)
-    return product
+    return _exactly(_dot, targets, sources, hop=hop)
+
+
+def _exactly(call: Callable[..., Any], *operands: Tensor, hop: Hop) -> Tensor:
+    """In single precision, where operands have half: sparse products of those are few, and poor."""
+    given = operands[-1].dtype
+    rows = (t.float() if t.dtype in HALF else t for t in operands)
+    with without_autocast(operands[0].device.type):
+        result: Tensor = call(*rows, hop)
+    return result.to(given)
 
 
 class _WeightedSum(torch.autograd.Function):
