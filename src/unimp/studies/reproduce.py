@@ -179,24 +179,28 @@ class Progress:
         pages = []
         for study in [s for s in self.waiting if self.is_whole(s)]:
             self.waiting.remove(study)
-            own = {cell.name: self.outcomes[cell.name] for cell in self.cells[study.name]}
             try:
-                findings = study.conclude(self.subject, own)
+                pages.append(self.conclude(study))
             except Exception as error:  # whatever it is: the other studies go on
                 self.problems.append(f"{study.name}: {error}")
                 say(f"{study.name} failed: {error}")
-                continue
-            made = provenance(study, self.subject, own, findings)
-            page = self.subject.place / f"{study.name}.md"
-            if findings.figure is not None and any(s.points for s in findings.figure.series):
-                if can_draw():
-                    made["drawings"] = [path.name for path in draw(study, findings, made, page)]
-                else:
-                    self.undrawn = True
-            write_pages(study, own, findings, made, page)
-            pages.append(page)
-            say(f"{study.name}: {page}")
+            else:
+                say(f"{study.name}: {pages[-1]}")
         return pages
+
+    def conclude(self, study: Study) -> Path:
+        """Write what a study found; the path of its page."""
+        own = {cell.name: self.outcomes[cell.name] for cell in self.cells[study.name]}
+        findings = study.conclude(self.subject, own)
+        made = provenance(study, self.subject, own, findings)
+        page = self.subject.place / f"{study.name}.md"
+        if findings.figure is not None and any(s.points for s in findings.figure.series):
+            if can_draw():
+                made["drawings"] = [path.name for path in draw(study, findings, made, page)]
+            else:
+                self.undrawn = True
+        write_pages(study, own, findings, made, page)
+        return page
 
 
 @contextmanager

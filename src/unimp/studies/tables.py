@@ -252,6 +252,11 @@ def conclude_layer(subject: Subject, outcomes: Outcomes) -> Findings:
     gate = subject.recipe.model.gate
     if kind_of_residual(subject.recipe) != "gated":
         notes += (f"The recipe's own residual is {kind_of_residual(subject.recipe)}, not gated.",)
+    if not subject.recipe.task.self_loops:
+        notes += (
+            "A GAT always has self-loops. The recipe adds none: without a residual, the "
+            "transformer sees of a node only its neighbors.",
+        )
     notes += (f"Gated residual: model.gate = {'all' if gate == 'none' else gate}.",)
     return Findings(
         tables=(Table(("model", "inputs"), (VAL, TEST), tuple(rows)),),
