@@ -7,6 +7,8 @@ its gradient is one tensor that meets the weights once.
 
     P = h Wᵀ + b      o, ē, A = attend(q, k, v)      m = o + ē W_eᵀ + A c      out = residual(m, r)
 
+Where sources are many more than targets, the targets alone are projected: see `ops/absorbed.py`.
+
 The edge encoder of all heads is one block-diagonal matrix, B [H·D, H·d_e]: u = q B, m = o + ē Bᵀ.
 
 Parameters come as they are learned. What is made of them, and the casts of a mixed precision, is
@@ -16,7 +18,6 @@ not follow is time saved.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +25,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from unimp.graph.hop import Hop
-from unimp.ops import fused, residual
+from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
+from unimp.ops.block_diagonal import block_diagonal, blocks
 from unimp.ops.fused import Backward, Edges, Forward
 from unimp.ops.residual import OfRows, Residual, gate_vectors, grad_of_gate
 
@@ -69,6 +71,20 @@ class _Call(NamedTuple):
     kernel: fused.Kernel
     dtype: torch.dtype  # what is computed in; the residual's own parameters stay as they are
     grad_enabled: bool
+
+
+class _Attended(NamedTuple):
+    """What plain attention keeps for its backward pass, beside the targets' projection."""
+
+    of_sources: Tensor
+    edge_query: Tensor | None
+    edge_attr: Tensor | None
+    encoder: Tensor | None
+    spread: Tensor | None
+    out: Tensor  # and what follows: Forward
+    edge_mean: Tensor
+    mass: Tensor
+    log_sum: Tensor
 
 
 def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
@@ -129,28 +145,23 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     # Parameters want gradients in inference too; nothing is prepared for them then.
     trains = grad_enabled and any(ctx.needs_input_grad)
     edges = fused.edges_of(hop, kernel, backward=trains)
-    edge_attr = None if weights.edge is None else hop.edge_attr
-    if kernel == "native" and edge_attr is not None:
-        edge_attr = edge_attr.to(dtype)
     h = h.to(dtype)
     projections = (weights.query, weights.kept, weights.key, weights.value)
     biases = (weights.query_bias, weights.kept_bias, weights.key_bias, weights.value_bias)
     weight, bias = torch.cat(projections).to(dtype), torch.cat(biases).to(dtype)
-    parts = _Projection(h, weight, bias, hop.num_targets, shape)
-    encoder = edge_query = None
-    if weights.edge is not None:
-        encoder = _block_diagonal(weights.edge.to(dtype), shape.heads)
-        edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
-    result = fused.kernels(kernel).forward(
-        *parts.by_head(), edge_query, edge_attr, edges, shape.dropout, seed
+    ctx.absorbs = (
+        kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
     )
-    message = result.out.flatten(1)
-    spread = None
-    if encoder is not None:
-        message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
-        if weights.edge_bias is not None:
-            spread = _block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
-            message.addmm_(result.mass, spread)
+    parts = _Projection(h, weight, bias, hop.num_targets, shape, targets_alone=ctx.absorbs)
+    kept: tuple[Tensor | None, ...]
+    if ctx.absorbs:
+        h = h.contiguous()
+        cut = parts.of_targets.shape[1]
+        message, kept = absorbed.forward(
+            parts.by_head(parts.query), h, weight[cut:], bias[cut:], edges, shape.dropout, seed
+        )
+    else:
+        message, kept = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
     on_kept, on_message = gate_vectors(weights.gate)
@@ -166,9 +177,8 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     out, of_rows = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
         ctx.save_for_backward(
-            h, weight, parts.of_targets, parts.of_sources, edge_query, edge_attr,
-            encoder, spread, message, seed, *result, *of_rows, *step[:5], *edges,
-        )  # fmt: skip
+            h, weight, bias, parts.of_targets, message, seed, *of_rows, *step[:5], *edges, *kept
+        )
         ctx.shape, ctx.kernel = shape, kernel
         ctx.dtypes = [None if w is None else w.dtype for w in weights]
         ctx.widths = [len(w) for w in projections]
@@ -177,52 +187,32 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """The gradients of h, and of the weights one by one."""
-    (
-        h, weight, of_targets, of_sources, edge_query, edge_attr,
-        encoder, spread, message, seed, *rest,
-    ) = ctx.saved_tensors  # fmt: skip
+    h, weight, bias, of_targets, message, seed, *rest = ctx.saved_tensors
     shape, kernel = ctx.shape, ctx.kernel
-    result, of_rows = Forward(*rest[:4]), OfRows(*rest[4:7])
-    on_kept, on_message, gate_bias, norm, norm_bias = rest[7:12]
+    of_rows = OfRows(*rest[:3])
+    on_kept, on_message, gate_bias, norm, norm_bias = rest[3:8]
     step = Residual(on_kept, on_message, gate_bias, norm, norm_bias, shape.eps, shape.relu)
-    edges = Edges(*rest[12:])
-    parts = _Projection.of(of_targets, of_sources, shape)
+    edges, kept = Edges(*rest[8:17]), rest[17:]
+    attended = None if ctx.absorbs else _Attended(*kept)
+    parts = _Projection.of(of_targets, None if attended is None else attended.of_sources, shape)
     found = parts.like()
     grad_message, sums = residual.kernels(kernel).residual_backward(
         grad, message, parts.kept, step, of_rows, found.kept
     )
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
-    d_edge = d_edge_bias = grad_mean = grad_mass = None
-    nothing = message.new_empty(0)
-    if encoder is not None:
-        grad_mean = (grad_message @ encoder).view_as(edge_query)
-        grad_mass = torch.zeros_like(result.mass) if spread is None else grad_message @ spread.t()
-    queries, keys, values = parts.by_head()
-    into = Backward(
-        *found.by_head(),
-        nothing if edge_query is None else torch.empty_like(edge_query),
-        nothing,
-    )
-    fused.kernels(kernel).backward(
-        Forward(
-            grad_message.view(len(message), shape.heads, shape.width),
-            nothing if grad_mean is None else grad_mean,
-            nothing if grad_mass is None else grad_mass,
-            nothing,
-        ),
-        queries, keys, values, edge_query, edge_attr, result, edges,
-        shape.dropout, seed, False, into,
-    )  # fmt: skip
-    if encoder is not None:
-        d_edge_query = into.edge_query.flatten(1)
-        found.query.addmm_(d_edge_query, encoder.t())
-        d_encoder = parts.query.t() @ d_edge_query
-        d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
-        d_edge = _blocks(d_encoder, shape.heads).flatten(0, 1)
-        if spread is not None:
-            d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).flatten()
-    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
+    d_edge = d_edge_bias = of_sources = None
+    if attended is None:
+        cut = of_targets.shape[1]
+        of_sources = absorbed.backward(
+            parts.by_head(grad_message), parts.by_head(parts.query), h, weight[cut:], bias[cut:],
+            absorbed.Absorbed(*kept), edges, shape.dropout, seed, parts.by_head(found.query),
+        )  # fmt: skip
+    else:
+        d_edge, d_edge_bias = _attend_backward(
+            grad_message, parts, found, attended, edges, shape, kernel, seed
+        )
+    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0], of_sources)
     gradients: tuple[Tensor | None, ...] = (
         *torch.split(d_weight.to(ctx.dtypes[0]), ctx.widths),
         *torch.split(d_bias.to(ctx.dtypes[4]), ctx.widths),
@@ -240,48 +230,130 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
     return d_h, tuple(as_given)
 
 
+def _attend(
+    parts: _Projection, weights: Weights, edges: Edges, call: _Call
+) -> tuple[Tensor, _Attended]:
+    """The messages [T, H·D] of attention over projected sources."""
+    shape, dtype = call.shape, call.dtype
+    edge_attr = None if weights.edge is None else call.hop.edge_attr
+    if call.kernel == "native" and edge_attr is not None:
+        edge_attr = edge_attr.to(dtype)
+    encoder = edge_query = spread = None
+    if weights.edge is not None:
+        encoder = block_diagonal(weights.edge.to(dtype), shape.heads)
+        edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
+    result = fused.kernels(call.kernel).forward(
+        *parts.queries_keys_values(), edge_query, edge_attr, edges, shape.dropout, call.seed
+    )
+    message = result.out.flatten(1)
+    if encoder is not None:
+        message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
+        if weights.edge_bias is not None:
+            spread = block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
+            message.addmm_(result.mass, spread)
+    of_sources = parts.of_sources
+    assert of_sources is not None
+    return message, _Attended(of_sources, edge_query, edge_attr, encoder, spread, *result)
+
+
+def _attend_backward(
+    grad_message: Tensor,
+    parts: _Projection,
+    found: _Projection,
+    kept: _Attended,
+    edges: Edges,
+    shape: Shape,
+    kernel: fused.Kernel,
+    seed: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of the edge encoder; those of q, k and v are left in `found`."""
+    _, edge_query, edge_attr, encoder, spread, *rest = kept
+    result = Forward(*rest)
+    d_edge_bias = grad_mean = grad_mass = None
+    nothing = grad_message.new_empty(0)
+    if encoder is not None and edge_query is not None:
+        grad_mean = (grad_message @ encoder).view_as(edge_query)
+        grad_mass = torch.zeros_like(result.mass) if spread is None else grad_message @ spread.t()
+    into = Backward(
+        *found.queries_keys_values(),
+        nothing if edge_query is None else torch.empty_like(edge_query),
+        nothing,
+    )
+    fused.kernels(kernel).backward(
+        Forward(
+            parts.by_head(grad_message),
+            nothing if grad_mean is None else grad_mean,
+            nothing if grad_mass is None else grad_mass,
+            nothing,
+        ),
+        *parts.queries_keys_values(), edge_query, edge_attr, result, edges,
+        shape.dropout, seed, False, into,
+    )  # fmt: skip
+    if encoder is None:
+        return None, None
+    d_edge_query = into.edge_query.flatten(1)
+    found.query.addmm_(d_edge_query, encoder.t())
+    d_encoder = parts.query.t() @ d_edge_query
+    d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
+    if spread is not None:
+        d_edge_bias = blocks(result.mass.t() @ grad_message, shape.heads).flatten()
+    return blocks(d_encoder, shape.heads).flatten(0, 1), d_edge_bias
+
+
 class _Projection:
     """q and r of the targets beside one another, and k and v of the sources, or their gradients.
 
-    In a square hop they are columns of one tensor.
+    In a square hop they are columns of one tensor. Those of the sources are not there where their
+    weights are absorbed.
     """
 
     def __init__(
-        self, h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Shape
+        self,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        num_targets: int,
+        shape: Shape,
+        *,
+        targets_alone: bool,
     ) -> None:
         cut = len(weight) - 2 * shape.heads * shape.width
         if num_targets == len(h):
             whole = torch.addmm(bias, h, weight.t())
             self._set(whole[:, :cut], whole[:, cut:], shape)
-        else:
-            of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
-            self._set(of_targets, torch.addmm(bias[cut:], h, weight[cut:].t()), shape)
+            return
+        of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
+        of_sources = None if targets_alone else torch.addmm(bias[cut:], h, weight[cut:].t())
+        self._set(of_targets, of_sources, shape)
 
     @classmethod
-    def of(cls, of_targets: Tensor, of_sources: Tensor, shape: Shape) -> _Projection:
+    def of(cls, of_targets: Tensor, of_sources: Tensor | None, shape: Shape) -> _Projection:
         made = cls.__new__(cls)
         made._set(of_targets, of_sources, shape)
         return made
 
-    def _set(self, of_targets: Tensor, of_sources: Tensor, shape: Shape) -> None:
-        inner = shape.heads * shape.width
+    def _set(self, of_targets: Tensor, of_sources: Tensor | None, shape: Shape) -> None:
         self.of_targets, self.of_sources, self.shape = of_targets, of_sources, shape
+        inner = shape.heads * shape.width
         self.query, self.kept = of_targets[:, :inner], of_targets[:, inner:]
-        self.key, self.value = of_sources[:, :inner], of_sources[:, inner:]
 
-    def by_head(self) -> tuple[Tensor, Tensor, Tensor]:
-        heads, width = self.shape.heads, self.shape.width
-        query, key, value = (
-            rows.view(-1, heads, width) for rows in (self.query, self.key, self.value)
-        )
-        return query, key, value
+    def by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.shape.heads, self.shape.width)
+
+    def queries_keys_values(self) -> tuple[Tensor, Tensor, Tensor]:
+        """By head."""
+        assert self.of_sources is not None
+        keys, values = self.of_sources.chunk(2, 1)
+        return self.by_head(self.query), self.by_head(keys), self.by_head(values)
 
     @property
     def is_square(self) -> bool:
-        return len(self.of_targets) == len(self.of_sources)
+        return self.of_sources is not None and len(self.of_targets) == len(self.of_sources)
 
     def like(self) -> _Projection:
         """Room of the same shape."""
+        if self.of_sources is None:
+            return self.of(torch.empty_like(self.of_targets), None, self.shape)
         cut, width = self.of_targets.shape[1], self.of_sources.shape[1]
         if self.is_square:
             whole = self.of_targets.new_empty(len(self.of_targets), cut + width)
@@ -291,9 +363,12 @@ class _Projection:
         )
 
     def project_back(
-        self, h: Tensor, weight: Tensor, wants_h: bool
+        self, h: Tensor, weight: Tensor, wants_h: bool, of_sources: absorbed.OfSources | None
     ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Gradients of h, the weight and the bias, from gradients of the projection."""
+        """Gradients of h, the weight and the bias, from gradients of the projection.
+
+        `of_sources` are those that come by the sources, where k and v were not made.
+        """
         cut = self.of_targets.shape[1]
         d_weight, d_bias = torch.empty_like(weight), weight.new_empty(len(weight))
         if self.is_square:
@@ -301,46 +376,23 @@ class _Projection:
             whole = self.of_targets.as_strided(
                 (len(h), len(weight)), (len(weight), 1), self.of_targets.storage_offset()
             )
-            torch.mm(whole.t(), h, out=d_weight)
-            torch.mv(whole.t(), h.new_ones(len(h)), out=d_bias)
+            _weigh_back(whole, h, d_weight, d_bias)
             return (whole @ weight if wants_h else None), d_weight, d_bias
-        targets = h[: len(self.of_targets)]
         d_h = None
-        for part, rows, of in (
-            (self.of_sources, h, slice(cut, None)),
-            (self.of_targets, targets, slice(0, cut)),
-        ):
-            torch.mm(part.t(), rows, out=d_weight[of])
-            torch.mv(part.t(), h.new_ones(len(rows)), out=d_bias[of])
-        if wants_h:
-            d_h = self.of_sources @ weight[cut:]
+        if of_sources is not None:
+            d_weight[cut:], d_bias[cut:] = of_sources.weight, of_sources.bias
+            d_h = of_sources.h if wants_h else None
+        elif self.of_sources is not None:
+            _weigh_back(self.of_sources, h, d_weight[cut:], d_bias[cut:])
+            d_h = self.of_sources @ weight[cut:] if wants_h else None
+        targets = h[: len(self.of_targets)]
+        _weigh_back(self.of_targets, targets, d_weight[:cut], d_bias[:cut])
+        if d_h is not None:
             d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
         return d_h, d_weight, d_bias
 
 
-def _block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tensor:
-    """Blocks along the diagonal of one matrix, zeros elsewhere.
-
-    Blocks lie under one another, [H·R, C] → [H·R, H·C]; or, `across`, beside one another, [R, H·C].
-    """
-    rows, columns = blocks.shape
-    whole = blocks.repeat(heads, 1) if across else blocks.repeat(1, heads)
-    block = (rows, columns // heads) if across else (rows // heads, columns)
-    return whole.mul_(_diagonal(heads, *block, whole.dtype, whole.device))
-
-
-@cache
-@torch.inference_mode(False)
-def _diagonal(
-    heads: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Ones where the blocks are."""
-    block = torch.ones(rows, columns, dtype=dtype, device=device)
-    return torch.kron(torch.eye(heads, dtype=dtype, device=device), block)
-
-
-def _blocks(matrix: Tensor, heads: int) -> Tensor:
-    """The diagonal blocks of a matrix [H·R, H·C]: [H, R, C]."""
-    rows, columns = matrix.shape[0] // heads, matrix.shape[1] // heads
-    each = matrix.view(heads, rows, heads, columns)
-    return each.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+def _weigh_back(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:
+    """Gradients of a weight and a bias by which rows were projected, from the projection's."""
+    torch.mm(grad.t(), rows, out=d_weight)
+    torch.mv(grad.t(), rows.new_ones(len(rows)), out=d_bias)

@@ -38,7 +38,7 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("query", "key", "value", "grad_out")),
         *((f"grad_{name}_stride", ctypes.c_int64) for name in ("query", "key", "value")),
-        *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "threads")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "is_shared", "threads")),
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("indptr", "source")),
         *((f"by_source_{name}", ctypes.c_void_p) for name in ("indptr", "target", "slot")),
@@ -47,6 +47,7 @@ class AttentionArguments(ctypes.Structure):
         *((f"grad_{name}", ctypes.c_void_p) for name in ("query", "key", "value")),
         *((f"grad_{name}", ctypes.c_void_p) for name in ("edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("by_target", "score_grad", "weight")),
+        ("scale", ctypes.c_double),
         ("dropout", ctypes.c_double),
         ("drop_below", ctypes.c_int64),
         ("seed", ctypes.c_int64),
@@ -132,7 +133,7 @@ def forward(
 ) -> Forward:
     """The forward pass; see ops/fused.py."""
     result = empty_forward(query, edge_query, "native")
-    call = _call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    call = attention_call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
     library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
 
@@ -155,7 +156,7 @@ def backward(
     if found is None:
         wanted = edge_attr if wants_edge_attr else None
         found = empty_backward(query, key, value, edge_query, wanted)
-    call = _call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    call = attention_call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
     targets, heads, _ = query.shape
     edge_width = 0 if edge_query is None else edge_query.shape[2]
     num_edges = edges.source.numel()
@@ -187,7 +188,7 @@ def padded(width: int) -> int:
     return 4 if width <= 4 else 8 if width <= 8 else (width + 15) // 16 * 16
 
 
-def _call(
+def attention_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -212,6 +213,7 @@ def _call(
             is_double=query.dtype == torch.float64,
             is_wide=edges.source.dtype == torch.int64,
             threads=torch.get_num_threads(),
+            scale=query.shape[2] ** -0.5,
             dropout=dropout,
             drop_below=int(dropout * 2**32),
             seed=int(seed) & 0xFFFFFFFF,

@@ -14,10 +14,13 @@ namespace {
 // ahead. Of 4, 8 and 16, sixteen was quickest on an arxiv-sized graph.
 constexpr int kBlock = 16;
 
-template <class T, class I, int D>
+// Shared: one row of a source, `key`, is its key and its value for every head (ops/absorbed.py); a
+// query, and what is summed, is as wide as that row for each head.
+template <class T, class I, int D, bool Shared>
 struct Passes {
     const Attention &a;
     const int64_t H, width, edge_width, edge_room, row;  // row: H·D elements
+    const int64_t source_row;                            // elements of a key, or a value
     const T scale;
     const uint32_t seed_bits;
     const T kept;  // what a weight that is not dropped is multiplied by
@@ -29,7 +32,8 @@ struct Passes {
           edge_width(given.edge_query ? given.edge_width : 0),
           edge_room(given.edge_query ? padded(given.edge_width) : 0),
           row(given.heads * (D > 0 ? D : given.width)),
-          scale(T(1) / std::sqrt(T(given.width))),
+          source_row(Shared ? width : row),
+          scale(T(given.scale)),
           seed_bits(mix(uint32_t(given.seed))),
           kept(T(1) / T(1.0 - given.dropout)) {}
 
@@ -39,7 +43,7 @@ struct Passes {
 
     const T *query(int64_t i) const { return at(a.query, i * a.query_stride); }
     const T *key(int64_t j) const { return at(a.key, j * a.key_stride); }
-    const T *value(int64_t j) const { return at(a.value, j * a.value_stride); }
+    const T *value(int64_t j) const { return Shared ? key(j) : at(a.value, j * a.value_stride); }
     const T *grad_out(int64_t i) const { return at(a.grad_out, i * a.grad_out_stride); }
     const T *edge_attr(int64_t slot) const { return at(a.edge_attr, slot * edge_width); }
 
@@ -51,6 +55,12 @@ struct Passes {
         memcpy(spare, e, edge_width * sizeof(T));
         return spare;
     }
+
+    // Where head h begins in a key or a value.
+    int64_t offset(int64_t h) const { return Shared ? 0 : h * width; }
+
+    // Rows to ask for while head h is computed: a shared one is asked for once.
+    static const T *const *ahead(const T *const *rows, int64_t h) { return Shared && h ? nullptr : rows; }
 
     T dropout(int64_t slot, int64_t h) const {
         const uint64_t counter = uint64_t(slot) * uint64_t(H) + uint64_t(h);
@@ -75,7 +85,7 @@ struct Passes {
         T *top = edge_sum + H * edge_room, *total = top + H, *mass = total + H;
         T *u = mass + H, *spare = u + H * edge_room;  // both zero beyond a row's end
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
-            prefetch_row(key(source[s]), row);
+            prefetch_row(key(source[s]), source_row);
         for (int64_t i = begin; i < end; ++i) {
             const T *q = query(i);
             for (int64_t d = 0; d < row; ++d) sum[d] = 0;
@@ -93,7 +103,7 @@ struct Passes {
                     next[t] = key(source[later(first + t)]);
                 }
                 for (int64_t h = 0; h < H; ++h) {
-                    dots<T, D>(q + h * width, keys, h * width, count, score + h, H, values, width);
+                    dots<T, D>(q + h * width, keys, offset(h), count, score + h, H, Shared ? nullptr : values, width);
                     T highest = top[h];
                     for (int64_t t = 0; t < count; ++t) {
                         T &s = score[t * H + h];
@@ -122,7 +132,7 @@ struct Passes {
                         if (edge_width)
                             add_padded(edge_sum + h * edge_room, weight, edge_row(first + t, spare), edge_room);
                     }
-                    add_rows<T, D>(sum + h * width, score + h, H, values, h * width, count, next, width);
+                    add_rows<T, D>(sum + h * width, score + h, H, values, offset(h), count, ahead(next, h), width);
                 }
             }
             T *out = at(a.out, i * row);
@@ -134,8 +144,8 @@ struct Passes {
                 if (edge_width) {
                     T *mean = at(a.edge_mean, (i * H + h) * edge_width);
                     for (int64_t d = 0; d < edge_width; ++d) mean[d] = edge_sum[h * edge_room + d] * inverse;
-                    at(a.mass, i * H)[h] = mass[h] * inverse;
                 }
+                if (a.mass) at(a.mass, i * H)[h] = mass[h] * inverse;
             }
         }
     }
@@ -149,12 +159,14 @@ struct Passes {
             const T *g = grad_out(i), *out = at(static_cast<const void *>(a.out), i * row);
             for (int64_t h = 0; h < H; ++h) {
                 T delta = dot<T, D>(g + h * width, out + h * width, width), gamma = 0;
+                if (a.grad_mass) {
+                    gamma = at(a.grad_mass, i * H)[h];
+                    delta += gamma * at(static_cast<const void *>(a.mass), i * H)[h];
+                }
                 if (edge_width) {
                     const int64_t place = (i * H + h) * edge_width;
                     const T *mean = at(static_cast<const void *>(a.edge_mean), place);
-                    gamma = at(a.grad_mass, i * H)[h];
                     delta += dot<T, 0>(at(a.grad_edge_mean, place), mean, edge_width);
-                    delta += gamma * at(static_cast<const void *>(a.mass), i * H)[h];
                     T *u = stats + 4 * H + h * edge_room, *g_mean = u + H * edge_room;
                     memcpy(u, at(a.edge_query, place), edge_width * sizeof(T));
                     memcpy(g_mean, at(a.grad_edge_mean, place), edge_width * sizeof(T));
@@ -173,19 +185,20 @@ struct Passes {
         return at(static_cast<const void *>(a.by_target), i * stats_row());
     }
 
-    // dk and dv of the sources, and ds of their edges.
+    // dk and dv of the sources, their sum where one row is both, and ds of their edges.
     void backward_by_source(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.by_source_indptr), *target = index(a.by_source_target);
         const I *slot_of = index(a.by_source_slot);
         T *score = scratch, *grad = score + padded_block();
-        T *key_sum = grad + padded_block(), *value_sum = key_sum + row, *spare = value_sum + row;
+        T *key_sum = grad + padded_block(), *value_sum = Shared ? key_sum : key_sum + row;
+        T *spare = key_sum + 2 * row;
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s) {
             prefetch_row(query(target[s]), row);
             prefetch_row(grad_out(target[s]), row);
         }
         for (int64_t j = begin; j < end; ++j) {
             const T *k = key(j), *v = value(j);
-            for (int64_t d = 0; d < 2 * row; ++d) key_sum[d] = 0;
+            for (int64_t d = 0; d < (Shared ? source_row : 2 * row); ++d) key_sum[d] = 0;
             const int64_t stop = indptr[j + 1];
             for (int64_t first = indptr[j]; first < stop; first += kBlock) {
                 const int64_t count = stop - first < kBlock ? stop - first : kBlock;
@@ -199,8 +212,8 @@ struct Passes {
                     if (edge_width) prefetch_row(edge_attr(slot_of[later(first + t)]), edge_width);
                 }
                 for (int64_t h = 0; h < H; ++h) {
-                    dots<T, D>(k + h * width, queries, h * width, count, score + h, H, next_queries, width);
-                    dots<T, D>(v + h * width, grads, h * width, count, grad + h, H, next_grads, width);
+                    dots<T, D>(k + offset(h), queries, h * width, count, score + h, H, next_queries, width);
+                    dots<T, D>(v + offset(h), grads, h * width, count, grad + h, H, next_grads, width);
                     for (int64_t t = 0; t < count; ++t) {
                         const T *stats = stats_of[t];
                         T s = score[t * H + h], da = grad[t * H + h] + stats[2 * H + h];
@@ -228,12 +241,12 @@ struct Passes {
                         at(a.score_grad, slot * H)[h] = ds;
                         if (a.weight) at(a.weight, slot * H)[h] = weight;
                     }
-                    add_rows<T, D>(key_sum + h * width, grad + h, H, queries, h * width, count, nullptr, width);
-                    add_rows<T, D>(value_sum + h * width, score + h, H, grads, h * width, count, nullptr, width);
+                    add_rows<T, D>(key_sum + offset(h), grad + h, H, queries, h * width, count, nullptr, width);
+                    add_rows<T, D>(value_sum + offset(h), score + h, H, grads, h * width, count, nullptr, width);
                 }
             }
-            memcpy(at(a.grad_key, j * a.grad_key_stride), key_sum, row * sizeof(T));
-            memcpy(at(a.grad_value, j * a.grad_value_stride), value_sum, row * sizeof(T));
+            memcpy(at(a.grad_key, j * a.grad_key_stride), key_sum, source_row * sizeof(T));
+            if (!Shared) memcpy(at(a.grad_value, j * a.grad_value_stride), value_sum, row * sizeof(T));
         }
     }
 
@@ -242,7 +255,7 @@ struct Passes {
         const I *indptr = index(a.indptr), *source = index(a.source);
         T *sum = scratch, *edge_sum = sum + row, *spare = edge_sum + H * edge_room;
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
-            prefetch_row(key(source[s]), row);
+            prefetch_row(key(source[s]), source_row);
         for (int64_t i = begin; i < end; ++i) {
             for (int64_t d = 0; d < row + H * edge_room; ++d) sum[d] = 0;
             const T *stats = stats_at(i);
@@ -256,7 +269,7 @@ struct Passes {
                     next[t] = key(source[later(first + t)]);
                 }
                 for (int64_t h = 0; h < H; ++h)
-                    add_rows<T, D>(sum + h * width, ds + h, H, keys, h * width, count, next, width);
+                    add_rows<T, D>(sum + h * width, ds + h, H, keys, offset(h), count, ahead(next, h), width);
             }
             for (int64_t slot = indptr[i]; edge_width && slot < stop; ++slot) {
                 const T *ds = at(static_cast<const void *>(a.score_grad), slot * H);
@@ -315,9 +328,9 @@ void over_rows(const Attention &a, const void *indptr, int64_t rows, int64_t scr
     }
 }
 
-template <class T, class I, int D>
+template <class T, class I, int D, bool Shared>
 void run(const Attention &a, bool backward) {
-    const Passes<T, I, D> passes(a);
+    const Passes<T, I, D, Shared> passes(a);
     const int64_t size = passes.scratch_size();
     if (!backward) {
         over_rows<T, I>(a, a.indptr, a.targets, size,
@@ -334,15 +347,18 @@ void run(const Attention &a, bool backward) {
 
 template <class T, class I>
 void by_width(const Attention &a, bool backward) {
-    if (a.width == 128) return run<T, I, 128>(a, backward);
-    if (a.width == 64) return run<T, I, 64>(a, backward);
-    if (a.width == 32) return run<T, I, 32>(a, backward);
-    run<T, I, 0>(a, backward);
+    if (a.is_shared) return run<T, I, kWide, true>(a, backward);
+    if constexpr (sizeof(T) == sizeof(float)) {
+        if (a.width == 128) return run<T, I, 128, false>(a, backward);
+        if (a.width == 64) return run<T, I, 64, false>(a, backward);
+        if (a.width == 32) return run<T, I, 32, false>(a, backward);
+    }
+    run<T, I, 0, false>(a, backward);
 }
 
 void by_type(const Attention &a, bool backward) {
     if (a.is_double)
-        a.is_wide ? run<double, int64_t, 0>(a, backward) : run<double, int32_t, 0>(a, backward);
+        a.is_wide ? by_width<double, int64_t>(a, backward) : by_width<double, int32_t>(a, backward);
     else
         a.is_wide ? by_width<float, int64_t>(a, backward) : by_width<float, int32_t>(a, backward);
 }

@@ -9,12 +9,14 @@
 // `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and of gradients
 // lie `…_stride` elements apart, so that they may be slices of one projection; everything else is
 // contiguous. Null: not there, or not asked for.
+// If `is_shared`, one row of a source serves all heads as key and as value: key is [S, D], and
+// value and grad_value are not there; grad_key is the gradient of that row.
 struct Attention {
     int64_t targets, sources, edges;
     int64_t heads, width, edge_width;
     int64_t query_stride, key_stride, value_stride, grad_out_stride;
     int64_t grad_query_stride, grad_key_stride, grad_value_stride;
-    int64_t is_double, is_wide, threads;
+    int64_t is_double, is_wide, is_shared, threads;
     const void *query, *key, *value;      // [T, H, D], [S, H, D], [S, H, D]
     const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
     const void *indptr, *source;          // [T+1], [E]
@@ -26,6 +28,7 @@ struct Attention {
     void *by_target;        // scratch [T, 4H + 2H·padded(d_e)]: what the pass by source needs of a target
     void *score_grad;       // scratch [E, H]: ds
     void *weight;           // scratch [E, H]: a; null where edge features take no gradient
+    double scale;           // of the scores
     double dropout;
     int64_t drop_below;     // a weight is dropped if its 32 random bits are below this; 0: none is
     int64_t seed;

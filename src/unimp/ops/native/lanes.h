@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #ifndef UNIMP_VECTOR_BYTES
 #define UNIMP_VECTOR_BYTES 16
@@ -40,7 +41,7 @@ constexpr int kLanes = UNIMP_VECTOR_BYTES / sizeof(T);
 #define UNIMP_JOIN(name, isa) name##_##isa
 #define UNIMP_NAME(name, isa) UNIMP_JOIN(name, isa)
 
-// Σ a·b over `width` elements; D > 0 is the width known when compiling.
+// Σ a·b over `width` elements; D > 0 is the width known when compiling, here and below.
 template <class T, int D>
 static inline T dot(const T *a, const T *b, int64_t width) {
     constexpr int N = kLanes<T>;
@@ -54,7 +55,7 @@ static inline T dot(const T *a, const T *b, int64_t width) {
     }
     for (; d + N <= n; d += N) first += L::load(a + d) * L::load(b + d);
     T total = L::sum(first + second);
-    if constexpr (D == 0) {
+    if constexpr (D <= 0) {
         if constexpr (N > 4) {
             typedef Lanes<T, 4> S;
             typename S::vector rest = {};
@@ -74,7 +75,7 @@ static inline void add_scaled(T *out, T factor, const T *row, int64_t width) {
     const int64_t n = D > 0 ? D : width;
     int64_t d = 0;
     for (; d + N <= n; d += N) L::store(out + d, L::load(out + d) + factor * L::load(row + d));
-    if constexpr (D == 0) {
+    if constexpr (D <= 0) {
         if constexpr (N > 4) {
             typedef Lanes<T, 4> S;
             for (; d + 4 <= n; d += 4) S::store(out + d, S::load(out + d) + factor * S::load(row + d));
@@ -90,12 +91,107 @@ static inline void prefetch_row(const T *row, int64_t elements) {
     for (const char *line = begin; line < end; line += 64) __builtin_prefetch(line, 0, 3);
 }
 
+// In the place of a width known when compiling: rows of any width that is mostly several vectors.
+constexpr int kWide = -1;
+
+// The most vectors of a wide row held in registers at a time.
+constexpr int kHeld = 8;
+
+// out[t · step] = fixed · rows[t], or += where `add`, over V vectors, which stay in registers.
+template <class T, int V>
+static inline void dots_held(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
+                             int64_t step, const T *const *ahead, bool add) {
+    constexpr int N = kLanes<T>;
+    typedef Lanes<T, N> L;
+    typename L::vector held[V];
+    for (int c = 0; c < V; ++c) held[c] = L::load(fixed + c * N);
+    for (int64_t t = 0; t < count; ++t) {
+        const T *row = rows[t] + offset;
+        if (ahead) prefetch_row(ahead[t] + offset, V * N);
+        typename L::vector first = held[0] * L::load(row);
+        if constexpr (V > 1) {
+            typename L::vector second = held[1] * L::load(row + N);
+            for (int c = 2; c + 1 < V; c += 2) {
+                first += held[c] * L::load(row + c * N);
+                second += held[c + 1] * L::load(row + (c + 1) * N);
+            }
+            if constexpr (V % 2 == 1) first += held[V - 1] * L::load(row + (V - 1) * N);
+            first += second;
+        }
+        const T sum = L::sum(first);
+        out[t * step] = add ? out[t * step] + sum : sum;
+    }
+}
+
+// sum += Σ_t factors[t · step] · rows[t] over V vectors, which stay in registers.
+template <class T, int V>
+static inline void add_rows_held(T *sum, const T *factors, int64_t step, const T *const *rows,
+                                 int64_t offset, int64_t count, const T *const *ahead) {
+    constexpr int N = kLanes<T>;
+    typedef Lanes<T, N> L;
+    typename L::vector held[V];
+    for (int c = 0; c < V; ++c) held[c] = L::load(sum + c * N);
+    for (int64_t t = 0; t < count; ++t) {
+        const T *row = rows[t] + offset;
+        const T factor = factors[t * step];
+        if (ahead) prefetch_row(ahead[t] + offset, V * N);
+        for (int c = 0; c < V; ++c) held[c] += factor * L::load(row + c * N);
+    }
+    for (int c = 0; c < V; ++c) L::store(sum + c * N, held[c]);
+}
+
+// Calls work(V, from) for parts of `width` elements: V vectors, known when compiling, from an
+// element on. Returns where what is less than a vector begins.
+template <class T, class Work>
+static inline int64_t by_vectors(int64_t width, Work work) {
+    constexpr int N = kLanes<T>;
+    int64_t from = 0;
+    for (; from + kHeld * N <= width; from += kHeld * N) work(std::integral_constant<int, kHeld>(), from);
+    const int64_t whole = (width - from) / N;
+    switch (whole) {
+        case 7: work(std::integral_constant<int, 7>(), from); break;
+        case 6: work(std::integral_constant<int, 6>(), from); break;
+        case 5: work(std::integral_constant<int, 5>(), from); break;
+        case 4: work(std::integral_constant<int, 4>(), from); break;
+        case 3: work(std::integral_constant<int, 3>(), from); break;
+        case 2: work(std::integral_constant<int, 2>(), from); break;
+        case 1: work(std::integral_constant<int, 1>(), from); break;
+    }
+    return from + whole * N;
+}
+
+// Σ a·b over the end of a wide row, which is less than a vector; `dot` would sum empty vectors too.
+template <class T>
+static inline T dot_rest(const T *a, const T *b, int64_t n) {
+    T total = 0;
+    int64_t d = 0;
+    if constexpr (kLanes<T> > 4) {
+        typedef Lanes<T, 4> S;
+        typename S::vector rest = {};
+        for (; d + 4 <= n; d += 4) rest += S::load(a + d) * S::load(b + d);
+        total = S::sum(rest);
+    }
+    for (; d < n; ++d) total += a[d] * b[d];
+    return total;
+}
+
 // out[t · step] = fixed · rows[t], for `count` rows. What is fixed stays in registers: at most
-// eight vectors of it at a time. Meanwhile rows are asked for that are needed later: ahead[t].
+// eight vectors of it at a time. Meanwhile rows are asked for that are needed later: ahead[t]; it may
+// be null for wide rows.
 template <class T, int D>
 static inline void dots(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
                         int64_t step, const T *const *ahead, int64_t width) {
-    if constexpr (D == 0) {
+    if constexpr (D == kWide) {
+        const int64_t end = by_vectors<T>(width, [&](auto vectors, int64_t from) {
+            dots_held<T, decltype(vectors)::value>(fixed + from, rows, offset + from, count, out, step,
+                                                   ahead, from > 0);
+        });
+        for (int64_t t = 0; end < width && t < count; ++t) {
+            if (ahead) prefetch_row(ahead[t] + offset + end, width - end);
+            const T sum = dot_rest(fixed + end, rows[t] + offset + end, width - end);
+            out[t * step] = end ? out[t * step] + sum : sum;
+        }
+    } else if constexpr (D == 0) {
         for (int64_t t = 0; t < count; ++t) {
             prefetch_row(ahead[t] + offset, width);
             out[t * step] = dot<T, 0>(fixed, rows[t] + offset, width);
@@ -130,7 +226,16 @@ static inline void dots(const T *fixed, const T *const *rows, int64_t offset, in
 template <class T, int D>
 static inline void add_rows(T *sum, const T *factors, int64_t step, const T *const *rows,
                             int64_t offset, int64_t count, const T *const *ahead, int64_t width) {
-    if constexpr (D == 0) {
+    if constexpr (D == kWide) {
+        const int64_t end = by_vectors<T>(width, [&](auto vectors, int64_t from) {
+            add_rows_held<T, decltype(vectors)::value>(sum + from, factors, step, rows, offset + from,
+                                                       count, ahead);
+        });
+        for (int64_t t = 0; end < width && t < count; ++t) {
+            if (ahead) prefetch_row(ahead[t] + offset + end, width - end);
+            add_scaled<T, 0>(sum + end, factors[t * step], rows[t] + offset + end, width - end);
+        }
+    } else if constexpr (D == 0) {
         for (int64_t t = 0; t < count; ++t) {
             if (ahead) prefetch_row(ahead[t] + offset, width);
             add_scaled<T, 0>(sum, factors[t * step], rows[t] + offset, width);

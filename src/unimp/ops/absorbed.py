@@ -1,0 +1,131 @@
+"""Attention that projects its targets alone: for hops with many more sources than targets.
+
+Keys and values are linear in h, so that their weights can change sides. For each head:
+
+    q_i·(W_k h_j + b_k) = q'_i·h_j + const_i          q'_i = W_kᵀ q_i
+    o_i = Σ_j a_ij (W_v h_j + b_v) = W_v x̄_i + A_i b_v    x̄_i = Σ_j a_ij h_j    A_i = Σ_j a_ij
+
+and the constant cancels in the softmax. One row h_j serves as key and value of all heads, and
+nothing of size sources × heads × width is built. Backward, with g the gradient of o, p, δ and ds as
+in `ops/fused.py`:
+
+    g'_i = W_vᵀ g_i    γ_i = g_i·b_v    da_ij = g'_i·h_j + γ_i    δ_i = g'_i·x̄_i + γ_i A_i
+    dh_j = Σ_i Σ_heads ds_ij q'_i + a_ij g'_i                                          (by source)
+    dq'_i = Σ_j ds_ij h_j    dq_i = W_k dq'_i    dW_k = Σ_i q_i dq'_iᵀ                 (by target)
+    dW_v = Σ_i g_i x̄_iᵀ      db_v = Σ_i A_i g_i    db_k = 0
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unimp.graph.hop import Hop
+from unimp.ops.fused import Edges, Forward
+
+
+class Absorbed(NamedTuple):
+    """What the forward pass leaves to the backward pass."""
+
+    query: Tensor  # q' [T, H, F]
+    mean: Tensor  # x̄ [T, H, F]
+    mass: Tensor  # A [T, H]
+    log_sum: Tensor  # [T, H]
+
+
+class OfSources(NamedTuple):
+    """The gradients that come by the sources."""
+
+    h: Tensor  # [S, F]
+    weight: Tensor  # of [W_k; W_v], [2·H·D, F]
+    bias: Tensor  # of [b_k; b_v]
+
+
+BY_HEAD = 1.25
+"""What products of one head at a time cost, in those of all heads at once: measured."""
+
+EDGE = 8
+"""What an edge costs a number of a row, in multiplications of a projection: measured."""
+
+
+def pays(hop: Hop, in_width: int, width: int) -> bool:
+    """Whether absorbing is quicker than projecting the sources, from F to D numbers a head.
+
+    For each head, k and v of S sources cost 2 S·D·F multiplications; q' and W_v x̄ of T targets
+    cost 2 T·D·F, a head at a time. An edge meets rows of D numbers there and of F numbers here:
+
+        (S − 1.25 T) D F > 8 E max(F − D, 0)
+
+    Forward and backward each do the same number of such products on either side, so that one rule
+    serves training and inference.
+    """
+    spared = (hop.num_sources - BY_HEAD * hop.num_targets) * width * in_width
+    return spared > EDGE * hop.num_edges * max(in_width - width, 0)
+
+
+def forward(
+    query: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+) -> tuple[Tensor, Absorbed]:
+    """q [T, H, D], h [S, F], weight [W_k; W_v] [2·H·D, F] and its bias → o [T, H·D]."""
+    from unimp.ops.native import absorbed as kernel
+
+    _, heads, width = query.shape
+    key, value = weight.view(2, heads, width, -1)
+    shared = _by_head(query, key)
+    result = kernel.forward(shared, h, edges, width**-0.5, dropout, seed)
+    message = _by_head(result.out, value.transpose(1, 2))
+    message.addcmul_(result.mass[..., None], bias.view(2, heads, width)[1])
+    return message.flatten(1), Absorbed(shared, result.out, result.mass, result.log_sum)
+
+
+def backward(
+    grad: Tensor,
+    query: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    kept: Absorbed,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+    d_query: Tensor,
+) -> OfSources:
+    """The gradients, from that of o: grad [T, H, D]; dq is left in `d_query`."""
+    from unimp.ops.native import absorbed as kernel
+
+    _, heads, width = query.shape
+    key, value = weight.view(2, heads, width, -1)
+    d_shared, d_h = kernel.backward(
+        _by_head(grad, value),
+        torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]),
+        kept.query,
+        h,
+        Forward(kept.mean, grad.new_empty(0), kept.mass, kept.log_sum),
+        edges,
+        width**-0.5,
+        dropout,
+        seed,
+    )
+    _by_head(d_shared, key.transpose(1, 2), d_query)
+    d_weight, d_bias = torch.empty_like(weight), torch.zeros_like(bias)
+    d_key, d_value = d_weight.view(2, heads, width, -1)
+    torch.bmm(query.permute(1, 2, 0), d_shared.transpose(0, 1), out=d_key)
+    torch.bmm(grad.permute(1, 2, 0), kept.mean.transpose(0, 1), out=d_value)
+    torch.sum(grad * kept.mass[..., None], 0, out=d_bias.view(2, heads, width)[1])
+    return OfSources(d_h, d_weight, d_bias)
+
+
+def _by_head(rows: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """rows [T, H, A] times each head's own weight [H, A, B] → [T, H, B]."""
+    if out is None:
+        out = rows.new_empty(len(rows), len(weight), weight.shape[2])
+    torch.bmm(rows.transpose(0, 1), weight, out=out.transpose(0, 1))
+    return out
