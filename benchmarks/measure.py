@@ -54,7 +54,12 @@ def edge_index_of(hop: Hop) -> Tensor:
 
 
 def seconds(
-    calls: Mapping[str, Callable[[], Any]], *, repeats: int, device: str, settle: bool = False
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int,
+    device: str,
+    settle: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """The median time of each call; one round calls each once, so that all meet the same noise.
 
@@ -67,11 +72,11 @@ def seconds(
             if settle:
                 call()
             wait(device)
-            began = time.perf_counter()
+            began = clock()
             call()
             wait(device)
             if turn:  # the first round warms up
-                taken[name].append(time.perf_counter() - began)
+                taken[name].append(clock() - began)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
