@@ -35,14 +35,16 @@ from unimp.run import run
 
 FOLDER = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
+PAGES = [README, README.parent / "docs" / "concepts.md"]
 PROTOCOL = (
     "test score at the best validation epoch; train labels are inputs when scoring; +val: "
     "validation labels are inputs too, without retraining"
 )
 NO_EDGE_FEATURES = "model.edge_features=false"
 
+LPA = "model.name=label-propagation"
 # As validation chose it, on splits 10 to 12.
-LPA_DEBIAN = ["model.name=label-propagation", "model.normalization=column", "model.restart=0.3"]
+LPA_DEBIAN = [LPA, "model.normalization=column", "model.restart=0.3"]
 
 # table → rows of (inputs, model, recipe, settings)
 TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
@@ -66,6 +68,17 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
         ("A,Y + edge features", "UniMP", "debian-tags", ["model.inputs=A,Y"]),
         ("X,A + edge features", "UniMP", "debian-tags", ["model.inputs=X,A"]),
         ("X,A,Y + edge features", "UniMP", "debian-tags", []),
+    ],
+    "arxiv-propagation": [
+        (", ".join(settings) or "none", "label propagation", "arxiv-labels", [LPA, *settings])
+        for settings in (
+            [],
+            ["model.normalization=sym", "model.restart=0.5"],
+            ["model.normalization=sym", "model.restart=0.0", "model.clamp=labels"],
+            ["model.normalization=column"],
+            ["model.normalization=column", "model.clamp=unit", "task.self_loops=false"],
+            ["model.normalization=column", "model.clamp=unit", "model.steps=10"],
+        )
     ],
     "arxiv-labels": [
         ("A,Y", "label propagation", "arxiv-label-propagation", []),
@@ -341,7 +354,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this long")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--readme", action="store_true", help="write the tables into README.md")
+    parser.add_argument("--readme", action="store_true", help="write the tables into the pages")
     arguments = parser.parse_args()
     keep_freed_memory()
     deadline = time.time() + 60 * arguments.minutes
@@ -357,8 +370,9 @@ def main() -> None:
         )
         print(markdown(table))
     if arguments.readme:
-        text = with_results(README.read_text(encoding="utf-8"), arguments.out)
-        write_atomically(README, text.encode())
+        for page in PAGES:
+            text = with_results(page.read_text(encoding="utf-8"), arguments.out)
+            write_atomically(page, text.encode())
 
 
 if __name__ == "__main__":

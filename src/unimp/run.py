@@ -185,8 +185,9 @@ def run(
     started = time.perf_counter()
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     device = choose_device(recipe.train.device)
-    groups_of(recipe, task)  # refused, if it is, before anything is written
-    refuse_smoothing(recipe, task)
+    learns = model is not None or recipe.label_rate > 0
+    groups_of(recipe, task, learns)  # refused, if it is, before anything is written
+    refuse_smoothing(recipe, task, own_model=model is not None)
     folder = None if out is None else run_folder.claim(Path(out))
     if own_task is not None and folder is not None:
         save_npz(own_task, folder / "task.npz")
@@ -224,6 +225,7 @@ def run(
             recipe=recipe,
             task=task,
             model=trained,
+            own_model=model is not None,
             metrics=metrics,
             history=result.history,
             probabilities=finished.predict(),
@@ -255,15 +257,13 @@ def train(
         redraw=recipe.mask.redraw,
         seed=seed,
         order=reordered.order,
-        groups=groups_of(recipe, task),
+        groups=groups_of(recipe, task, model.learns_from_labels),
     )
+    cut = recipe.batch.model_dump()
+    # Layer by layer, what is cut away changes nothing; a module run as a whole would see less.
+    cut["prune"] = cut["prune"] and model.by_layer
     batches = make_batches(
-        reordered.graph,
-        labels,
-        masks,
-        num_layers=model.num_layers,
-        device=device,
-        **recipe.batch.model_dump(),
+        reordered.graph, labels, masks, num_layers=model.num_layers, device=device, **cut
     )
     observed = reveal_only(task.split.train, task.labels)
 
@@ -290,7 +290,7 @@ def train(
         on_epoch=on_epoch,
         device=device,
         precision=options.precision,
-        replay=options.replay,
+        replay=options.replay and model.by_layer,  # what a module does in Python would stand still
     )
 
 
@@ -335,6 +335,11 @@ def load_run(
             "data, or train again"
         )
     device = choose_device(device)
+    if manifest.get("model") and model is None:
+        raise RunError(
+            f"{folder} was made with a model of your own ({manifest['model']}); load it with "
+            "unimp.load_run(folder, model=…), given what made the model then"
+        )
     loaded = None
     if recipe.model.name != "label-propagation" or model is not None:
         loaded = (model or recipe.build_model)(task.sizes)
@@ -351,11 +356,12 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     return load_task(**options, split=seed if split == "seed" else split)
 
 
-def groups_of(recipe: Recipe, task: Task) -> Tensor | None:
-    """The groups that are hidden or observed as one; None where each node stands for itself."""
-    if (
-        recipe.mask.unit == "node" or recipe.label_rate == 0
-    ):  # nothing is observed: nothing to group
+def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | None:
+    """The groups that are hidden or observed as one; None where each node stands for itself.
+
+    Where no label is ever observed there is nothing to group.
+    """
+    if recipe.mask.unit == "node" or not learns_from_labels:
         return None
     if task.groups is None:
         raise RecipeError(
@@ -365,11 +371,11 @@ def groups_of(recipe: Recipe, task: Task) -> Tensor | None:
     return task.groups
 
 
-def refuse_smoothing(recipe: Recipe, task: Task) -> None:
+def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
     """Correct & Smooth needs a model's probabilities, of one class a node."""
     if recipe.smooth.form == "none":
         return
-    if recipe.model.name == "label-propagation":
+    if recipe.model.name == "label-propagation" and not own_model:
         what = "label propagation has no probabilities to smooth: it spreads labels already"
     elif task.is_multilabel:
         what = f"{task.name} has binary tasks, not one class a node"

@@ -82,6 +82,7 @@ def write_run(
     recipe: Recipe,
     task: Task,
     model: NodeModel | None,
+    own_model: bool,
     metrics: Mapping[str, Any],
     history: Sequence[Epoch],
     probabilities: Tensor,
@@ -107,7 +108,11 @@ def write_run(
         "data_hash": task.data_hash(),
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        "backend": backend_in_words(recipe.model.backend, device),
+        # What computes attention, and a model that the recipe does not tell of.
+        "backend": backend_in_words(recipe.model.backend, device)
+        if model is not None and model.attends
+        else "torch",
+        "model": type(model).__name__ if own_model else None,
         "versions": {
             "unimp": __version__,
             "torch": torch.__version__,

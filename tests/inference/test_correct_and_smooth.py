@@ -74,8 +74,10 @@ def dense(
         size = float(residual[i].abs().sum())
         if correct_scale != "auto":
             corrected[i] += float(correct_scale) * residual[i]
-        elif size > 0:
+        elif mean_size <= 1000 * size:
             corrected[i] += mean_size * residual[i] / size
+        else:
+            corrected[i] += residual[i]
 
     start = corrected.clamp(0, 1)
     start[known] = one_hot
@@ -104,6 +106,33 @@ def test_it_is_the_equations_in_dense_matrices(
     single = correct_and_smooth(graph, some_probabilities().float(), some_labels(), **options)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_label_far_away_does_not_decide() -> None:
+    """On a long path what arrives of one residual is little, and must not be made large."""
+    path = Graph.from_edges([list(range(59)), list(range(1, 60))]).symmetrize()
+    chances = torch.tensor([[0.8, 0.1, 0.1]]).repeat(60, 1)
+    observed = torch.full((60,), UNLABELED)
+    observed[0] = 1
+    result = correct_and_smooth(path, chances, observed, correct_alpha=0.3, smooth_alpha=0.0)
+    assert result[1].argmax() == 1
+    torch.testing.assert_close(result[30], chances[30], rtol=1e-3, atol=1e-3)
+
+
+def test_it_is_what_pyg_computes() -> None:
+    models = pytest.importorskip("torch_geometric.nn.models", reason="needs torch_geometric")
+    path = Graph.from_edges([list(range(29)), list(range(1, 30))]).symmetrize()
+    chances, observed = some_probabilities(), some_labels()
+    known = observed != UNLABELED
+    theirs = models.CorrectAndSmooth(20, 0.7, 20, 0.6, autoscale=True)
+    edges = path.edge_index
+    corrected = theirs.correct(chances, observed[known], known, edges)
+    expected = theirs.smooth(corrected.clamp(0, 1), observed[known], known, edges)
+    found = correct_and_smooth(
+        path, chances, observed, steps=20, correct_alpha=0.7, smooth_alpha=0.6
+    )
+    expected = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_a_path_is_corrected_as_worked_out_by_hand() -> None:

@@ -1,6 +1,9 @@
 """A module of one's own with observed labels beside its features."""
 
+import json
 import runpy
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unimp import MaskedLabels
-from unimp.errors import RecipeError
+from unimp.errors import RecipeError, RunError
 from unimp.inference.logits import predict_logits
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.run import load_run, run
@@ -18,6 +21,7 @@ from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
 
+unimp_run = sys.modules["unimp.run"]  # the module; `unimp.run` is the function
 WIDTH = 6
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -135,3 +139,47 @@ def test_the_example_with_a_pyg_module_runs(tmp_path: Path) -> None:
     done = example["main"](str(tmp_path / "task.npz"), epochs=3)
     assert done.takes_labels
     assert set(done.metrics["scores"]) == {"train", "train+val"}
+
+
+def test_on_cpu_it_is_trained_on_the_graph_that_it_predicts_on() -> None:
+    """A module that normalizes by degrees would see others on a graph that is cut down."""
+    seen: list[int] = []
+
+    class Watched(TwoSteps):
+        def forward(self, h: Tensor, edge_index: Tensor, edge_attr: Any = None) -> Tensor:
+            seen.append(len(h))
+            return super().forward(h, edge_index, edge_attr)
+
+    def watched(sizes: Sizes) -> MaskedLabels:
+        return MaskedLabels(Watched(WIDTH, sizes.classes), sizes, width=WIDTH)
+
+    run(some_task(), settings=["train.epochs=2", "train.device=cpu"], model=watched)
+    assert set(seen) == {60}
+
+
+def test_its_masks_are_by_group_whatever_the_recipe_says_of_its_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = replace(some_task(), groups=torch.arange(60) // 2)
+    given: list[Tensor | None] = []
+    masks = unimp_run.Masks
+
+    def watched(*args: Any, groups: Tensor | None, **options: Any) -> Any:
+        given.append(groups)
+        return masks(*args, groups=groups, **options)
+
+    monkeypatch.setattr(unimp_run, "Masks", watched)
+    settings = ["mask.unit=group", "model.name=mlp", "train.epochs=1", "train.device=cpu"]
+    run(task, settings=settings, model=wrapped)
+    assert given[0] is not None
+    with pytest.raises(RecipeError, match="has no groups"):
+        run(some_task(), settings=settings, model=wrapped)
+
+
+def test_its_folder_says_so_and_asks_for_it(tmp_path: Path) -> None:
+    settings = ["train.epochs=1", "train.device=cpu"]
+    run(some_task(), settings=settings, model=wrapped, out=tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["model"], manifest["backend"]) == ("MaskedLabels", "torch")
+    with pytest.raises(RunError, match=r"model of your own \(MaskedLabels\)"):
+        load_run(tmp_path / "run", device="cpu")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
@@ -185,6 +186,20 @@ def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
     assert not done.metrics["failed"]
     again = load_run(tmp_path / "run", device="cpu")
     assert torch.equal(again.predict(), done.predict())
+
+
+def test_a_convolution_in_bf16_keeps_its_weights_exact() -> None:
+    """A hub of 2,000 in-edges: weights rounded to bf16 would be off by the same share all over."""
+    leaves = torch.arange(1, 2001)
+    hub = torch.zeros(2000, dtype=torch.int64)
+    graph = Graph.from_edges(torch.stack((leaves, hub)), num_nodes=2001)
+    hop = with_convolution_weights(graph).hop
+    ones = torch.ones(2001, 1)
+    exact = convolve(ones, hop)
+    rough = convolve(ones.bfloat16(), hop).float()
+    torch.testing.assert_close(rough[0], exact[0], rtol=4e-3, atol=0)
+    assert hop.edge_attr is not None
+    assert float((hop.edge_attr.bfloat16().float() / hop.edge_attr - 1).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -58,6 +58,12 @@ def binary_task(num_nodes: int = 60) -> Task:
     )
 
 
+@pytest.fixture
+def own_task() -> Task:
+    """Binary tasks without a name of the catalog's: kept in the folder of each of its runs."""
+    return binary_task()
+
+
 @pytest.fixture(scope="session")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of binary tasks."""

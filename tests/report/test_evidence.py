@@ -62,6 +62,16 @@ def test_the_label_rate_curve_ends_at_the_headline_and_reveals_ever_more(
     assert all(fewer <= more for fewer, more in zip(seen, [*seen[1:], train], strict=True))
 
 
+def test_the_label_rate_curve_is_of_what_nodes_are_scored_by(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits, but for a recipe that smooths them."""
+    run = load_run(folder)
+    wrong = torch.nn.functional.one_hot((run.task.labels + 1) % run.task.num_classes)
+    monkeypatch.setattr(Run, "scores", lambda self, observed: wrong.float())
+    assert [score for _, score in label_rate_curve(run, "test")[:-1]] == [0.0] * 4
+
+
 def test_the_curve_is_left_out_where_it_would_take_long(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

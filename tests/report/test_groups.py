@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from unimp.report.evidence import find_runs, gather
 from unimp.report.groups import compare, differing, in_ranges
 from unimp.report.markup import mean_text
+from unimp.run import run
+from unimp.tasks.task import Task
 
 
 @pytest.mark.parametrize(
@@ -54,3 +58,39 @@ def test_tasks_are_compared_each_for_itself(several: Path, binary: Path) -> None
         ("binary", "rocauc"),
     ]
     assert not math.isnan(both[0].groups[0].mean("test"))
+
+
+def trained(task: Task, seed: int, place: Path) -> Path:
+    run(task, seed=seed, out=place, settings=["train.epochs=1", "model.width=4"])
+    return place
+
+
+def test_tasks_kept_in_run_folders_are_told_apart_by_their_train_sets(
+    own_task: Task, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        for size in (10, 20):
+            # As in Figure (b): each seed has a share of the train labels of its own.
+            order = torch.randperm(20, generator=torch.Generator().manual_seed(seed))
+            train = own_task.split.train[order[:size]].sort().values
+            task = replace(own_task, split=replace(own_task.split, train=train))
+            trained(task, seed, tmp_path / f"share-{size}" / f"seed-{seed}")
+    (one,) = compare([gather(place) for place in find_runs([tmp_path])])
+    found = {group.name.split(", ")[-1]: group.seeds for group in one.groups}
+    assert found == {"10 train nodes": "0–1", "20 train nodes": "0–1"}
+
+
+def test_one_seed_on_other_data_is_not_another_seed(own_task: Task, tmp_path: Path) -> None:
+    other = replace(own_task, labels=1 - own_task.labels)
+    places = [trained(own_task, 0, tmp_path / "a"), trained(other, 0, tmp_path / "b")]
+    (one,) = compare([gather(place) for place in places])
+    assert [len(group.runs) for group in one.groups] == [1, 1]
+    assert len({group.name for group in one.groups}) == 2
+    assert all(", data " in group.name for group in one.groups)
+
+
+def test_a_model_of_ones_own_is_no_seed_of_the_recipes_model(several: Path) -> None:
+    plain = [gather(several / f"seed-{seed}") for seed in (0, 1)]
+    own = replace(plain[1], manifest={**plain[1].manifest, "model": "Mine"})
+    (one,) = compare([plain[0], own])
+    assert [group.name for group in one.groups] == ["synthetic", "synthetic, Mine"]

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from unimp.cli import app
 from unimp.errors import RunError
+from unimp.model.unimp import UniMP
 from unimp.report import evidence, write_comparison, write_report
 from unimp.run import Run, run
+from unimp.tasks.task import Sizes, Task
 
 VOID = {"meta"}
 SMALL = ["task.scale=0.05", "train.epochs=4", "model.width=4"]
@@ -168,6 +170,24 @@ def test_a_page_without_the_task_says_what_it_leaves_out_and_why(
     assert "the file &lt;b&gt;is gone&lt;/b&gt;" in page
     assert "By in-edges" not in page
     assert "Reliability" in page
+
+
+def test_a_page_names_a_model_of_ones_own_and_does_without_its_weights(
+    own_task: Task, tmp_path: Path
+) -> None:
+    class Mine(UniMP):
+        pass
+
+    def make(sizes: Sizes) -> UniMP:
+        return Mine(sizes, width=4, heads=1, layers=1)
+
+    run(own_task, out=tmp_path / "run", model=make, settings=["train.epochs=1"])
+    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert "Mine, a model of one&#x27;s own" in page
+    assert "unimp, X,A,Y" not in page
+    assert "cannot be loaded here" not in page  # the task is there
+    assert "made with a model of your own (Mine)" in page
+    assert "By in-edges" in page
 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from unimp.errors import UnimpError
 from unimp.recipe import Recipe, load_recipe
-from unimp.studies.cells import Subject, quickened, recipe_for, subject_of
+from unimp.studies.cells import (
+    Subject,
+    quickened,
+    recipe_for,
+    refuse_settings_not_kept,
+    subject_of,
+)
 from unimp.studies.reproduce import STUDIES
 from unimp.tasks.task import Sizes
 
@@ -113,7 +120,32 @@ def test_a_quick_look_has_few_epochs_and_a_folder_of_its_own(task_file: Path) ->
     assert quickened(short).train.epochs == 3
 
 
+@pytest.mark.parametrize(
+    ("study", "setting"),
+    [
+        ("results", "model.name=mlp"),
+        ("results", "model.inputs=X,A"),
+        ("information", "task.name=synthetic"),
+        ("figure-a", "mask.label_rate=0.3"),
+        ("layer", "model.residual=simple"),
+        ("inputs", "model.edge_features=true"),
+    ],
+)
+def test_a_setting_that_a_study_would_pass_over_is_refused_before_anything_is_trained(
+    run_studies: Callable[..., list[str]], tmp_path: Path, study: str, setting: str
+) -> None:
+    key = setting.partition("=")[0]
+    with pytest.raises(UnimpError, match=rf"studies set themselves: {key} \(by "):
+        run_studies(tmp_path, study, settings=[setting])
+    assert not list(tmp_path.iterdir())
+
+
 def test_settings_apply_to_every_cell(small_subject: Subject) -> None:
     subject = replace(small_subject, recipe=small_subject.recipe.with_settings(["train.lr=0.07"]))
     for study in STUDIES.values():
         assert {cell.recipe.train.lr for cell in study.cells(subject)} <= {0.07}
+
+
+def test_a_setting_that_every_cell_keeps_is_taken(small_subject: Subject) -> None:
+    cells = {"figure-c": STUDIES["figure-c"].cells(small_subject)}
+    refuse_settings_not_kept(["mask.label_rate=0.5", "train.lr=0.07"], small_subject, cells)

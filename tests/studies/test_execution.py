@@ -102,6 +102,7 @@ def test_a_loss_that_is_no_number_is_no_result(small_subject: Subject, tmp_path:
     ended = train_cell(job)
     assert ended.failure
     assert ended.metrics == {}
+    assert f"to train it again, remove {job.folder}" in ended.failure
     again = found(job, Hashes())
     assert again is not None
     assert again.failure == ended.failure

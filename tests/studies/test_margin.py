@@ -10,7 +10,7 @@ import torch
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.run import load_run
-from unimp.studies.margin import margin_similarity, margins_of
+from unimp.studies.margin import _claims, correlations, margin_similarity, margins_of
 from unimp.tasks.labels import UNLABELED
 
 # Node 0 receives from 1 and 2 (its own class), 3 (another) and 4 (unknown), and from itself.
@@ -74,3 +74,35 @@ def test_every_model_has_a_margin_for_each_layer(
     assert len(found) == layers
     assert all(math.isfinite(margin.mean) for margin in found)
     assert len({margin.nodes for margin in found}) == 1
+
+
+KEYS = [(inputs, model) for inputs in ("X,A", "X,A,Y") for model in ("GAT", "Graph Transformer")]
+
+
+@pytest.mark.parametrize(
+    ("margins", "said"),
+    [
+        # By pair of model and inputs, each with a number a seed; scores rise from pair to pair.
+        ([(1, 1), (2, 2), (3, 3), (4, 5)], "yes"),
+        ([(4, 5), (3, 3), (2, 2), (1, 1)], "no"),
+        ([(1, 4), (2, 3), (3, 2), (4, 1)], "not clear"),
+        ([(1,), (2,), (3,), (4,)], "not clear"),  # one seed
+        ([(math.nan,)] * 4, "not measured"),
+        ([(1, 1)] * 4, "not measured"),  # all the same
+    ],
+)
+def test_a_correlation_must_be_clear_over_seeds(
+    margins: list[tuple[float, ...]], said: str
+) -> None:
+    margin = {key: dict(enumerate(values)) for key, values in zip(KEYS, margins, strict=True)}
+    test = {key: dict.fromkeys(margin[key], 0.1 * place) for place, key in enumerate(KEYS)}
+    claims = _claims(margin, test)
+    assert claims[0].agrees == said
+    assert ("correlation: not defined" in claims[0].ours) == (said == "not measured")
+    assert "nan" not in "".join(claim.ours for claim in claims)
+
+
+def test_a_correlation_is_taken_seed_by_seed() -> None:
+    ones = [{0: 1.0, 1: 3.0}, {0: 2.0, 1: 2.0}, {0: 3.0, 1: 1.0, 2: 0.0}]
+    others = [{0: 0.1, 1: 0.1}, {0: 0.2, 1: 0.2}, {0: 0.3, 1: 0.3, 2: 0.3}]
+    assert correlations(ones, others) == pytest.approx({0: 1.0, 1: -1.0})

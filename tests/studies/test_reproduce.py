@@ -130,6 +130,21 @@ def test_a_misspelt_study_answers_with_its_nearest_neighbors() -> None:
         find_studies([])
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_trained(
+    run_studies: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(module, "train_all", refuse)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnimpError, match=r"cannot make the folder .* choose another --out"):
+        run_studies(tmp_path / "file", "results")
+    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    with pytest.raises(UnimpError, match=r"cannot write into .* choose another --out"):
+        run_studies(tmp_path / "closed", "results")
+
+
 def test_the_command_runs_a_study(task_file: Path, tmp_path: Path) -> None:
     arguments = ["reproduce", "table-4", "--task", str(task_file), "--seeds", "0", "--quick"]
     settings = ["--set", "train.epochs=1", "--set", "model.width=4", "--out", str(tmp_path)]

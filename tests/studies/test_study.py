@@ -8,8 +8,10 @@ import pytest
 from unimp.recipe import load_recipe
 from unimp.studies import paper
 from unimp.studies.cells import Subject
+from unimp.studies.figures import FIGURE_A, LABEL_RATES
 from unimp.studies.pages import table_lines
 from unimp.studies.study import (
+    Claim,
     Column,
     Gap,
     Outcome,
@@ -18,6 +20,7 @@ from unimp.studies.study import (
     comparison,
     deviation,
     gap,
+    number_text,
     score_text,
     verdict,
 )
@@ -31,6 +34,16 @@ def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
     assert deviation(values) == pytest.approx(math.sqrt((0.03**2 + 0.01**2 + 0.04**2) / 2))
     assert score_text({0: 0.5}) == "50.00"
     assert score_text({}) == "–"
+
+
+def test_what_is_no_number_is_a_dash() -> None:
+    for values in ({0: math.nan}, {0: 0.5, 1: math.inf}):
+        assert score_text(values) == number_text(values) == "–"
+    number = paper.Number(0.7311, 0.0021, "Table 7")
+    row = Row(("UniMP",), {"test": {0: math.nan}}, {"test": number})
+    lines = table_lines(Table(("model",), (Column("test", "test"),), (row,)))
+    assert lines[2] == "| UniMP | – | 73.11 ± 0.21 | – |"
+    assert gap({0: math.nan}, {0: 0.5}) is None
 
 
 def test_a_row_shows_the_papers_number_and_the_difference() -> None:
@@ -86,6 +99,33 @@ def outcomes_of(study_cells: object, score: float) -> dict[str, Outcome]:
         cell.name: Outcome(cell, {0: metrics, 1: metrics})
         for cell in study_cells  # type: ignore[attr-defined]
     }
+
+
+def label_rate_verdict(arxiv: Subject, scores: dict[float, tuple[float, ...]]) -> Claim:
+    """Figure (a), where every rate but those given scores 0.7 with each seed."""
+    outcomes = {}
+    for rate, cell in zip(LABEL_RATES, FIGURE_A.cells(arxiv), strict=True):
+        values = scores.get(rate, (0.7, 0.7))[: max(map(len, scores.values()))]
+        found = {s: {"scores": {"train": {"val": v, "test": v}}} for s, v in enumerate(values)}
+        outcomes[cell.name] = Outcome(cell, found)
+    return FIGURE_A.conclude(arxiv, outcomes).claims[0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({0.625: (0.74, 0.75)}, "yes"),
+        ({0.5: (0.74, 0.75)}, "yes"),  # about
+        ({0.625: (0.60, 0.90)}, "not clear"),
+        ({0.625: (0.74,)}, "not clear"),  # one seed
+        ({0.125: (0.74, 0.75)}, "no"),
+        ({0.125: (0.60, 0.90)}, "not clear"),
+    ],
+)
+def test_a_best_label_rate_must_be_clearly_over_those_farther_off(
+    arxiv: Subject, scores: dict[float, tuple[float, ...]], said: str
+) -> None:
+    assert label_rate_verdict(arxiv, scores).agrees == said
 
 
 def test_results_stand_among_the_papers_lines(arxiv: Subject) -> None:

@@ -13,6 +13,9 @@ from unimp.graph.graph import Graph
 from unimp.model.propagation import Normalization, propagate
 from unimp.tasks.labels import UNLABELED
 
+MOST = 1000.0
+"""The largest factor by which a residual is scaled."""
+
 
 @torch.no_grad()
 def correct_and_smooth(
@@ -33,7 +36,8 @@ def correct_and_smooth(
     with Y their one-hot labels and Z the given probabilities, are spread and added:
 
         E⁰_i = Y_i − Z_i at observed nodes, 0 elsewhere       Eˡ⁺¹ = α_c S Eˡ + (1 − α_c) E⁰
-        auto:     Z'_i = Z_i + σ E_i / ‖E_i‖₁                 σ = mean ‖E⁰_i‖₁ of observed nodes
+        auto:     Z'_i = Z_i + f_i E_i, f_i = σ / ‖E_i‖₁      σ = mean ‖E⁰_i‖₁ of observed nodes
+                                (f_i = 1 where that is over 1000, as the authors have it)
         a factor: Z'_i = Z_i + factor · E_i                   E_i = E⁰_i after each step if observed
 
     Smooth: nodes near one another are alike, so the labels and what was corrected are spread:
@@ -75,9 +79,10 @@ def correct_and_smooth(
             cut=correct_scale == "auto",
         )
         if correct_scale == "auto":
-            size = spread.abs().sum(1, keepdim=True)
             mean_size = residual.abs().sum() / known.sum().clamp(min=1)
-            chances = chances + mean_size * (spread / torch.where(size > 0, size, 1.0))
+            factor = mean_size / spread.abs().sum(1, keepdim=True)
+            # What hardly arrives is not blown up: a node far from every label keeps its own.
+            chances = chances + torch.where(factor <= MOST, factor, 1.0) * spread
         else:
             chances = chances + correct_scale * spread
     start = chances.clamp(0.0, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -36,6 +37,8 @@ class APPNP(NodeModel):
         teleport: float = 0.1,
     ) -> None:
         super().__init__()
+        if sizes.features == 0:
+            raise RecipeError("APPNP needs node features, and the task has none")
         self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout)
         self.num_layers, self.teleport = steps, teleport
 

@@ -19,8 +19,9 @@ class GCNLayer(MessageLayer):
         ĥ_i = W Σ_j h_j / √(d_i d_j) + b
 
     On sampled in-neighbors it is the mean of √(d_i/d_j) W h_j, with degrees of the whole graph: the
-    same sum where all are there, and its unbiased estimate where some are. The weights √(d_i/d_j)
-    are the edge features of a graph that `with_convolution_weights` made.
+    same sum where all are there, and its unbiased estimate where some are. (In a random part it is
+    not quite that: a node's own loop is always there, its neighbors now and then.) The weights are
+    the edge features of a graph that `with_convolution_weights` made.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class GCNLayer(MessageLayer):
 def convolve(rows: Tensor, hop: Hop) -> Tensor:
     """Σ_j √(d_i/d_j) rows_j / s_i, s_i the number of in-edges here: [S, C] → [T, C]."""
     assert hop.edge_attr is not None  # `with_convolution_weights` gave each edge its weight
-    count = hop.indptr.diff().clamp(min=1).to(rows.dtype)
-    weight = hop.edge_attr.to(rows.dtype) / count.index_select(0, hop.target)[:, None]
-    return weighted_sum(weight, rows[:, None], hop).squeeze(1)
+    count = hop.indptr.diff().clamp(min=1).index_select(0, hop.target)[:, None]
+    weight = hop.edge_attr / count  # in their own precision, whatever that of the rows
+    exact = torch.promote_types(weight.dtype, rows.dtype)
+    return weighted_sum(weight.to(exact), rows.to(exact)[:, None], hop).squeeze(1).to(rows.dtype)
 
 
 def with_convolution_weights(graph: Graph) -> Graph:

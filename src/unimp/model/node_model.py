@@ -23,6 +23,7 @@ class NodeModel(nn.Module):
     takes_edge_features: bool
     num_layers: int  # hops it runs over; 0: it looks at no neighbors
     by_layer = True  # whether inference may compute one layer for all nodes, then the next
+    attends = False  # whether it computes by `graph_attention`, and so by a backend
     regularizer_weight = 0.0  # of `regularizer` in the loss; 0: there is none
 
     @property

@@ -88,7 +88,7 @@ class UniMP(NodeModel):
         hidden = heads * width
         self.dropout = dropout
         self.input_dropout = dropout if input_dropout is None else input_dropout
-        self.layer = layer
+        self.layer, self.attends = layer, layer == "transformer"
         with_edges = use_edge_features and sizes.edge_features > 0
         self.takes_edge_features = layer == "transformer" and with_edges
         self.takes_labels = use_labels

@@ -117,7 +117,7 @@ def attention_layer(
         shape,
         as_seed(seed, h.device),
         choose_backend(backend, device),  # type: ignore[arg-type]
-        torch.get_autocast_dtype(device) if casts else h.dtype,
+        torch.get_autocast_dtype(device) if casts and h.dtype != torch.float64 else h.dtype,
         torch.is_grad_enabled(),
     )
     out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]

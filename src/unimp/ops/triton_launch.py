@@ -16,7 +16,10 @@ import triton
 from torch import Tensor
 
 # Compiled programs take their constants with the operands from 3.4 on.
-_CAN_REUSE = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 4)
+_CAN_REUSE = (
+    tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 4)
+    and torch.version.hip is None  # there more decides than what is looked at below
+)
 _ALIGNED = 16  # bytes; what Triton makes wide loads of
 
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}

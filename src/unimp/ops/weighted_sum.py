@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from unimp.graph.hop import Hop
 from unimp.ops.attention import HALF, without_autocast
@@ -54,6 +55,7 @@ class _WeightedSum(torch.autograd.Function):
         return torch.stack(sums, 1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         weight, value = ctx.saved_tensors
         edges, grad = Edges(ctx.hop), grads[0]
@@ -77,6 +79,7 @@ class _EdgeDot(torch.autograd.Function):
         return Edges(hop).dot(targets.contiguous(), sources.contiguous())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         targets, sources = ctx.saved_tensors
         edges, grad = Edges(ctx.hop), grads[0].contiguous()
@@ -99,6 +102,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         return weight
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
         edges, through = Edges(ctx.hop), weight * grads[0]

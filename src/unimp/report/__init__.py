@@ -2,7 +2,7 @@
 
 evidence   what there is about one run      axes, drawing, charts   SVG, by hand
 groups     which runs belong together       plots, sections, page   what is drawn and said
-measures   bins, shares, intervals          html, style             how it looks
+measures   bins, shares, intervals          markup, style           how it looks
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 from unimp.errors import RunError, UnimpError
 from unimp.recipe import Recipe
 from unimp.report.measures import Array
-from unimp.run import Run, load_run, score_split
+from unimp.run import Run, load_run, score_split, task_of
 from unimp.run_folder import read_run
 from unimp.tasks.labels import is_known, mask_labels
 from unimp.tasks.task import Task
@@ -67,6 +67,11 @@ class Evidence:
         """Whether labels are inputs: only then is there a second protocol."""
         return "train+val" in self.metrics["scores"]
 
+    @property
+    def own_model(self) -> str:
+        """The name of a model of one's own, of which the recipe says nothing; else empty."""
+        return str(self.manifest.get("model") or "")
+
     def score(self, part: str, protocol: str = "train") -> float | None:
         """A score, where there is one."""
         value = self.metrics["scores"].get(protocol, {}).get(part)
@@ -99,15 +104,20 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     """
     recipe, metrics, manifest = read_run(folder)
     evidence = Evidence(folder, recipe, metrics, manifest, _read_history(folder), {})
+    task, no_model = None, ""
     try:
         run = run or load_run(folder)
+        task = run.task
     except (UnimpError, OSError) as error:
-        evidence = replace(evidence, missing=str(error))
-    evidence = _with_predictions(evidence, run.task if run else None)
+        task = _task_alone(evidence) if evidence.own_model else None
+        no_model = str(error)
+        evidence = evidence if task else replace(evidence, missing=no_model)
+    evidence = _with_predictions(evidence, task)
     if not evidence.takes_labels:
         return replace(evidence, no_label_rates="its model takes no labels as inputs")
     if run is None or evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
-        return replace(evidence, no_label_rates=evidence.missing or "there is nothing to score")
+        reason = no_model or evidence.missing or "there is nothing to score"
+        return replace(evidence, no_label_rates=reason)
     needed = (len(LABEL_RATES) - 1) * _slowest_pass(evidence)
     if label_rates or (label_rates is None and needed < QUICK):
         return replace(evidence, label_rates=label_rate_curve(run, evidence.nodes.part))
@@ -129,8 +139,18 @@ def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
             continue
         generator = torch.Generator().manual_seed(run.seed)
         mask = mask_labels(known, rate, generator=generator, groups=groups)
-        curve.append((rate, score_split(run.logits(mask.reveal(task.labels)), task, "train")[part]))
+        scores = run.scores(mask.reveal(task.labels))
+        curve.append((rate, score_split(scores, task, "train")[part]))
     return [(rate, value) for rate, value in curve if math.isfinite(value)]
+
+
+def _task_alone(evidence: Evidence) -> Task | None:
+    """The task of a run whose model is one's own, and needs more than its folder to be loaded."""
+    try:
+        task = task_of(evidence.recipe, evidence.manifest["seed"])
+    except (UnimpError, OSError):
+        return None
+    return task if task.data_hash() == evidence.manifest["data_hash"] else None
 
 
 def _read_history(folder: Path) -> list[dict[str, Any]]:

@@ -57,11 +57,27 @@ def compare(runs: Sequence[Evidence]) -> list[Comparison]:
     tasks: dict[tuple[str, str], dict[str, list[Evidence]]] = {}
     for run in runs:
         task = (str(run.manifest.get("task", run.recipe.task.name)), str(run.metrics["metric"]))
-        key = json.dumps([run.recipe.name, values_of(run.recipe)])
-        tasks.setdefault(task, {}).setdefault(key, []).append(run)
+        # Tasks of one name may be of other sizes, as those kept in run folders are.
+        kind = [run.recipe.name, values_of(run.recipe), run.own_model, dict(run.sizes)]
+        tasks.setdefault(task, {}).setdefault(json.dumps(kind), []).append(run)
     return [
-        Comparison(*task, tuple(_named(list(recipes.values())))) for task, recipes in tasks.items()
+        Comparison(*task, tuple(_named([g for runs in kinds.values() for g in _by_data(runs)])))
+        for task, kinds in tasks.items()
     ]
+
+
+def _by_data(runs: Sequence[Evidence]) -> list[list[Evidence]]:
+    """Runs that differ in their seed alone: where one seed had two sets of data, by the data.
+
+    Data that differ between seeds say nothing, as each seed may have a split of its own.
+    """
+    hashes = {(run.manifest["seed"], run.manifest["data_hash"]) for run in runs}
+    if len(hashes) == len({seed for seed, _ in hashes}):
+        return [list(runs)]
+    groups: dict[str, list[Evidence]] = {}
+    for run in runs:
+        groups.setdefault(run.manifest["data_hash"], []).append(run)
+    return list(groups.values())
 
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
@@ -95,7 +111,7 @@ def in_ranges(numbers: Sequence[int]) -> str:
 
 
 def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
-    """Groups named by their recipes; where names are shared, by what was set over them too."""
+    """Groups named by their recipes; where names are shared, by what else tells them apart."""
     recipes = [runs[0].recipe for runs in groups]
     names = [recipe.name or recipe.task.name for recipe in recipes]
     if len(set(names)) < len(names):
@@ -103,6 +119,18 @@ def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
         names = [
             ", ".join([name, *_settings(recipe, keys)])
             for name, recipe in zip(names, recipes, strict=True)
+        ]
+    firsts = [runs[0] for runs in groups]
+    for words in (
+        [run.own_model for run in firsts],
+        [f"{run.sizes['train']:,} train nodes" if run.sizes else "" for run in firsts],
+        [f"data {run.manifest['data_hash'][:8]}" for run in firsts],
+        [f"group {place + 1}" for place in range(len(firsts))],
+    ):
+        shared = {name for name in names if names.count(name) > 1}
+        names = [
+            f"{name}, {word}" if word and name in shared else name
+            for name, word in zip(names, words, strict=True)
         ]
     return [Group(name, tuple(runs)) for name, runs in zip(names, groups, strict=True)]
 

@@ -250,6 +250,8 @@ def _manifests(runs: Sequence[Evidence]) -> str:
 def _manifest(run: Evidence) -> str:
     rows = []
     for key, value in run.manifest.items():
+        if value is None:
+            continue
         if isinstance(value, Mapping):
             value = ", ".join(f"{name} {entry}" for name, entry in value.items())
         elif isinstance(value, list):
@@ -259,6 +261,8 @@ def _manifest(run: Evidence) -> str:
 
 
 def _model(group: Group) -> str:
+    if group.runs[0].own_model:
+        return f"{group.runs[0].own_model}, a model of one's own"
     model = group.recipe.model
     takes = model.name in ("unimp", "gcn", "gat")
     return f"{model.name}, {model.inputs}" if takes else model.name

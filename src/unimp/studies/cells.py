@@ -6,10 +6,11 @@ one run folder a seed: OUT/<task>/<cell>/seed-<n>.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unimp.errors import UnimpError
 from unimp.recipe import Recipe, load_recipe
 from unimp.run import task_of
 from unimp.tasks.catalog import OGB, SYNTHETIC
@@ -17,6 +18,9 @@ from unimp.tasks.task import Metric, Sizes
 
 QUICK_EPOCHS = 30
 """Of a run that is only for a look."""
+
+SET_BY_STUDIES = ("task.name", "model.name", "model.inputs")
+"""What no setting may change: it says what a cell is."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,34 @@ def subject_of(
     if quick:
         folder += "-quick"
     return Subject(folder, recipe, task.sizes, task.metric, seeds, out / folder, quick)
+
+
+def refuse_settings_not_kept(
+    settings: Iterable[str], subject: Subject, cells: Mapping[str, Sequence[Cell]]
+) -> None:
+    """A setting that a study's cells set otherwise is refused: it would be passed over in silence.
+
+    cells: of each study, by its name.
+    """
+    keys = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
+    given = _values(subject.recipe, keys)
+    refused = {key: "every study" for key in keys if key in SET_BY_STUDIES}
+    for study, those in cells.items():
+        for cell in those:
+            values = _values(cell.recipe, keys)
+            lost = [key for key in keys if values[key] != given[key] and key not in refused]
+            refused |= dict.fromkeys(lost, study)
+    if refused:
+        told = ", ".join(f"{key} (by {study})" for key, study in refused.items())
+        raise UnimpError(
+            f"--set of what studies set themselves: {told}; leave it out, or choose other studies; "
+            "what to run them on is --task"
+        )
+
+
+def _values(recipe: Recipe, keys: Iterable[str]) -> dict[str, object]:
+    sections = recipe.model_dump()
+    return {key: sections[key.partition(".")[0]][key.partition(".")[2]] for key in keys}
 
 
 def recipe_for(name: str) -> Recipe:

@@ -118,7 +118,9 @@ def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None)
 
 def _ended(job: Job, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> Ended:
     """A run whose loss stopped being a number is kept in its folder, and is no result."""
-    failure = str(metrics["stopped"]) if metrics["failed"] else ""
+    failure = ""
+    if metrics["failed"]:
+        failure = f"{metrics['stopped']}; to train it again, remove {job.folder}"
     return Ended(job, {} if failure else metrics, manifest, failure)
 
 

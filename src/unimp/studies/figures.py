@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from unimp.run import Run, load_run
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import (
+    BySeed,
     Claim,
     Column,
     Figure,
@@ -25,6 +26,7 @@ from unimp.studies.study import (
     Verdict,
     gap,
     mean,
+    points_text,
     verdict,
 )
 
@@ -88,17 +90,17 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     if measured:
         best = max(measured, key=lambda rate: mean(measured[rate]))
         worst = min(measured, key=lambda rate: mean(measured[rate]))
-        more = gap(measured[best], measured.get(target, {}))
         told = (
             f"best by validation at {best:g}, {100 * mean(measured[best]):.2f}; worst at "
             f"{worst:g}, {100 * mean(measured[worst]):.2f}"
         )
-        if more is not None and best != target:
-            told += f"; {100 * more.mean:.2f} points over {target:g}"
-        # About: the nearest rates are as good as the one named.
-        near = abs(best - target) <= 0.125
-        worse = more is not None and more.sign > 0
-        agrees = "yes" if near else ("no" if worse else "not clear")
+        over = about_over_others(measured, target)
+        if over:
+            nearest, gaps = over
+            told += f"; {nearest:g}, the best of about {target:g}, over " + ", ".join(
+                f"{rate:g}: {points_text(g.mean)}" for rate, g in gaps.items()
+            )
+            agrees = verdict(list(gaps.values()))
     claim = Claim(
         "Our model achieves better performance when label_rate is about 0.625",
         PLACE.format("a"),
@@ -117,6 +119,21 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
         claims=(claim,),
         notes=("All train labels are inputs when scoring, as in the paper.", *remarks(chosen)),
     )
+
+
+def about_over_others(
+    measured: Mapping[float, BySeed], target: float
+) -> tuple[float, dict[float, Gap]] | None:
+    """The best of the rates about the target, and how much it is over each rate farther off.
+
+    About: the target and the rates next to it. None where no rate about it was measured.
+    """
+    near = [rate for rate in measured if abs(rate - target) <= 0.125]
+    if not near:
+        return None
+    best = max(near, key=lambda rate: mean(measured[rate]))
+    found = {r: gap(measured[best], values) for r, values in measured.items() if r not in near}
+    return best, {rate: g for rate, g in found.items() if g is not None}
 
 
 # Figure (b): training with different proportion of labeled data
@@ -158,8 +175,9 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
                 "the model with label propagation Ŷ can gain greater benefits from increasing "
                 "labeled data proportion",
                 PLACE.format("b"),
-                f"from {TRAIN_SHARES[0]:g} to all of the train labels: {100 * mean(gains[0]):+.2f} "
-                f"with label input, {100 * mean(gains[1]):+.2f} without",
+                f"from {TRAIN_SHARES[0]:g} to all of the train labels: "
+                f"{points_text(mean(gains[0]))} with label input, "
+                f"{points_text(mean(gains[1]))} without",
                 verdict([] if more is None else [more]),
             )
         )

@@ -34,6 +34,7 @@ from unimp.studies.study import (
     Table,
     comparison,
     mean,
+    points_text,
     score_text,
     verdict,
 )
@@ -57,7 +58,7 @@ def observed_share(run: Run, rate: float) -> Tensor:
     known = torch.zeros(run.task.graph.num_nodes, dtype=torch.bool)
     known[run.task.split.train] = True
     generator = torch.Generator().manual_seed(run.seed)
-    groups = groups_of(run.recipe, run.task)
+    groups = groups_of(run.recipe, run.task, run.takes_labels)
     mask = mask_labels(known, rate, generator=generator, groups=groups)
     return mask.reveal(run.task.labels)
 
@@ -175,7 +176,7 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
                 "nodes with more neighbors have higher accuracy",
                 PLACE.format("d"),
                 f"{s.label}: {sum(g.mean > 0 for g in rises)} of {len(rises)} steps to more "
-                f"neighbors rise; {100 * mean(gain(s)):+.2f} from {names[there[0]]} to "
+                f"neighbors rise; {points_text(mean(gain(s)))} from {names[there[0]]} to "
                 f"{names[there[-1]]} neighbors",
                 verdict(rises),
             )

@@ -26,6 +26,7 @@ from unimp.studies.study import (
     Series,
     Study,
     Table,
+    from_zero,
     gap,
     mean,
     verdict,
@@ -156,7 +157,7 @@ def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
             numbers = {"test": scores, "margin": overall, **each}
             numbers |= {"typeset": typeset, "undefined": undefined}
             rows.append(Row((inputs, title), numbers, remark=outcome.remark))
-            if overall:
+            if math.isfinite(mean(overall)):
                 points[title].append(Point(mean(overall), scores, overall, inputs))
     columns = (
         TEST,
@@ -184,24 +185,40 @@ def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
     )
 
 
+def correlations(ones: Sequence[BySeed], others: Sequence[BySeed]) -> dict[int, float]:
+    """How numbers go with others, seed by seed; of the seeds for which that is defined.
+
+    It takes three pairs of numbers, and both must differ among them.
+    """
+    found: dict[int, float] = {}
+    for seed in sorted({seed for one in ones for seed in one}):
+        pairs = [
+            (one[seed], other[seed])
+            for one, other in zip(ones, others, strict=True)
+            if math.isfinite(one.get(seed, math.nan)) and math.isfinite(other.get(seed, math.nan))
+        ]
+        if len(pairs) > 2 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):
+            table = torch.tensor(pairs, dtype=torch.float64).T
+            found[seed] = float(torch.corrcoef(table)[0, 1])
+    return found
+
+
 def _claims(
     margin: dict[tuple[str, str], BySeed], test: dict[tuple[str, str], BySeed]
 ) -> tuple[Claim, ...]:
     learned = [key for key in margin if key[1] != "GCN" and margin[key] and test[key]]
-    pairs = [(mean(margin[key]), mean(test[key])) for key in learned]
-    correlation = math.nan
-    if len(pairs) > 2:
-        table = torch.tensor(pairs, dtype=torch.float64).T
-        correlation = float(torch.corrcoef(table)[0, 1])
+    found = from_zero(correlations([margin[k] for k in learned], [test[k] for k in learned]))
+    words = "correlation: not defined"
+    if found is not None:
+        words = f"correlation {found.mean:+.2f}"
+        words += "" if math.isnan(found.error) else f" ± {found.error:.2f} (standard error)"
     claims = [
         Claim(
             "the ACC of models' prediction is proportional to Margin Similarity",
             PLACE,
-            f"correlation {correlation:+.2f} over {len(pairs)} pairs of model and inputs, the GCN "
-            "left out",
-            "not measured"
-            if math.isnan(correlation)
-            else ("yes" if correlation > 0.5 else ("no" if correlation < 0 else "not clear")),
+            f"{words}, the mean over seeds of that over {len(learned)} pairs of model and inputs, "
+            "the GCN left out; its distance from 0 is what must be clear",
+            verdict([] if found is None else [found]),
         )
     ]
     for sentence, keys in (

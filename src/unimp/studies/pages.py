@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -140,9 +141,9 @@ def paper_text(column: Column, row: Row) -> str:
 
 
 def difference(column: Column, row: Row) -> float | None:
-    """Ours less the paper's, in the units of both; None where one is missing."""
-    number, values = row.paper.get(column.key), row.ours.get(column.key, {})
-    return mean(values) - number.value if number is not None and values else None
+    """Ours less the paper's, in the units of both; None where one is missing or no number."""
+    number, ours = row.paper.get(column.key), mean(row.ours.get(column.key, {}))
+    return ours - number.value if number is not None and math.isfinite(ours) else None
 
 
 def difference_text(column: Column, row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unimp.errors import UnimpError, nearest_names
-from unimp.studies.cells import Cell, Subject, subject_of
+from unimp.studies.cells import Cell, Subject, refuse_settings_not_kept, subject_of
 from unimp.studies.drawing import can_draw, draw
 from unimp.studies.execution import Ended, Hashes, Job, found, train_all
 from unimp.studies.figures import FIGURE_A, FIGURE_B
@@ -89,6 +90,8 @@ def reproduce(
         raise UnimpError(f"--jobs {jobs}: at least one process is needed")
     subject = subject_of(task, seeds=seeds, out=out, settings=settings, quick=quick)
     state = Progress(subject, studies)
+    refuse_settings_not_kept(settings, subject, state.cells)
+    make_writable(subject.place)
     hashes = Hashes()
     # Every folder is looked at before anything is trained: all is refused now, or nothing later.
     # Seed by seed, as that is how few tasks are loaded.
@@ -122,11 +125,26 @@ def reproduce(
     return pages
 
 
+def make_writable(place: Path) -> None:
+    """Make the folder of the runs, or refuse: what is trained for hours must have a place."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnimpError(
+            f"cannot make the folder {place}: {error.strerror}; choose another --out"
+        ) from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UnimpError(f"cannot write into {place}; choose another --out, or make it writable")
+
+
 def in_words(ended: Ended) -> str:
     if ended.failure:
         return f"{ended.job.name} failed: {ended.failure}"
     scores = ended.metrics["scores"]["train"]
-    text = ", ".join(f"{part} {score_text({0: value})}" for part, value in scores.items())
+    text = ", ".join(
+        f"{part} {score_text({} if value is None else {0: value})}"
+        for part, value in scores.items()
+    )
     return f"{ended.job.name}: {text}, {ended.metrics['seconds']:.0f} s"
 
 

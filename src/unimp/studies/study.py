@@ -152,18 +152,24 @@ def deviation(values: BySeed) -> float:
 
 
 def score_text(values: BySeed) -> str:
-    """Mean ± unbiased deviation in percent; a dash of none."""
-    if not values:
+    """Mean ± unbiased deviation in percent; a dash of none, or of what is no number."""
+    if not math.isfinite(mean(values)):
         return "–"
     spread = deviation(values)
     return f"{100 * mean(values):.2f}" + ("" if math.isnan(spread) else f" ± {100 * spread:.2f}")
 
 
 def number_text(values: BySeed) -> str:
-    if not values:
+    """Mean ± unbiased deviation; a dash of none, or of what is no number."""
+    if not math.isfinite(mean(values)):
         return "–"
     spread = deviation(values)
     return f"{mean(values):.4f}" + ("" if math.isnan(spread) else f" ± {spread:.4f}")
+
+
+def points_text(difference: float) -> str:
+    """A difference of scores in points, with its sign; a dash of what is no number."""
+    return f"{100 * difference:+.2f}" if math.isfinite(difference) else "–"
 
 
 @dataclass(frozen=True)
@@ -193,10 +199,13 @@ VERDICT = (
 
 def gap(first: BySeed, second: BySeed) -> Gap | None:
     """The first less the second, seed by seed; None where they share none."""
-    shared = {seed: first[seed] - second[seed] for seed in first if seed in second}
-    if not shared:
-        return None
-    return Gap(mean(shared), deviation(shared) / math.sqrt(len(shared)))
+    return from_zero({seed: first[seed] - second[seed] for seed in first if seed in second})
+
+
+def from_zero(values: BySeed) -> Gap | None:
+    """How far numbers are from zero over seeds; None where none is a number."""
+    values = {seed: value for seed, value in values.items() if math.isfinite(value)}
+    return Gap(mean(values), deviation(values) / math.sqrt(len(values))) if values else None
 
 
 def verdict(gaps: Sequence[Gap]) -> Verdict:
@@ -210,6 +219,6 @@ def verdict(gaps: Sequence[Gap]) -> Verdict:
 def comparison(sentence: str, place: str, better: Sequence[tuple[str, BySeed, BySeed]]) -> Claim:
     """A claim that in each of some pairs the first scores more: (words, first, second)."""
     found = [(words, gap(first, second)) for words, first, second in better]
-    told = [f"{words} {100 * g.mean:+.2f}" for words, g in found if g is not None]
+    told = [f"{words} {points_text(g.mean)}" for words, g in found if g is not None]
     gaps = [g for _, g in found if g is not None]
     return Claim(sentence, place, ", ".join(told), verdict(gaps))
