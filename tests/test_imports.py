@@ -23,6 +23,7 @@ ORDER = (
     ("options",),
     ("recipe",),
     ("run_folder",),
+    ("preparation",),
     ("run",),
     ("studies", "report", "estimator", "serving", "progress", "allocator"),
     ("cli",),

@@ -9,6 +9,7 @@ import pytest
 
 from unimp.errors import RecipeError
 from unimp.model.node_model import count_parameters
+from unimp.preparation import task_of
 from unimp.recipe import (
     SECTIONS,
     BatchOptions,
@@ -18,7 +19,6 @@ from unimp.recipe import (
     read_recipe,
     recipe_names,
 )
-from unimp.run import task_of
 from unimp.tasks.catalog import known_sizes, task_names
 from unimp.tasks.task import Sizes
 

@@ -15,8 +15,9 @@ from unimp.errors import BackendError, RecipeError, RunError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.ops import native
+from unimp.preparation import task_of
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run, score_split, task_of
+from unimp.run import Run, load_run, run, score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz

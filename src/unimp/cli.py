@@ -18,10 +18,11 @@ from unimp import __version__, run_folder
 from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError, nearest_names
 from unimp.model.node_model import count_parameters
+from unimp.preparation import task_of
 from unimp.progress import live_progress
 from unimp.recipe import Recipe, choices, load_recipe, options, recipe_names
 from unimp.report import write_comparison, write_report
-from unimp.run import Run, load_run, run, task_of
+from unimp.run import Run, load_run, run
 from unimp.studies.reproduce import listing, reproduce
 from unimp.tasks.catalog import data_folder, is_generated, known_sizes, load_task, task_names
 from unimp.tasks.debian import build_bundle
@@ -224,8 +225,11 @@ def reproduce_studies(
 
 @recipe_app.command("list")
 def list_recipes() -> None:
-    """Name the recipes that come with the package."""
-    print_rows((name, load_recipe(name).about) for name in recipe_names())
+    """Name the recipes that come with the package, and whether their data is here."""
+    here = {name for name, place in task_names().items() if not place.startswith("not here")}
+    recipes = [load_recipe(name) for name in recipe_names()]
+    lacks = ["" if recipe.task.name in here else "data not here" for recipe in recipes]
+    print_rows((r.name, r.about, lack) for r, lack in zip(recipes, lacks, strict=True))
 
 
 @recipe_app.command("show")

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,14 +27,22 @@ from torch import Tensor
 
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
-from unimp.graph.reorder import Reordered, reorder
+from unimp.graph.reorder import Reordered
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.exact import fits_one_chunk
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
+from unimp.preparation import (
+    choose_device,
+    graph_for,
+    groups_of,
+    preparation,
+    refuse_smoothing,
+    seeded,
+    task_of,
+)
 from unimp.recipe import Recipe, load_recipe
-from unimp.tasks.catalog import load_task, prepare
+from unimp.tasks.catalog import prepare
 from unimp.tasks.labels import PROTOCOLS, is_known, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz
@@ -172,6 +179,11 @@ def run(
     taken and which is kept in the folder too. `model` makes a model of your own for the task's
     sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again.
     """
+    if isinstance(model, torch.nn.Module):
+        raise RecipeError(
+            "model is a module; give what makes it, such as lambda sizes: "
+            "MaskedLabels(module, sizes, width=…)"
+        )
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
         recipe = Recipe(name=recipe.name)
@@ -197,6 +209,11 @@ def run(
             trained, result = None, Fit(stopped="nothing to train")
         else:
             trained = (model or recipe.build_model)(task.sizes).to(device)
+            if not isinstance(trained, NodeModel):
+                raise RecipeError(
+                    f"model made a {type(trained).__name__}, which does not say what it may look "
+                    "at; wrap it: MaskedLabels(module, sizes, width=…)"
+                )
             kept: list[Epoch] = []
 
             def keep(epoch: Epoch) -> None:
@@ -348,58 +365,6 @@ def load_run(
     return Run(recipe, manifest["seed"], task, loaded, metrics, device, folder)
 
 
-def task_of(recipe: Recipe, seed: int) -> Task:
-    """The recipe's task, with the split that this seed uses."""
-    options = recipe.task.model_dump(exclude={"order"})
-    split = options.pop("split")
-    options["metric"] = options["metric"] or None
-    return load_task(**options, split=seed if split == "seed" else split)
-
-
-def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | None:
-    """The groups that are hidden or observed as one; None where each node stands for itself.
-
-    Where no label is ever observed there is nothing to group.
-    """
-    if recipe.mask.unit == "node" or not learns_from_labels:
-        return None
-    if task.groups is None:
-        raise RecipeError(
-            f"mask.unit is 'group', but {task.name} has no groups; set mask.unit=node, or give the "
-            "task its groups"
-        )
-    return task.groups
-
-
-def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
-    """Correct & Smooth needs a model's probabilities, of one class a node."""
-    if recipe.smooth.form == "none":
-        return
-    if recipe.model.name == "label-propagation" and not own_model:
-        what = "label propagation has no probabilities to smooth: it spreads labels already"
-    elif task.is_multilabel:
-        what = f"{task.name} has binary tasks, not one class a node"
-    else:
-        return
-    raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {what}; set smooth.form=none")
-
-
-def preparation(recipe: Recipe) -> dict[str, bool]:
-    """What the recipe does to any task's graph."""
-    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
-
-
-def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
-    """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
-    device if whole."""
-    reordered = reorder(task.graph, recipe.task.order)
-    graph = model.prepare(reordered.graph)
-    whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
-    if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
-        graph = graph.to(device)
-    return replace(reordered, graph=graph)
-
-
 def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:
     """Scores of the sets whose labels are not inputs under the protocol."""
     scored = {"train": ("val", "test"), "train+val": ("test",)}[reveal]
@@ -417,27 +382,3 @@ def typical_epoch(result: Fit) -> float:
     plain = [epoch.seconds for epoch in result.history if epoch.scores is None]
     taken = plain or [epoch.seconds for epoch in result.history]
     return median(taken) if taken else 0.0
-
-
-def choose_device(device: str) -> str:
-    """`auto` as what is here; anything else as it is, if it can be used."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise RecipeError(f"no device {device!r}; there are cpu, cuda, cuda:0 … and auto")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise RecipeError(
-            f"train.device is {device!r}, but torch sees no GPU here; use cpu or auto"
-        )
-    # With its number, as tensors name their device: "cuda" alone would compare as another one.
-    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
-
-
-@contextmanager
-def seeded(seed: int, device: str) -> Iterator[None]:
-    """Seed torch for initialization and dropout, and leave its state as it was found."""
-    cuda = [device] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
-        yield

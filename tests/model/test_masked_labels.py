@@ -183,3 +183,11 @@ def test_its_folder_says_so_and_asks_for_it(tmp_path: Path) -> None:
     assert (manifest["model"], manifest["backend"]) == ("MaskedLabels", "torch")
     with pytest.raises(RunError, match=r"model of your own \(MaskedLabels\)"):
         load_run(tmp_path / "run", device="cpu")
+
+
+def test_a_module_that_is_not_wrapped_is_refused_with_what_to_do() -> None:
+    task = some_task()
+    with pytest.raises(RecipeError, match="give what makes it"):
+        run(task, model=wrapped(task.sizes))
+    with pytest.raises(RecipeError, match=r"a TwoSteps, which .*wrap it: MaskedLabels"):
+        run(task, model=lambda sizes: TwoSteps(5, 3), settings=["train.device=cpu"])

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from unimp.errors import RunError, UnimpError
+from unimp.preparation import task_of
 from unimp.recipe import Recipe
 from unimp.report.measures import Array
-from unimp.run import Run, load_run, score_split, task_of
+from unimp.run import Run, load_run, score_split
 from unimp.run_folder import read_run
 from unimp.tasks.labels import is_known, mask_labels
 from unimp.tasks.task import Task

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unimp.errors import UnimpError
+from unimp.preparation import task_of
 from unimp.recipe import Recipe, load_recipe
-from unimp.run import task_of
 from unimp.tasks.catalog import OGB, SYNTHETIC
 from unimp.tasks.task import Metric, Sizes
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from unimp.errors import RunError
+from unimp.preparation import task_of
 from unimp.recipe import Recipe, options
-from unimp.run import run, task_of
+from unimp.run import run
 from unimp.run_folder import read_run
 from unimp.studies.cells import Cell
 from unimp.studies.shares import recipe_on_file, settings_beside_task, with_train_share

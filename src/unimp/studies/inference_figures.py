@@ -10,7 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from unimp.run import Run, groups_of, score_split
+from unimp.preparation import groups_of
+from unimp.run import Run, score_split
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import (
     PLACE,

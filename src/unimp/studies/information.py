@@ -10,8 +10,8 @@ from torch import Tensor
 
 from unimp.inference.logits import predict_logits
 from unimp.model.propagation import propagate_labels
+from unimp.preparation import seeded
 from unimp.recipe import Recipe, load_recipe
-from unimp.run import seeded
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table

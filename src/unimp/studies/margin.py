@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unimp.graph.hop import Hop
 from unimp.model.unimp import UniMP
-from unimp.run import Run, graph_for
+from unimp.preparation import graph_for
+from unimp.run import Run
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import remarks, runs_of, y_label
 from unimp.studies.study import (

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from scipy import stats
+
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.paper import Number
 from unimp.tasks.metrics import mean_and_std
@@ -174,27 +176,33 @@ def points_text(difference: float) -> str:
 
 @dataclass(frozen=True)
 class Gap:
-    """A difference over seeds, and its standard error; NaN of one seed."""
+    """A difference over seeds, its standard error (NaN of one seed), and how many they are."""
 
     mean: float
     error: float
+    seeds: int
 
     @property
     def sign(self) -> int:
         """1 or −1 where the difference is clear, else 0; of one seed none is."""
-        if math.isnan(self.error) or abs(self.mean) <= CLEAR * self.error:
+        if math.isnan(self.error) or abs(self.mean) <= standard_errors(self.seeds) * self.error:
             return 0
         return 1 if self.mean > 0 else -1
 
 
-CLEAR = 2.0
-"""Standard errors that a difference must be from zero to be a clear one."""
+CLEAR = 0.95
+"""How sure a difference must be to be a clear one."""
 
 VERDICT = (
-    f"Agrees: *yes* where every difference is more than {CLEAR:g} standard errors of its paired "
-    "differences over seeds, *no* where one is as clearly the other way round, else *not clear*; "
-    "one seed makes nothing clear."
+    f"Agrees: *yes* where every difference, paired by seed, is other than zero at {CLEAR:.0%} (a "
+    "t-test: of two seeds only what is large beside their spread), *no* where one is as clearly "
+    "the other way round, else *not clear*; one seed makes nothing clear."
 )
+
+
+def standard_errors(seeds: int) -> float:
+    """How many standard errors from zero the mean over so many seeds must be to be clear."""
+    return float(stats.t.ppf((1 + CLEAR) / 2, seeds - 1)) if seeds > 1 else math.inf
 
 
 def gap(first: BySeed, second: BySeed) -> Gap | None:
@@ -205,7 +213,9 @@ def gap(first: BySeed, second: BySeed) -> Gap | None:
 def from_zero(values: BySeed) -> Gap | None:
     """How far numbers are from zero over seeds; None where none is a number."""
     values = {seed: value for seed, value in values.items() if math.isfinite(value)}
-    return Gap(mean(values), deviation(values) / math.sqrt(len(values))) if values else None
+    if not values:
+        return None
+    return Gap(mean(values), deviation(values) / math.sqrt(len(values)), len(values))
 
 
 def verdict(gaps: Sequence[Gap]) -> Verdict:

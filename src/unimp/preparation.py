@@ -1,0 +1,94 @@
+"""What a run stands on: its task, groups and graph, the device, and the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from unimp.errors import RecipeError
+from unimp.graph.reorder import Reordered, reorder
+from unimp.inference.exact import fits_one_chunk
+from unimp.model.node_model import NodeModel
+from unimp.recipe import Recipe
+from unimp.tasks.catalog import load_task
+from unimp.tasks.task import Task
+
+
+def task_of(recipe: Recipe, seed: int) -> Task:
+    """The recipe's task, with the split that this seed uses."""
+    options = recipe.task.model_dump(exclude={"order"})
+    split = options.pop("split")
+    options["metric"] = options["metric"] or None
+    return load_task(**options, split=seed if split == "seed" else split)
+
+
+def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | None:
+    """The groups that are hidden or observed as one; None where each node stands for itself.
+
+    Where no label is ever observed there is nothing to group.
+    """
+    if recipe.mask.unit == "node" or not learns_from_labels:
+        return None
+    if task.groups is None:
+        raise RecipeError(
+            f"mask.unit is 'group', but {task.name} has no groups; set mask.unit=node, or give the "
+            "task its groups"
+        )
+    return task.groups
+
+
+def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
+    """Correct & Smooth needs a model's probabilities, of one class a node."""
+    if recipe.smooth.form == "none":
+        return
+    if recipe.model.name == "label-propagation" and not own_model:
+        what = "label propagation has no probabilities to smooth: it spreads labels already"
+    elif task.is_multilabel:
+        what = f"{task.name} has binary tasks, not one class a node"
+    else:
+        return
+    raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {what}; set smooth.form=none")
+
+
+def preparation(recipe: Recipe) -> dict[str, bool]:
+    """What the recipe does to any task's graph."""
+    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
+
+
+def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
+    """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
+    device if whole."""
+    reordered = reorder(task.graph, recipe.task.order)
+    graph = model.prepare(reordered.graph)
+    whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
+    if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
+        graph = graph.to(device)
+    return replace(reordered, graph=graph)
+
+
+def choose_device(device: str) -> str:
+    """`auto` as what is here; anything else as it is, if it can be used."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise RecipeError(f"no device {device!r}; there are cpu, cuda, cuda:0 … and auto")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(
+            f"train.device is {device!r}, but torch sees no GPU here; use cpu or auto"
+        )
+    # With its number, as tensors name their device: "cuda" alone would compare as another one.
+    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
+
+
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed torch for initialization and dropout, and leave its state as it was found."""
+    cuda = [device] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
