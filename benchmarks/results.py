@@ -35,7 +35,7 @@ from unimp.run import run
 
 FOLDER = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
-PAGES = [README, README.parent / "docs" / "concepts.md"]
+PAGES = [README, *(README.parent / "docs" / f"{page}.md" for page in ("concepts", "reproducing"))]
 PROTOCOL = (
     "test score at the best validation epoch; train labels are inputs when scoring; +val: "
     "validation labels are inputs too, without retraining"
@@ -248,6 +248,11 @@ def with_results(text: str, folder: Path) -> str:
             f"otherwise idle (`{took['command']}`)."
         )
         text = put_between(text, "<!-- results: demo -->", line)
+    look = folder / "reproduce.json"
+    if look.exists():
+        took = json.loads(look.read_text(encoding="utf-8"))
+        line = f"`{took['command']}`: {took['seconds'] / 60:.0f} minutes on {took['hardware']}."
+        text = put_between(text, "<!-- results: reproduce -->", line)
     return text
 
 
