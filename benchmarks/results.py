@@ -28,10 +28,11 @@ import torch
 
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
-from unimp.cli import mean_text, parse_seeds
+from unimp.cli import parse_seeds
 from unimp.graph.files import write_atomically
 from unimp.recipe import load_recipe
 from unimp.run import run
+from unimp.tasks.metrics import mean_text
 
 FOLDER = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"

@@ -22,8 +22,8 @@ from typing import Any
 
 from results import FOLDER, provenance, put_between, trained
 from unimp.allocator import keep_freed_memory
-from unimp.cli import mean_text
 from unimp.graph.files import write_atomically
+from unimp.tasks.metrics import mean_text
 
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
 TWINS = {"X,A,Y": ["model.inputs=X,A,Y"], "X,A": ["model.inputs=X,A"]}

@@ -21,7 +21,6 @@ from unimp.cli import (
     app,
     fresh_folder,
     main,
-    mean_text,
     parse_seeds,
     print_rows,
     size_of_model,
@@ -33,6 +32,7 @@ from unimp.run import load_run
 from unimp.tasks.debian import load_debian
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import Split
+from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
 
 TINY = [

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp import preparation
 from unimp import run as run_function
 from unimp.errors import BackendError, RecipeError, RunError
 from unimp.graph.graph import Graph
@@ -44,7 +45,7 @@ def run_on(task: Task, *settings: str, on_epoch: Callable[[Epoch], None] | None 
     """A run of the usual kind, on a task that has no name."""
     with pytest.MonkeyPatch.context() as patch:
         # `unimp.run` is the function; the module of that name is only in sys.modules.
-        patch.setattr(sys.modules[Run.__module__], "load_task", lambda **options: task)
+        patch.setattr(preparation, "load_task", lambda **options: task)
         return run(recipe_of(*settings), on_epoch=on_epoch or (lambda epoch: None))
 
 

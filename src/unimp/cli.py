@@ -28,7 +28,7 @@ from unimp.tasks.catalog import data_folder, is_generated, known_sizes, load_tas
 from unimp.tasks.debian import build_bundle
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import PROTOCOLS, is_known
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.metrics import mean_and_std, mean_text
 from unimp.tasks.ogb import fetch_ogb
 
 app = typer.Typer(
@@ -386,11 +386,6 @@ def print_rows(rows: Iterable[Sequence[str]]) -> None:
                 break_on_hyphens=False,
             )[len(start) :]
         out.print((start + last).rstrip())
-
-
-def mean_text(values: list[float]) -> str:
-    mean, std = mean_and_std(values)
-    return f"{100 * mean:.2f}" + (f" ± {100 * std:.2f}" if len(values) > 1 else "")
 
 
 def summary(recipe: Recipe, done: list[Run]) -> dict[str, Any]:

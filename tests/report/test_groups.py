@@ -12,8 +12,8 @@ import torch
 
 from unimp.report.evidence import find_runs, gather
 from unimp.report.groups import compare, differing, in_ranges
-from unimp.report.markup import mean_text
 from unimp.run import run
+from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
 
 

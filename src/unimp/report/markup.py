@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from unimp.report.drawing import escape, swatch
-from unimp.tasks.metrics import mean_and_std
 
 
 def table(
@@ -61,12 +60,3 @@ def legend(entries: Sequence[tuple[int, str]]) -> str:
 def folded(title: str, body: str) -> str:
     """Something to open if one wants it."""
     return f"<details><summary>{title}</summary>{body}</details>"
-
-
-def mean_text(values: Sequence[float], *, small: bool = False) -> str:
-    """A mean of scores in percent, ± the deviation where there are several; a dash for none."""
-    if not values:
-        return "–"
-    mean, std = mean_and_std(values)
-    spread = f" ± {100 * std:.2f}" if len(values) > 1 else ""
-    return f"{100 * mean:.2f}" + (f"<small>{spread}</small>" if small and spread else spread)

@@ -11,10 +11,10 @@ from unimp.report import plots, sections
 from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
-from unimp.report.markup import figure, folded, mean_text, table
+from unimp.report.markup import figure, folded, table
 from unimp.report.plots import METRICS, PARTS
 from unimp.report.style import STYLE
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.metrics import mean_and_std, mean_text
 
 
 def page_html(runs: Sequence[Evidence]) -> str:
@@ -139,7 +139,7 @@ def _tiles(group: Group, metric: str) -> str:
     return (
         "<div class='tiles'>"
         + "".join(
-            f"<div class='tile'><span>{title}, %</span><b>{mean_text(values, small=True)}</b>"
+            f"<div class='tile'><span>{title}, %</span><b>{with_small_spread(values)}</b>"
             f"<span>{note}</span></div>"
             for title, note, values in tiles
             if values
@@ -281,3 +281,8 @@ def _value(value: Any, usual: Any) -> str:
 
 def _cell(score: float | None) -> str:
     return "–" if score is None else f"{100 * score:.2f}"
+
+
+def with_small_spread(values: Sequence[float]) -> str:
+    mean, plus_minus, spread = mean_text(values).partition(" ± ")
+    return f"{mean}<small>{plus_minus}{spread}</small>" if spread else mean

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from unimp.report import plots
 from unimp.report.drawing import escape, swatch
 from unimp.report.groups import Comparison, Group
-from unimp.report.markup import figure, folded, legend, mean_text, panels, table
+from unimp.report.markup import figure, folded, legend, panels, table
 from unimp.report.plots import PARTS
+from unimp.tasks.metrics import mean_text
 
 Drawn = Sequence[tuple[int, Group]]
 

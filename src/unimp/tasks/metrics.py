@@ -73,3 +73,11 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     if len(values) == 1:
         return mean, math.nan
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def mean_text(values: Sequence[float]) -> str:
+    """A mean of scores in percent, ± the deviation where there are several; a dash for none."""
+    if not values:
+        return "–"
+    mean, std = mean_and_std(values)
+    return f"{100 * mean:.2f}" + (f" ± {100 * std:.2f}" if len(values) > 1 else "")
