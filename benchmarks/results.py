@@ -303,6 +303,14 @@ SHOWN = {
             "gpu-products-step-gib",
         ],
     ),
+    "absorbed": (
+        "absorbed",
+        [
+            "absorbed-first-layer-batch-150-over-plain",
+            "absorbed-step-batch-150-over-plain",
+            "absorbed-step-batch-1500-over-plain",
+        ],
+    ),
     "sampler": (
         "sampler",
         [
