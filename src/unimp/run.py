@@ -43,7 +43,7 @@ from unimp.preparation import (
 )
 from unimp.recipe import Recipe, load_recipe
 from unimp.tasks.catalog import prepare
-from unimp.tasks.labels import PROTOCOLS, is_known, reveal_only
+from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Sizes, Task
@@ -125,6 +125,18 @@ class Run:
             total = scores.sum(1, keepdim=True)
             return torch.where(total > 0, scores / total.clamp(min=1e-30), even)
         return probabilities(scores, multilabel=self.task.is_multilabel)
+
+    def observed_share(self, rate: float) -> Tensor:
+        """A random share of the train labels, as the model may see them; smaller ones lie in
+        larger."""
+        task = self.task
+        mask = mask_labels(
+            mask_of(task.split.train, len(task.labels)),
+            rate,
+            generator=torch.Generator().manual_seed(self.seed),
+            groups=groups_of(self.recipe, task, self.takes_labels),
+        )
+        return mask.reveal(task.labels)
 
     def observed_with(self, labels: Mapping[int, int] | Tensor | None) -> Tensor:
         """The train labels, with labels that arrived since laid over them."""
@@ -266,8 +278,7 @@ def train(
     """Train `model` on the task's train labels by masked label prediction."""
     reordered = graph_for(recipe, model, task, device)
     labels = reordered.to_here(task.labels)
-    known = torch.zeros(len(labels), dtype=torch.bool)
-    known[task.split.train] = True
+    known = mask_of(task.split.train, len(labels))
     masks = Masks(
         known,
         recipe.mask.label_rate if model.learns_from_labels else 0.0,

@@ -14,7 +14,7 @@ from unimp.cli import app
 from unimp.errors import UnimpError
 from unimp.run import load_run
 from unimp.studies import reproduce as module
-from unimp.studies.inference_figures import degree_names, observed_share
+from unimp.studies.inference_figures import degree_names
 from unimp.studies.reproduce import NO_MATPLOTLIB, STUDIES, find_studies
 from unimp.tasks.labels import is_known
 
@@ -72,7 +72,7 @@ def test_the_last_line_of_figure_c_is_the_run_itself(everything: SimpleNamespace
 
 def test_labels_given_at_inference_are_exact_and_nested(everything: SimpleNamespace) -> None:
     run = load_run(everything.place / "unimp-xay/seed-1")
-    few, many = (is_known(observed_share(run, rate)) for rate in (0.25, 0.75))
+    few, many = (is_known(run.observed_share(rate)) for rate in (0.25, 0.75))
     train = run.task.split.train.numel()
     assert (int(few.sum()), int(many.sum())) == (round(0.25 * train), round(0.75 * train))
     assert bool((many | ~few).all())

@@ -24,7 +24,7 @@ from unimp.recipe import Recipe
 from unimp.report.measures import Array
 from unimp.run import Run, load_run, score_split
 from unimp.run_folder import read_run
-from unimp.tasks.labels import is_known, mask_labels
+from unimp.tasks.labels import is_known
 from unimp.tasks.task import Task
 
 LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -131,16 +131,11 @@ def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
     What a trained model makes of fewer labels; nothing is retrained.
     """
     task, curve = run.task, []
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
-    groups = task.groups if run.recipe.mask.unit == "group" else None
     for rate in LABEL_RATES:
         if rate == 1.0:
             curve.append((rate, float(run.metrics["scores"]["train"][part])))
             continue
-        generator = torch.Generator().manual_seed(run.seed)
-        mask = mask_labels(known, rate, generator=generator, groups=groups)
-        scores = run.scores(mask.reveal(task.labels))
+        scores = run.scores(run.observed_share(rate))
         curve.append((rate, score_split(scores, task, "train")[part]))
     return [(rate, value) for rate, value in curve if math.isfinite(value)]
 

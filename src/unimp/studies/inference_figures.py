@@ -8,9 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
-from torch import Tensor
 
-from unimp.preparation import groups_of
 from unimp.run import Run, score_split
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import (
@@ -39,7 +37,6 @@ from unimp.studies.study import (
     score_text,
     verdict,
 )
-from unimp.tasks.labels import mask_labels
 from unimp.tasks.metrics import score
 
 INFERENCE_RATES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
@@ -54,22 +51,12 @@ def inference_rate_cells(subject: Subject) -> Sequence[Cell]:
     return [subject.cell(), without_labels(subject)]
 
 
-def observed_share(run: Run, rate: float) -> Tensor:
-    """A random share of the train labels, as the model may see them; smaller ones lie in larger."""
-    known = torch.zeros(run.task.graph.num_nodes, dtype=torch.bool)
-    known[run.task.split.train] = True
-    generator = torch.Generator().manual_seed(run.seed)
-    groups = groups_of(run.recipe, run.task, run.takes_labels)
-    mask = mask_labels(known, rate, generator=generator, groups=groups)
-    return mask.reveal(run.task.labels)
-
-
 def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     outcome, baseline = (outcomes[cell.name] for cell in inference_rate_cells(subject))
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
         for rate in INFERENCE_RATES:
-            scores = score_split(run.scores(observed_share(run, rate)), run.task, "train")
+            scores = score_split(run.scores(run.observed_share(rate)), run.task, "train")
             for part, value in scores.items():
                 found.setdefault((part, rate), {})[seed] = value
     series = tuple(

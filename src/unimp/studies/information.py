@@ -16,7 +16,7 @@ from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table
 from unimp.tasks.catalog import load_task
-from unimp.tasks.labels import UNLABELED, reveal_only
+from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Batches, Masks, make_batches
 from unimp.training.loop import Schedule, fit
@@ -76,8 +76,7 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
         if other_labels:
             observed = next_class(observed, task.num_classes)
         return [propagate_labels(task.graph, observed, task.num_classes)]
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
+    known = mask_of(task.split.train, task.graph.num_nodes)
     with seeded(0, "cpu"):
         model = recipe.build_model(task.sizes)
         batches: Batches = make_batches(

@@ -104,10 +104,16 @@ def mask_labels(
     return LabelMask(observed=observed, hidden=known & ~observed)
 
 
+def mask_of(nodes: Tensor, num_nodes: int) -> Tensor:
+    """[num_nodes] bool, true at `nodes`."""
+    mask = torch.zeros(num_nodes, dtype=torch.bool)
+    mask[nodes] = True
+    return mask
+
+
 def reveal_only(nodes: Tensor, labels: Tensor) -> Tensor:
     """Labels as the model may see them when exactly `nodes` are observed."""
-    observed = torch.zeros(labels.shape[0], dtype=torch.bool)
-    observed[nodes] = True
+    observed = mask_of(nodes, len(labels))
     return LabelMask(observed, torch.zeros_like(observed)).reveal(labels)
 
 
