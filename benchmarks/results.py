@@ -28,7 +28,7 @@ import torch
 
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
-from unimp.cli import parse_seeds
+from unimp.cli.console import parse_seeds
 from unimp.graph.files import write_atomically
 from unimp.recipe import load_recipe
 from unimp.run import run

@@ -17,14 +17,9 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from unimp.cli import (
-    app,
-    fresh_folder,
-    main,
-    parse_seeds,
-    print_rows,
-    size_of_model,
-)
+from unimp.cli.console import app, main, parse_seeds, print_rows
+from unimp.cli.recipe import size_of_model
+from unimp.cli.train import fresh_folder
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.recipe import choices, load_recipe, options, recipe_names
@@ -538,7 +533,7 @@ def test_an_error_nobody_foresaw_is_told_with_how_to_see_more(
     def fail(name: str) -> Task:
         raise RuntimeError("[odd] thing")
 
-    monkeypatch.setattr("unimp.cli.load_task", fail)
+    monkeypatch.setattr("unimp.cli.data.load_task", fail)
     assert refused("data", "show", "debian") == (
         "error: [odd] thing\n(RuntimeError; the same command with --debug shows where)\n"
     )
@@ -601,7 +596,7 @@ def test_on_a_terminal_the_last_column_wraps_within_itself_and_nothing_is_cut(
 ) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=30, soft_wrap=True, highlight=False)
-    monkeypatch.setattr("unimp.cli.out", terminal)
+    monkeypatch.setattr("unimp.cli.console.out", terminal)
     print_rows([("key", "three words which do not fit"), (), ("hash", "f" * 40)])
     assert screen.getvalue() == (
         "key   three words which do not\n      fit\n\n" + "hash  " + "f" * 40 + "\n"

@@ -1,0 +1,70 @@
+"""data list, show, fetch and build-debian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unimp.cli.console import app, out, print_rows
+from unimp.errors import UnimpError
+from unimp.tasks.catalog import data_folder, load_task, task_names
+from unimp.tasks.debian import build_bundle
+from unimp.tasks.ogb import fetch_ogb
+
+data_app = typer.Typer(no_args_is_help=True, help="Tasks: graphs with labels and a split.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """Name the tasks there are."""
+    print_rows(task_names().items())
+    if data_folder() is None:
+        out.print("Set UNIMP_DATA to a folder of .npz files to see those too.")
+
+
+@data_app.command("show")
+def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Show what a task holds."""
+    task = load_task(name)
+    graph, split = task.graph, task.split
+    rows = {
+        "nodes": f"{graph.num_nodes:,}",
+        "in-edges": f"{graph.num_edges:,} (mean {graph.num_edges / graph.num_nodes:.1f} a node, "
+        f"largest {int(graph.in_degree.max()):,})",
+        "features": repr(graph.x) if task.sizes.sparse else str(graph.num_features),
+        "edge features": str(graph.num_edge_features),
+        "binary tasks" if task.is_multilabel else "classes": str(task.num_classes),
+        "train / val / test": " / ".join(
+            f"{nodes.numel():,}" for nodes in (split.train, split.val, split.test)
+        ),
+        "metric": task.metric,
+    }
+    if not task.is_multilabel:
+        rows["edge homophily"] = f"{task.homophily:.3f}"
+    rows["SHA-256"] = task.data_hash()
+    print_rows({"task": task.name, **rows}.items())
+
+
+@data_app.command("fetch")
+def fetch_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
+) -> None:
+    """Download one of OGB's data sets into UNIMP_DATA; the only command that uses the network."""
+    folder = data_folder()
+    if folder is None:
+        raise UnimpError("set UNIMP_DATA to the folder that the data is to lie in")
+    out.print(f"in {fetch_ogb(name, folder)}")
+
+
+@data_app.command("build-debian")
+def build_debian(
+    packages: Annotated[Path, typer.Argument(help="A Packages index: plain, .gz or .xz.")],
+    path: Annotated[Path, typer.Option("--out", help="The bundle to write.")] = Path("debian.npz"),
+) -> None:
+    """Build the Debian tasks from any release's package index."""
+    for what, count in build_bundle(packages, path).items():
+        out.print(f"{what}: {count:,}")
+    out.print(f"bundle: {path}")
