@@ -59,7 +59,13 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
             "X,A, its own settings",
             "UniMP",
             "debian",
-            ["model.inputs=X,A", NO_EDGE_FEATURES, "model.width=128"],
+            [
+                "model.inputs=X,A",
+                NO_EDGE_FEATURES,
+                "model.width=128",
+                "model.attention_dropout=0.3",
+                "train.weight_decay=5e-4",
+            ],
         ),
         ("X,A,Y + edge features", "UniMP", "debian", []),
     ],
@@ -83,11 +89,18 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
     ],
     "arxiv-labels": [
         ("A,Y", "label propagation", "arxiv-label-propagation", []),
+        ("A,Y", "GCN", "arxiv-labels", ["model.name=gcn"]),
+        ("A,Y", "GAT", "arxiv-labels", ["model.name=gat"]),
         ("A,Y", "UniMP", "arxiv-labels", []),
     ],
     "arxiv-guesses": [
-        ("X,A", "UniMP", "arxiv-guesses", ["model.inputs=X,A"]),
-        ("X,A,Y", "UniMP", "arxiv-guesses", []),
+        (inputs, title, "arxiv-guesses", [*model, f"model.inputs={inputs}"])
+        for inputs in ("X,A", "X,A,Y")
+        for title, model in (
+            ("GCN", ["model.name=gcn"]),
+            ("GAT", ["model.name=gat"]),
+            ("UniMP", []),
+        )
     ],
 }
 
@@ -173,7 +186,8 @@ def train(
     if time.time() > deadline:
         return False, seed, {}
     if jobs > 1:  # processes that each take every core would keep one another waiting
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+        share = max(1, (os.cpu_count() or 1) // jobs)
+        torch.set_num_threads(min(share, torch.get_num_threads()))
     return True, seed, dict(run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics)
 
 
