@@ -1,7 +1,7 @@
 """Train the rows of a results table over several seeds and write them down.
 
     python benchmarks/results.py debian --seeds 0-9      → benchmarks/results/debian.json
-    python benchmarks/results.py --readme                → the tables in README.md, from the files
+    python benchmarks/results.py --readme                → the tables in README and docs
 
 A row is a recipe with settings. Each run is added to the file as it ends, with its hardware and
 command; a run that stands there already is not repeated, so a table can be filled piece by piece.
@@ -32,11 +32,32 @@ from unimp.cli.console import parse_seeds
 from unimp.graph.files import write_atomically
 from unimp.recipe import load_recipe
 from unimp.run import run
+from unimp.studies.paper import with_inputs
 from unimp.tasks.metrics import mean_text
 
 FOLDER = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
-PAGES = [README, *(README.parent / "docs" / f"{page}.md" for page in ("concepts", "reproducing"))]
+PAGES = [
+    README,
+    *(
+        README.parent / "docs" / f"{page}.md"
+        for page in ("concepts", "reproducing", "results", "speed")
+    ),
+]
+# The line of the README's table, and of which rows of each table it is.
+SHORT = {
+    "features": (("X", "MLP"),),
+    "edges, known labels (label propagation)": (("A,Y", "label propagation"),),
+    "edges, known labels": (("A,Y", "UniMP"), ("A,Y + edge features", "UniMP")),
+    "features, edges": (("X,A", "UniMP"), ("X,A + edge features", "UniMP")),
+    "features, edges, known labels": (("X,A,Y", "UniMP"), ("X,A,Y + edge features", "UniMP")),
+}
+SHORT_TABLES = {
+    "debian": "`debian`",
+    "debian-tags": "`debian-tags`, ROC-AUC",
+    "arxiv-labels": "ogbn-arxiv without features (paper)",
+    "arxiv-guesses": "ogbn-arxiv, a language model's guesses as features",
+}
 PROTOCOL = (
     "test score at the best validation epoch; train labels are inputs when scoring; +val: "
     "validation labels are inputs too, without retraining"
@@ -215,13 +236,14 @@ def markdown(table: dict[str, Any]) -> str:
     rows = [row for row in table["rows"] if row["runs"]]
     if not rows:
         return "No runs yet."
+    papers = [paper_text(table["table"], row) for row in rows]
     metric = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[rows[0]["runs"][0]["metric"]]
     lines = [
         f"| inputs | model | parameters | seeds | val {metric} | test {metric} "
-        "| test, +val labels | ms an epoch | hardware |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| test, +val labels | {'paper | ' if any(papers) else ''}ms an epoch | hardware |",
+        "|---|---|---|---|---|---|---|---|---|" + ("---|" if any(papers) else ""),
     ]
-    for row in rows:
+    for row, paper in zip(rows, papers, strict=True):
         runs = row["runs"]
         scores = [r["scores"] for r in runs]
         cells = [
@@ -233,13 +255,49 @@ def markdown(table: dict[str, Any]) -> str:
         took = f"{1e3 * median(epochs):.3g}" if epochs else ""
         lines.append(
             f"| {row['inputs']} | {row['model']} | {runs[0]['parameters']:,} | {len(runs)} "
-            f"| {' | '.join(cells)} | {took} | {hardware} |"
+            f"| {' | '.join(cells)} | {f'{paper} | ' if any(papers) else ''}{took} | {hardware} |"
         )
     return "\n".join([*lines, "", f"`python benchmarks/results.py {table['table']}`"])
 
 
+def paper_text(table: str, row: dict[str, Any]) -> str:
+    """The paper's test score of a row that has the paper's data; empty: it has none."""
+    if table != "arxiv-labels":
+        return ""
+    if row["model"] == "label propagation":
+        return "68.32"
+    title = "Graph Transformer" if row["model"] == "UniMP" else row["model"]
+    number = with_inputs("ogbn-arxiv", row["inputs"], title)
+    if number is None:
+        return ""
+    return f"{100 * number.value:.2f}" + (f" ± {100 * number.std:.2f}" if number.std else "")
+
+
+def short_markdown(folder: Path) -> str:
+    """What models come to that are given more and more, one column a task."""
+    rows = {}
+    for name in SHORT_TABLES:
+        path = folder / f"{name}.json"
+        found = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+        rows |= {(name, row["inputs"], row["model"]): row for row in found if row["runs"]}
+    lines = [f"| the model sees | {' | '.join(SHORT_TABLES.values())} |", "|---" * 5 + "|"]
+    for line, names in SHORT.items():
+        cells = []
+        for table in SHORT_TABLES:
+            row = next((rows[table, *name] for name in names if (table, *name) in rows), None)
+            text = ""
+            if row is not None:
+                text = mean_text([r["scores"]["train"]["test"] for r in row["runs"]])
+                paper = paper_text(table, row)
+                text += f" ({paper})" if paper else ""
+            cells.append(text)
+        lines.append(f"| {line} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def with_results(text: str, folder: Path) -> str:
-    """The README's text with each table that has results between its markers."""
+    """A page's text with each table that has results between its markers."""
+    text = put_between(text, "<!-- results: short -->", short_markdown(folder))
     for name in TABLES:
         path = folder / f"{name}.json"
         if path.exists():

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from unimp import load_recipe, run
 from unimp.allocator import keep_freed_memory
-from unimp.cli import fresh_folder
+from unimp.cli.train import fresh_folder
 from unimp.progress import live_progress
 from unimp.report import write_report
 
@@ -25,7 +25,7 @@ ROWS = {
         "relations, known labels",
         ["model.name=label-propagation", "model.normalization=column", "model.restart=0.3"],
     ),
-    # The recipe trains for 200 epochs; 120 show what there is to see in two minutes.
+    # The recipe trains for 300 epochs; 120 show what there is to see in two minutes.
     "UniMP": (
         "features, relations, known labels",
         ["train.epochs=120", "train.eval_every=10"],

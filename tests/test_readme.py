@@ -19,6 +19,7 @@ from unimp.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs").glob("*.md")
 
 
 def blocks(language: str) -> list[str]:
@@ -76,9 +77,11 @@ def test_each_command_is_understood(line: str) -> None:
     command.make_context(line, arguments)
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(((?!http)[^)]+)\)", README))))
-def test_each_link_leads_somewhere(link: str) -> None:
-    assert (ROOT / link.partition("#")[0]).exists()
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in DOCS)])
+def test_each_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in set(re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", text)):
+        assert ((ROOT / page).parent / link).exists(), link
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,9 @@ def results() -> dict[str, Any]:
 
 
 def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
-    assert results["with_results"](README, results["FOLDER"]) == README
+    for page in results["PAGES"]:
+        text = page.read_text(encoding="utf-8")
+        assert results["with_results"](text, results["FOLDER"]) == text
 
 
 @pytest.mark.parametrize("table", ["debian", "debian-tags", "arxiv-labels", "arxiv-guesses"])
