@@ -116,7 +116,11 @@ class Run:
         Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
         the task's own (−1 where nothing new is known) or as {node: class}.
         """
-        scores = self.scores(self.observed_with(labels))
+        return self.chances(self.observed_with(labels))
+
+    def chances(self, observed: Tensor) -> Tensor:
+        """Probabilities of each class for all nodes, given exactly the labels that may be seen."""
+        scores = self.scores(observed)
         if self.recipe.smooth.form != "none":
             return scores
         if self.model is None and not self.task.is_multilabel:
