@@ -1,9 +1,6 @@
 """The scikit-learn face: its contract, and that no label of a test fold reaches the model."""
 
 import pickle
-import re
-import runpy
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,6 @@ from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
 DOCS = Path(__file__).parents[1] / "docs"
-EXAMPLES = DOCS.parent / "examples"
 CHECKED = UniMPClassifier(
     layers=1,
     width=16,
@@ -67,16 +63,6 @@ def test_checks_that_do_not_apply_exist_and_the_page_gives_their_reasons() -> No
         assert name in names
         assert f"`{name}`" in page
         assert reason in page
-
-
-def test_the_example_runs_and_the_page_shows_its_lines() -> None:
-    text = (EXAMPLES / "scikit_learn.py").read_text(encoding="utf-8")
-    accuracy = runpy.run_path(str(EXAMPLES / "scikit_learn.py"))["main"](epochs=5)
-    assert accuracy > 0.4  # of three fields
-    parts = re.findall(r"# \[\S+\]\n(.*?)\n    # \[end\]", text, flags=re.DOTALL)
-    page = (DOCS / "scikit-learn.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)\n```", page, flags=re.DOTALL)
-    assert sorted(blocks) == sorted(textwrap.dedent(part) for part in parts)
 
 
 def small(**changes: Any) -> UniMPClassifier:
