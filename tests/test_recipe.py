@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from unimp.errors import RecipeError
@@ -167,6 +168,47 @@ def test_a_value_of_the_wrong_type_or_range_is_refused_with_its_place(
     assert str(error.value).startswith(f"{place}: ")
     assert "given: " in str(error.value)
     assert given in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "answer"),
+    [
+        (
+            "model.gate=lst",
+            "model.gate: it takes none, last or all; did you mean 'last'? (given: 'lst')",
+        ),
+        ("model.gate=xyz", "model.gate: it takes none, last or all (given: 'xyz')"),
+        ("task.split=sed", "it takes a whole number or seed; did you mean 'seed'?"),
+        ("smooth.correct_scale=aut", "it takes a number or auto; did you mean 'auto'?"),
+        ("model.feature_encoder=atuo", "it takes true, false or auto; did you mean 'auto'?"),
+    ],
+)
+def test_a_misspelt_word_answers_in_one_line_with_the_nearest_that_the_option_takes(
+    setting: str, answer: str
+) -> None:
+    with pytest.raises(RecipeError, match=re.escape(answer)) as error:
+        Recipe().with_settings([setting])
+    assert "\n" not in str(error.value)
+
+
+def test_settings_are_texts_or_a_dictionary() -> None:
+    texts = ["train.epochs=5", "train.lr=0.01", "model.gate=all", "batch.fanout=[10, 5]"]
+    given: dict[str, Any] = {
+        "train.epochs": np.int64(5),  # as a search over numpy's ranges would hand it over
+        "train.lr": np.float64(0.01),
+        "model.gate": "all",
+        "batch.fanout": (10, 5),
+    }
+    assert Recipe().with_settings(given) == Recipe().with_settings(texts)
+    assert load_recipe("synthetic", {"train.epochs": 3}).train.epochs == 3
+    assert load_recipe("synthetic", "train.epochs=3").train.epochs == 3
+
+
+def test_a_value_in_a_dictionary_is_taken_as_it_is() -> None:
+    with pytest.raises(RecipeError, match=r"train\.epochs.*given: '5'"):
+        Recipe().with_settings({"train.epochs": "5"})
+    with pytest.raises(RecipeError, match=r"did you mean 'train\.epochs'"):
+        Recipe().with_settings({"train.epoch": 5})
 
 
 @pytest.mark.parametrize("value", ["true", "'5'"])

@@ -5,6 +5,8 @@
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING, Any
+
 from unimp.errors import UnimpError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -21,6 +23,9 @@ from unimp.tasks.labels import UNLABELED, LabelMask, Split, mask_labels
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
 
+if TYPE_CHECKING:
+    from unimp.estimator import UniMPClassifier
+
 __all__ = [
     "UNLABELED",
     "Graph",
@@ -34,6 +39,7 @@ __all__ = [
     "Task",
     "TransformerConv",
     "UniMP",
+    "UniMPClassifier",
     "UnimpError",
     "graph_attention",
     "load_recipe",
@@ -44,3 +50,16 @@ __all__ = [
     "run",
     "save_npz",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The classifier when it is asked for: scikit-learn takes longer to import than all else."""
+    if name == "UniMPClassifier":
+        from unimp.estimator import UniMPClassifier
+
+        return UniMPClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,21 +1,23 @@
 """Recipes: what options are set to.
 
 A recipe is a TOML file of the sections below. `load_recipe` reads one by name or path and lays
-`section.key=value` settings over it. What it does not set keeps the default that `options.py`
-declares.
+settings over it: texts `section.key=value`, or a dictionary {"section.key": value}. What it does
+not set keeps the default that `options.py` declares.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+import numpy as np
 import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from unimp.errors import RecipeError, nearest_names
 from unimp.model.appnp import APPNP
@@ -35,6 +37,9 @@ from unimp.options import (
 )
 from unimp.tasks.catalog import task_names
 from unimp.tasks.task import Sizes
+
+Settings = Iterable[str] | Mapping[str, Any]
+"""What is laid over a recipe: texts `section.key=value`, or {"section.key": value}."""
 
 LAYER_OF: dict[str, Literal["transformer", "gat", "gcn"]] = {
     "unimp": "transformer",
@@ -131,15 +136,15 @@ class Recipe(Section):
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
-    def with_settings(self, settings: Iterable[str]) -> Recipe:
-        """This recipe with `section.key=value` settings laid over it."""
+    def with_settings(self, settings: Settings) -> Recipe:
+        """This recipe with settings laid over it: `section.key=value`, or {"section.key": value}.
+
+        The value in a text is read as TOML; one in a dictionary is taken as it is.
+        """
         values = self.model_dump()
-        for setting in settings:
-            path, equals, text = setting.partition("=")
-            if not equals:
-                raise RecipeError(f"{setting!r} is no setting; write section.key=value")
-            section, key = _place(path.strip())
-            values[section][key] = _parsed(text.strip())
+        for path, value in _read_settings(settings):
+            section, key = _place(path)
+            values[section][key] = value
         return _validated(values)
 
 
@@ -157,7 +162,7 @@ def choices(declared: FieldInfo) -> list[str]:
     return [str(word) for word in words if word != ""]
 
 
-def load_recipe(name: str | Path, settings: Iterable[str] = ()) -> Recipe:
+def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     """A recipe by name, by path, or the default one for a task of that name."""
     path = Path(name)
     names = recipe_names()
@@ -227,6 +232,23 @@ def _place(path: str) -> tuple[str, str]:
     return section, key
 
 
+def _read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """Each setting as the option's place and its value."""
+    if isinstance(settings, str):
+        settings = (settings,)
+    if isinstance(settings, Mapping):
+        for path, value in settings.items():
+            # Searches hand over numbers of numpy's, and tuples.
+            plain = value.item() if isinstance(value, np.generic) else value
+            yield path, list(plain) if isinstance(plain, tuple) else plain
+        return
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise RecipeError(f"{setting!r} is no setting; write section.key=value")
+        yield path.strip(), _parsed(text.strip())
+
+
 def _parsed(text: str) -> Any:
     """A value as TOML reads it; bare words are strings, so that quotes need not be typed."""
     try:
@@ -240,8 +262,32 @@ def _validated(values: dict[str, Any]) -> Recipe:
         return Recipe.model_validate(values)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in problem['loc'][:2])}: {problem['msg']} "
+            f"{'.'.join(str(part) for part in problem['loc'][:2])}: {_told(problem)} "
             f"(given: {problem['input']!r})"
             for problem in error.errors()
         ]
         raise RecipeError("\n".join(dict.fromkeys(problems))) from error
+
+
+def _told(problem: ErrorDetails) -> str:
+    """What is wrong with a value; a word that the option does not take, by the nearest it does."""
+    place, given = problem["loc"][:2], problem["input"]
+    if len(place) < 2 or place[0] not in SECTIONS:
+        return problem["msg"]
+    declared = _section_fields(str(place[0])).get(str(place[1]))
+    words = [] if declared is None else choices(declared)
+    if declared is None or not words or not isinstance(given, str):
+        return problem["msg"]
+    takes = [*_kinds(declared), *words]
+    near = nearest_names(given, words)
+    hint = f"; {near}" if near.startswith("did you mean") else ""
+    first = f"{', '.join(takes[:-1])} or " if takes[:-1] else ""
+    return f"it takes {first}{takes[-1]}{hint}"
+
+
+def _kinds(declared: FieldInfo) -> list[str]:
+    """What an option takes beside words of its own, in words."""
+    named = {bool: "true, false", int: "a whole number", float: "a number"}
+    kinds = [declared.annotation, *get_args(declared.annotation)]
+    plain = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
+    return [named[kind] for kind in plain if kind in named]

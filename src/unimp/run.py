@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -41,7 +41,7 @@ from unimp.preparation import (
     seeded,
     task_of,
 )
-from unimp.recipe import Recipe, load_recipe
+from unimp.recipe import Recipe, Settings, load_recipe
 from unimp.tasks.catalog import prepare
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import score
@@ -116,7 +116,11 @@ class Run:
         Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
         the task's own (−1 where nothing new is known) or as {node: class}.
         """
-        scores = self.scores(self.observed_with(labels))
+        return self.chances(self.observed_with(labels))
+
+    def chances(self, observed: Tensor) -> Tensor:
+        """Probabilities of each class for all nodes, given exactly the labels that may be seen."""
+        scores = self.scores(observed)
         if self.recipe.smooth.form != "none":
             return scores
         if self.model is None and not self.task.is_multilabel:
@@ -181,7 +185,7 @@ def run(
     *,
     seed: int = 0,
     out: Path | str | None = None,
-    settings: Sequence[str] = (),
+    settings: Settings = (),
     model: Callable[[Sizes], NodeModel] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Run:
@@ -189,7 +193,8 @@ def run(
 
     The recipe is one, or its name or path, or a task of your own, for which the default recipe is
     taken and which is kept in the folder too. `model` makes a model of your own for the task's
-    sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again.
+    sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again. `settings`
+    are laid over the recipe: {"train.epochs": 50}, or texts "train.epochs=50".
     """
     if isinstance(model, torch.nn.Module):
         raise RecipeError(

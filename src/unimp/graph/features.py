@@ -71,6 +71,13 @@ class SparseFeatures:
             shape=(int(rows.shape[0]), int(rows.shape[1])),
         )
 
+    def to_scipy(self) -> Any:
+        """The same numbers as a scipy.sparse.csr_array."""
+        from scipy.sparse import csr_array
+
+        parts = (self.value.cpu().numpy(), self.column.cpu().numpy(), self.indptr.cpu().numpy())
+        return csr_array(parts, shape=self.shape)
+
     def __getitem__(self, nodes: Tensor) -> SparseFeatures:
         """The rows of some nodes, in the order given."""
         indptr, positions = pick_rows(self.indptr, nodes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
 from unimp.graph.hop import Hop, lies_on
+from unimp.graph.node_view import NodeView
 
 Merge = Literal["mean", "sum", "max", "min", "first"]
 
@@ -117,6 +119,18 @@ class Graph:
     def hop(self) -> Hop:
         """The whole graph as one square hop."""
         return Hop(self.indptr, self.source, self.num_nodes, self.edge_attr_of(None))
+
+    @property
+    def nodes(self) -> NodeView:
+        """All nodes as rows to choose from, for scikit-learn: `graph.nodes[mask]`."""
+        return NodeView(self, np.arange(self.num_nodes))
+
+    @property
+    def arrays(self) -> list[Tensor | None]:
+        """All that the graph says: in-edges, their features as they lie on them, and x."""
+        x = self.x
+        features = [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
+        return [self.indptr, self.source, self.edge_attr_of(None), *features]
 
     def edge_attr_of(self, slots: Tensor | None) -> Tensor | None:
         """Features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""

@@ -9,9 +9,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import scipy.sparse as sp
 import torch
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from unimp.errors import RecipeError
@@ -66,6 +64,8 @@ def node_order(graph: Graph, how: Literal["rcm", "metis"]) -> Tensor:
     """
     pattern = _either_way(graph)
     if how == "rcm":
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
         order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
         return torch.from_numpy(order.astype(np.int64))
     metis = _pymetis()
@@ -81,6 +81,8 @@ def node_order(graph: Graph, how: Literal["rcm", "metis"]) -> Tensor:
 
 def _either_way(graph: Graph) -> Any:
     """Who is joined to whom, by an edge of either direction, as a matrix without diagonal."""
+    import scipy.sparse as sp
+
     graph = graph.without_self_loops().deduplicate("first")
     pattern = sp.csr_array(
         (np.ones(graph.num_edges, dtype=bool), graph.source.numpy(), graph.indptr.numpy()),

@@ -11,6 +11,7 @@ import torch
 
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
 from unimp.tasks.debian import load_debian, load_debian_tags
 from unimp.tasks.npz import count_splits, load_npz
 from unimp.tasks.ogb import load_ogb
@@ -89,11 +90,16 @@ def load_task(
     return prepare(task, scale_rows=scale_rows, symmetrize=symmetrize, self_loops=self_loops)
 
 
-def prepare(
-    task: Task, *, scale_rows: bool = False, symmetrize: bool = False, self_loops: bool = False
-) -> Task:
-    """A task with its graph made ready: rows of x scaled, reverse edges and self-loops added."""
-    graph = task.graph
+def prepare(task: Task, **changes: bool) -> Task:
+    """A task with its graph made ready, as `prepare_graph` does."""
+    graph = prepare_graph(task.graph, **changes)
+    return task if graph is task.graph else task.with_graph(graph)
+
+
+def prepare_graph(
+    graph: Graph, *, scale_rows: bool = False, symmetrize: bool = False, self_loops: bool = False
+) -> Graph:
+    """A graph made ready: rows of x scaled, reverse edges and self-loops added."""
     if scale_rows and graph.x is not None:
         if isinstance(graph.x, SparseFeatures):
             graph = graph.with_features(graph.x.scale_rows())
@@ -102,9 +108,7 @@ def prepare(
             graph = graph.with_features(graph.x / torch.where(sums == 0, 1.0, sums))
     if symmetrize:
         graph = graph.symmetrize()
-    if self_loops:
-        graph = graph.with_self_loops()
-    return task if graph is task.graph else task.with_graph(graph)
+    return graph.with_self_loops() if self_loops else graph
 
 
 # Which options a kind of task takes, beside the ones that every task takes.

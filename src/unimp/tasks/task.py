@@ -138,10 +138,7 @@ class Task:
     def data_hash(self) -> str:
         """SHA-256 of everything a result depends on: edges, features, labels, split and groups."""
         digest = hashlib.sha256()
-        graph, x = self.graph, self.graph.x
-        # Edge features as they lie on the edges: how rows are shared among them means nothing.
-        parts: list[Tensor | None] = [graph.indptr, graph.source, graph.edge_attr_of(None)]
-        parts += [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
+        parts = self.graph.arrays
         parts += [self.labels, self.split.train, self.split.val, self.split.test]
         parts += [] if self.groups is None else [self.groups]
         for part in parts:

@@ -1,0 +1,48 @@
+"""Labels as people write them become class numbers and back."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unimp.errors import TaskError
+from unimp.tasks.classes import codes_of, encode_classes
+
+TEXTS = st.lists(st.one_of(st.none(), st.text("añ日 1", max_size=2)), max_size=20)
+NUMBERS = st.lists(st.integers(-3, 2**40), max_size=20)
+
+
+@given(st.one_of(TEXTS, NUMBERS))
+def test_known_labels_come_back_and_unknown_ones_have_no_class(labels: list[Any]) -> None:
+    kind = np.int64 if all(isinstance(v, int) for v in labels) else object
+    given_labels = np.array(labels, dtype=kind)
+    codes, classes = encode_classes(given_labels)
+    for label, code in zip(labels, codes.tolist(), strict=True):
+        assert (code == -1) == (label in (None, "", -1))
+        assert code == -1 or classes[code] == label
+    assert sorted(classes.tolist()) == classes.tolist()
+    assert np.array_equal(codes_of(given_labels, classes), codes)
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [
+        ([0.5, 1.0], "continuous values such as 0.5"),
+        ([np.inf, 1.0], "continuous"),
+        ([[1], [2]], r"shape \(2, 1\)"),
+        (np.array([1, "a"], dtype=object), "str.*beside the number 1"),
+        (np.array([(1, 2), None], dtype=object), "tuple"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "datetime64"),
+    ],
+)
+def test_what_cannot_be_a_class_is_refused(values: Any, answer: str) -> None:
+    with pytest.raises(TaskError, match=answer):
+        encode_classes(values)
+
+
+def test_a_class_that_is_not_there_answers_with_its_nearest_neighbor() -> None:
+    _, classes = encode_classes(["apple", "pear"])
+    with pytest.raises(TaskError, match=r"label 'aple' in row 1 .* did you mean 'apple'"):
+        codes_of(["pear", "aple", ""], classes)
