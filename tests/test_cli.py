@@ -244,7 +244,7 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
         f"200 nodes labeled, with {known} labels as inputs: predictions.parquet\n"
     )
     table = pyarrow.parquet.read_table(here / "predictions.parquet")
-    assert table.column_names == ["node", "set", "label", "observed", "prediction", "confidence"]
+    assert table.equals(run.predictions())
     best, test = run.predict().argmax(1), run.task.split.test.tolist()
     prediction = table["prediction"].to_pylist()
     assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]
@@ -253,10 +253,12 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
 def test_predictions_are_written_as_csv_with_a_column_for_each_class(
     here: Path, finished: Path
 ) -> None:
-    told("predict", finished, "--out", "all.csv", "--probabilities")
+    told("predict", finished, "--out", "all.csv")
     table = pyarrow.csv.read_csv(here / "all.csv")
     assert table.num_rows == 200
-    assert table.column_names[6:] == [f"p_{c}" for c in range(10)]
+    assert table.column_names[7:] == [f"p_{c}" for c in range(10)]
+    told("predict", finished, "--out", "few.csv", "--no-probabilities")
+    assert pyarrow.csv.read_csv(here / "few.csv").column_names == table.column_names[:7]
 
 
 def test_labels_that_arrived_since_are_used_and_counted_once(here: Path, finished: Path) -> None:

@@ -22,6 +22,7 @@ ORDER = (
     ("inference",),
     ("options",),
     ("recipe",),
+    ("predictions",),
     ("run_folder",),
     ("preparation",),
     ("run",),

@@ -181,7 +181,9 @@ def test_later_labels_given_to_predict_are_those_the_protocol_reveals(homophilou
     assert torch.equal(homophilous.predict(by_node), probabilities)
     known = torch.cat((task.split.train, val))
     logits = homophilous.logits(reveal_only(known, task.labels))
-    assert torch.equal(probabilities, torch.softmax(logits, 1))
+    expected = torch.softmax(logits / homophilous.temperature, 1)
+    unknown = task.split.test
+    assert torch.equal(probabilities[unknown], expected[unknown])
 
 
 def test_without_later_labels_the_train_labels_are_inputs(homophilous: Run) -> None:
@@ -190,7 +192,9 @@ def test_without_later_labels_the_train_labels_are_inputs(homophilous: Run) -> N
     assert torch.equal(homophilous.predict(), homophilous.predict(nothing_new))
     assert torch.equal(homophilous.predict(), homophilous.predict({}))
     logits = homophilous.logits(reveal_only(task.split.train, task.labels))
-    assert torch.equal(homophilous.predict(), probabilities(logits, multilabel=False))
+    expected = probabilities(logits / homophilous.temperature, multilabel=False)
+    unknown = torch.cat((task.split.val, task.split.test))
+    assert torch.equal(homophilous.predict()[unknown], expected[unknown])
 
 
 def test_predictions_do_not_depend_on_labels_that_were_not_given(homophilous: Run) -> None:
@@ -199,7 +203,7 @@ def test_predictions_do_not_depend_on_labels_that_were_not_given(homophilous: Ru
     unseen = torch.cat((task.split.val, task.split.test))
     labels[unseen] = (labels[unseen] + 1) % 4
     other_task = Task(task.name, task.graph, labels, task.split, task.metric, 4)
-    other = Run(homophilous.recipe, 0, other_task, homophilous.model, {}, "cpu")
+    other = Run(homophilous.recipe, 0, other_task, homophilous.model, homophilous.metrics, "cpu")
     assert torch.equal(other.predict(), homophilous.predict())
 
 
@@ -368,7 +372,8 @@ def test_labels_of_val_and_test_do_not_change_what_is_predicted() -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
     first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
-    assert torch.equal(first.predict(), second.predict())
+    observed = first.observed_with(None)
+    assert torch.equal(first.logits(observed), second.logits(observed))
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder_and_says_what_to_use(

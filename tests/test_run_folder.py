@@ -6,7 +6,6 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from unimp import run_folder
 from unimp.errors import RunError
 from unimp.recipe import Recipe, read_recipe
 from unimp.run import Run, load_run, run
-from unimp.run_folder import claim, write_json, write_predictions
-from unimp.tasks.synthetic import synthetic_task
+from unimp.run_folder import claim, write_json
 
 FILES = {
     "recipe.toml",
@@ -74,7 +72,7 @@ def test_every_file_can_be_read_without_this_package(made: Run) -> None:
     assert sum(w.numel() for w in weights.values()) == made.metrics["parameters"]
     assert json.loads((folder / "metrics.json").read_text()) == made.metrics
     table = pyarrow.parquet.read_table(folder / "predictions.parquet")
-    assert table.column_names == ["node", "set", "label", "observed", "prediction", "confidence"]
+    assert table.schema == made.predictions().schema
     assert table.num_rows == 200
 
 
@@ -105,54 +103,6 @@ def test_the_manifest_says_what_made_the_run(made: Run) -> None:
     assert manifest["device"].startswith("cpu")
     assert "train labels" in manifest["protocol"]
     assert manifest["format"] == run_folder.FORMAT
-
-
-def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) -> None:
-    table = pyarrow.parquet.read_table(folder_of(made) / "predictions.parquet").to_pydict()
-    probabilities = made.predict()
-    assert table["node"] == list(range(200))
-    seen = torch.tensor(table["observed"])
-    assert torch.equal(torch.nonzero(seen).squeeze(1), made.task.split.train.sort().values)
-    expected = torch.where(seen, made.task.labels, probabilities.argmax(1))
-    assert table["prediction"] == [str(c) for c in expected.tolist()]
-    assert table["confidence"] == probabilities.gather(1, expected[:, None]).squeeze(1).tolist()
-    assert table["label"] == [str(c) for c in made.task.labels.tolist()]
-    for name in ("train", "val", "test"):
-        nodes = [node for node, of in zip(table["node"], table["set"], strict=True) if of == name]
-        assert nodes == sorted(getattr(made.task.split, name).tolist())
-
-
-def test_predictions_have_the_names_of_nodes_and_classes(made: Run, tmp_path: Path) -> None:
-    labels = made.task.labels.clone()
-    unknown = int(made.task.split.test[0])
-    labels[unknown] = -1
-    task = replace(
-        made.task,
-        labels=labels,
-        node_names=tuple(f"package-{i}" for i in range(200)),
-        class_names=tuple("abcdefghij"),
-    )
-    observed = made.observed_with(None)
-    write_predictions(tmp_path / "p.parquet", task, made.predict(), observed, every_class=True)
-    table = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
-    assert table["node"][7] == "package-7"
-    assert table["label"][unknown] is None
-    assert set(table["prediction"]) <= set("abcdefghij")
-    assert table["p_c"] == made.predict()[:, 2].tolist()
-    write_predictions(tmp_path / "p.csv", task, made.predict(), observed)
-    assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == table["node"]
-
-
-def test_predictions_of_binary_tasks_have_a_column_each(tmp_path: Path) -> None:
-    task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
-    task = replace(task, class_names=("red", "round", "ripe"))
-    probabilities = torch.full((20, 3), 0.1)
-    probabilities[4] = torch.tensor([0.9, 0.2, 0.8])
-    write_predictions(tmp_path / "p.parquet", task, probabilities, task.labels)
-    table = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
-    assert table["prediction"][4] == "red ripe"
-    assert table["prediction"][5] == ""
-    assert table["p_round"] == probabilities[:, 1].tolist()
 
 
 def test_a_loaded_run_predicts_the_same_to_the_last_bit(made: Run) -> None:

@@ -154,7 +154,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
                 "or scaled features may help"
             )
-        chances = self.run_.chances(task.labels)
+        chances = self.run_.chances(self.run_.scores(task.labels))
         guess = chances.argmax(1) if labels.ndim == 1 else chances > 0.5
         self.transduction_ = self._named(np.where(labels == UNLABELED, guess.numpy(), labels))
         return self
@@ -171,7 +171,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise TaskError("labels are of nodes, and X is a plain matrix; leave them out")
             new = self._codes(labels, known)
             known = torch.where(new == UNLABELED, known, new)
-        chances: NDArray[np.float64] = at_hand.chances(known).double().numpy()[view.numbers]
+        chances: NDArray[np.float64] = (
+            at_hand.chances(at_hand.scores(known)).double().numpy()[view.numbers]
+        )
         if not self.run_.task.is_multilabel:
             chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it
         return chances

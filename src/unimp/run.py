@@ -9,6 +9,7 @@ Read this file first. Each step is one call to the stage that does it:
     fit      masked label training  training.loop.fit
     predict  logits, given labels   inference.logits.predict_logits
     smooth   if the recipe says so  inference.correct_and_smooth
+    trust    one temperature        inference.calibrate
     folder   what is kept           run_folder.write_run
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,10 +29,12 @@ from torch import Tensor
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
 from unimp.graph.reorder import Reordered
+from unimp.inference.calibrate import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
+from unimp.predictions import keep_observed, predictions_table
 from unimp.preparation import (
     choose_device,
     graph_for,
@@ -43,6 +46,7 @@ from unimp.preparation import (
 )
 from unimp.recipe import Recipe, Settings, load_recipe
 from unimp.tasks.catalog import prepare
+from unimp.tasks.label_file import Given, later_labels
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz
@@ -50,6 +54,9 @@ from unimp.tasks.task import Sizes, Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
 from unimp.training.loop import Epoch, Fit, Schedule, fit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -110,25 +117,51 @@ class Run:
         known = self.task.split.known(reveal)
         return score_split(self.scores(reveal_only(known, self.task.labels)), self.task, reveal)
 
-    def predict(self, labels: Mapping[int, int] | Tensor | None = None) -> Tensor:
-        """Probabilities of each class for all nodes, [N, classes], without retraining.
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before they become probabilities; 1: as they are."""
+        return float(self.metrics.get("calibration", {}).get("temperature", 1.0))
 
-        Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
-        the task's own (−1 where nothing new is known) or as {node: class}.
-        """
-        return self.chances(self.observed_with(labels))
-
-    def chances(self, observed: Tensor) -> Tensor:
-        """Probabilities of each class for all nodes, given exactly the labels that may be seen."""
-        scores = self.scores(observed)
-        if self.recipe.smooth.form != "none":
-            return scores
+    def chances(self, scores: Tensor) -> Tensor:
+        """Calibrated probabilities [N, classes], of scores."""
         if self.model is None and not self.task.is_multilabel:
             # Propagated labels are shares already; a node that none reaches is even.
             even = torch.full_like(scores, 1.0 / self.task.num_classes)
             total = scores.sum(1, keepdim=True)
             return torch.where(total > 0, scores / total.clamp(min=1e-30), even)
-        return probabilities(scores, multilabel=self.task.is_multilabel)
+        logits = scores if self.recipe.smooth.form == "none" else as_logits(scores)
+        return probabilities(logits / self.temperature, multilabel=self.task.is_multilabel)
+
+    def calibrate(self, scores: Tensor) -> dict[str, Any]:
+        """A temperature fitted on validation, of scores with train labels as inputs, and the
+        calibration error with and without it: what metrics.json keeps."""
+        if self.model is None:
+            why = "label propagation gives shares of labels, not logits"
+            return measured(as_logits(self.chances(scores)), self.task, 1.0, why)
+        return calibrate(
+            scores if self.recipe.smooth.form == "none" else as_logits(scores), self.task
+        )
+
+    def predict(self, labels: Given | None = None) -> Tensor:
+        """Probabilities of each class for all nodes, [N, classes], without retraining.
+
+        Train labels are inputs, and so are `labels`: those that arrived since, as {node: class}
+        by names or numbers, as a tensor like the task's own (−1 where nothing new is known), or
+        as the path of a label file. What was an input is kept: its probability is 1. Where it was
+        not, probabilities are calibrated.
+        """
+        observed = self.observed_with(labels)
+        return keep_observed(self.chances(self.scores(observed)), observed)
+
+    def predictions(
+        self, labels: Given | None = None, *, probabilities: bool | None = None
+    ) -> pa.Table:
+        """What `predict` says as an Arrow table under the task's names, one row a node.
+
+        It is what `unimp predict` writes; its columns are told by `predictions_table`.
+        """
+        chances, observed = self.predict(labels), self.observed_with(labels)
+        return predictions_table(self.task, chances, observed, every_class=probabilities)
 
     def observed_share(self, rate: float) -> Tensor:
         """A random share of the train labels, as the model may see them; smaller ones lie in
@@ -142,35 +175,13 @@ class Run:
         )
         return mask.reveal(task.labels)
 
-    def observed_with(self, labels: Mapping[int, int] | Tensor | None) -> Tensor:
+    def observed_with(self, labels: Given | None) -> Tensor:
         """The train labels, with labels that arrived since laid over them."""
         observed = reveal_only(self.task.split.train, self.task.labels)
         if labels is None:
             return observed
-        top = 1 if self.task.is_multilabel else self.task.num_classes - 1
-        if isinstance(labels, Tensor):
-            if labels.shape != observed.shape or labels.dtype.is_floating_point:
-                raise RunError(
-                    f"labels are {labels.dtype} of shape {tuple(labels.shape)}; the task's are "
-                    f"whole numbers of shape {tuple(observed.shape)}, -1 where nothing is known"
-                )
-            if bool((labels > top).any()):
-                place = torch.nonzero(labels > top)[0].tolist()
-                raise RunError(
-                    f"the label of node {place[0]} is {int(labels[tuple(place)])}; the largest "
-                    f"is {top}"
-                )
-            return torch.where(labels >= 0, labels.to(observed.dtype), observed)
-        if self.task.is_multilabel:
-            raise RunError("this task has several labels a node: give them as a tensor of rows")
-        for node, label in labels.items():
-            if not 0 <= node < len(observed) or not 0 <= label <= top:
-                raise RunError(
-                    f"label {label} of node {node}: nodes run from 0 to {len(observed) - 1}, "
-                    f"classes from 0 to {top}"
-                )
-            observed[node] = label
-        return observed
+        later = later_labels(labels, self.task)
+        return torch.where(later >= 0, later, observed)
 
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
@@ -241,9 +252,13 @@ def run(
 
             result = train(trained, recipe, task, seed=seed, device=device, on_epoch=keep)
     scored = Run(recipe, seed, task, trained, {}, device, folder)
+    observed = scored.observed_with(None)
+    answers = scored.scores(observed)
     metrics = {
         "metric": task.metric,
-        "scores": {p: scored.evaluate(p) for p in scored.protocols},
+        "scores": {"train": score_split(answers, task, "train")}
+        | {p: scored.evaluate(p) for p in scored.protocols if p != "train"},
+        "calibration": scored.calibrate(answers),
         "best_epoch": result.best.epoch if result.best else None,
         "epochs": len(result.history),
         "stopped": result.stopped,
@@ -262,8 +277,8 @@ def run(
             own_model=model is not None,
             metrics=metrics,
             history=result.history,
-            probabilities=finished.predict(),
-            observed=finished.observed_with(None),
+            probabilities=keep_observed(finished.chances(answers), observed),
+            observed=observed,
             seed=seed,
             device=device,
             command=sys.argv,

@@ -2,9 +2,9 @@
 
 recipe.toml            every option
 model.safetensors      weights
-metrics.json           scores by protocol
+metrics.json           scores by protocol, calibration
 history.jsonl          one line an epoch
-predictions.parquet    one row a node
+predictions.parquet    one row a node (see predictions.py)
 report.html            what people look at, made from the others and the task (see report/)
 manifest.json          versions, seed, threads, data hash, command; written last: its presence
                        says that the run is whole
@@ -13,7 +13,6 @@ manifest.json          versions, seed, threads, data hash, command; written last
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import math
 import platform
@@ -31,8 +30,8 @@ from unimp.errors import RecipeError, RunError
 from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import backend_in_words
+from unimp.predictions import MOST_IN_RUN, predictions_table, write_table
 from unimp.recipe import Recipe, read_recipe
-from unimp.tasks.labels import is_known
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch
@@ -97,7 +96,9 @@ def write_run(
         save_weights(model, folder / "model.safetensors")
     write_json(folder / "metrics.json", metrics)
     write_history(folder, history)
-    write_predictions(folder / "predictions.parquet", task, probabilities, observed)
+    every_class = task.is_multilabel or probabilities.numel() <= MOST_IN_RUN
+    table = predictions_table(task, probabilities, observed, every_class=every_class)
+    write_table(folder / "predictions.parquet", table)
     manifest = {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -144,52 +145,6 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     except (OSError, UnicodeDecodeError, RecipeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
     return recipe, _read_json(folder / "metrics.json"), manifest
-
-
-def write_predictions(
-    path: Path, task: Task, probabilities: Tensor, observed: Tensor, *, every_class: bool = False
-) -> None:
-    """One row a node: its id, set, label as far as known, whether it was an input, the prediction.
-
-    Classes: `prediction` is the observed label where there is one, for the rest the likeliest
-    class; `confidence` is the model's own probability of it. With `every_class`, a column
-    `p_<class>` for each. Binary tasks: the names of tasks above one half, and one column each.
-    A path that ends in .csv gives CSV; any other, Parquet.
-    """
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    names = task.class_names or tuple(str(c) for c in range(task.num_classes))
-    ids = task.node_names or range(task.graph.num_nodes)
-    seen = is_known(observed).numpy()
-    sets = np.full(task.graph.num_nodes, "", dtype=object)
-    for name in ("train", "val", "test"):
-        sets[getattr(task.split, name).numpy()] = name
-    columns: dict[str, Any] = {"node": pa.array(ids), "set": pa.array(sets, pa.string())}
-    if task.is_multilabel:
-        columns["observed"] = pa.array(seen)
-        above = [np.flatnonzero(row) for row in (probabilities > 0.5).numpy()]
-        columns["prediction"] = pa.array(" ".join(names[t] for t in row) for row in above)
-    else:
-        lookup = np.array([*names, ""], dtype=object)
-        label = torch.where(observed >= 0, observed, task.labels)
-        prediction = torch.where(observed >= 0, observed, probabilities.argmax(1))
-        confidence = probabilities.gather(1, prediction[:, None]).squeeze(1)
-        unknown = ~is_known(label).numpy()
-        columns["label"] = pa.array(lookup[label.numpy()], pa.string(), mask=unknown)
-        columns["observed"] = pa.array(seen)
-        columns["prediction"] = pa.array(lookup[prediction.numpy()], pa.string())
-        columns["confidence"] = pa.array(confidence.numpy())
-    if task.is_multilabel or every_class:
-        for c, name in enumerate(names):
-            columns[f"p_{name}"] = pa.array(probabilities[:, c].numpy())
-    table, buffer = pa.table(columns), io.BytesIO()
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, buffer)
-    else:
-        pyarrow.parquet.write_table(table, buffer, compression="zstd")
-    write_atomically(path, buffer.getvalue())
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -295,7 +295,10 @@ def test_a_run_smooths_what_any_model_says(model: str, form: str) -> None:
         expected = correct_and_smooth(task.graph, chances, observed, form=form)  # type: ignore[arg-type]
         assert done.metrics["scores"][protocol] == score_split(expected, task, protocol)
         if protocol == "train":
-            assert torch.equal(done.predict(), expected)
+            assert torch.equal(done.scores(observed), expected)
+            assert torch.equal(
+                done.predict()[task.split.test].argmax(1), expected[task.split.test].argmax(1)
+            )
     later = reveal_only(task.split.val, task.labels)
     test = task.split.test
     assert (
@@ -322,7 +325,7 @@ def test_labels_that_are_not_observed_cannot_influence_the_output(model: str) ->
     unseen = torch.cat((task.split.val, task.split.test))
     labels[unseen] = (labels[unseen] + 1) % CLASSES
     done = run_of(task, *MODELS[model], form="correct-and-smooth")
-    other = Run(done.recipe, 0, replace(task, labels=labels), done.model, {}, "cpu")
+    other = Run(done.recipe, 0, replace(task, labels=labels), done.model, done.metrics, "cpu")
     assert torch.equal(other.predict(), done.predict())
     assert other.evaluate() != done.metrics["scores"]["train"]  # the answers are others
 

@@ -10,12 +10,9 @@ import pytest
 import torch
 
 from unimp.errors import RunError
-from unimp.graph.graph import Graph
 from unimp.report import evidence
-from unimp.report.evidence import find_runs, gather, known_in_neighbors, label_rate_curve
+from unimp.report.evidence import find_runs, gather, label_rate_curve
 from unimp.run import Run, load_run
-from unimp.tasks.labels import Split
-from unimp.tasks.task import Task
 
 
 def test_accuracy_of_the_scored_nodes_is_the_test_score(folder: Path) -> None:
@@ -32,14 +29,6 @@ def test_scored_nodes_carry_the_in_edges_of_their_own_rows(folder: Path) -> None
     assert found.nodes is not None
     assert found.nodes.in_edges is not None
     assert found.nodes.in_edges.tolist() == task.graph.in_degree[task.split.test.sort()[0]].tolist()
-
-
-def test_neighbors_that_are_known_count_once_however_many_edges_join_them() -> None:
-    # 0 and 1 are known; 0 reaches 2 twice, 1 reaches 2 once; 3 is reached by 2, which is not known.
-    graph = Graph.from_edges([[0, 0, 1, 2, 0], [2, 2, 2, 3, 1]], num_nodes=4)
-    split = Split(torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3]))
-    task = Task("t", graph, torch.tensor([0, 1, 0, 1]), split, "accuracy", num_classes=2)
-    assert known_in_neighbors(task).tolist() == [0, 1, 2, 0]
 
 
 def test_the_label_rate_curve_ends_at_the_headline_and_reveals_ever_more(

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
+from unimp.inference.calibrate import BINS, reliability
 from unimp.report.measures import (
-    BINS,
     auc_by_task,
     confusion,
     doubling_edges,
     likeliest_is_right,
-    reliability,
     share_of_surest,
     shares_by,
     wilson,

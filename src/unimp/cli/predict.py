@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from unimp import run_folder
 from unimp.cli.console import RunFolder, app, out, require_label_inputs
 from unimp.errors import RunError, nearest_names
+from unimp.predictions import write_table
 from unimp.run import load_run
 from unimp.tasks.label_file import read_labels
-from unimp.tasks.labels import PROTOCOLS, is_known
+from unimp.tasks.labels import PROTOCOLS
 
 
 @app.command()
@@ -38,23 +38,28 @@ def predict(
     folder: RunFolder,
     labels: Annotated[
         Path | None,
-        typer.Option(help="CSV with columns node,label: labels that came after training."),
+        typer.Option(
+            help="CSV or Parquet with columns node,label: labels that came after training."
+        ),
     ] = None,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("predictions.parquet"),
     every_class: Annotated[
-        bool, typer.Option("--probabilities", help="A column for the probability of each class.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--probabilities/--no-probabilities",
+            help="A column for the probability of each class. Default: yes, but for very many.",
+        ),
+    ] = None,
 ) -> None:
     """Label all nodes, using train labels and any that arrived since, without retraining."""
     loaded = load_run(folder)
     if labels is not None:
         require_label_inputs(loaded, "--labels")
     extra = None if labels is None else read_labels(labels, loaded.task)
-    chances = loaded.predict(extra)
-    observed = loaded.observed_with(extra)
-    run_folder.write_predictions(path, loaded.task, chances, observed, every_class=every_class)
-    known = int(is_known(observed).sum())
+    table = loaded.predictions(extra, probabilities=every_class)
+    write_table(path, table)
+    known = sum(table["observed"].to_pylist())
     seen = f", with {known:,} labels as inputs" if loaded.takes_labels else ""
-    out.print(f"{len(chances):,} nodes labeled{seen}: {path}")
+    out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")

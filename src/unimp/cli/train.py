@@ -18,6 +18,7 @@ from unimp.cli.console import (
     print_rows,
 )
 from unimp.errors import UnimpError
+from unimp.inference.calibrate import calibration_in_words
 from unimp.progress import live_progress
 from unimp.recipe import Recipe, load_recipe
 from unimp.report import write_report
@@ -67,6 +68,7 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     count = f"mean ± std of {len(done)} seeds" if several else "1 seed"
     out.print(f"{recipe.name}: {done[0].task.metric} in %, {count}")
     print_rows(scores_rows(done))
+    out.print(calibration_in_words([d.metrics["calibration"] for d in done]))
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
     out.print(f"run folder: {folder}")

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unimp.errors import RunError, UnimpError
+from unimp.predictions import known_in_neighbors
 from unimp.preparation import task_of
 from unimp.recipe import Recipe
 from unimp.report.measures import Array
 from unimp.run import Run, load_run, score_split
 from unimp.run_folder import read_run
-from unimp.tasks.labels import is_known
+from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.task import Task
 
 LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -199,25 +199,13 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
         names = tuple(name.removeprefix("p_") for name in columns)
         nodes = ScoredNodes(part, names, task.labels.numpy()[rows], chances)
     if task is not None:
+        trained = mask_of(task.split.train, task.graph.num_nodes)
         nodes = replace(
             nodes,
             in_edges=task.graph.in_degree.numpy()[rows],
-            known_neighbors=known_in_neighbors(task)[rows],
+            known_neighbors=known_in_neighbors(task.graph, trained).numpy()[rows],
         )
     return replace(evidence, nodes=nodes)
-
-
-def known_in_neighbors(task: Task) -> Array:
-    """How many different in-neighbors of each node are in the train set: [N]."""
-    graph = task.graph
-    observed = torch.zeros(graph.num_nodes, dtype=torch.bool)
-    observed[task.split.train] = True
-    slots = torch.nonzero(observed[graph.source.long()]).squeeze(1)
-    target = torch.searchsorted(graph.indptr.long(), slots, right=True) - 1
-    # Two nodes may be joined by several edges.
-    pairs = torch.unique(target * graph.num_nodes + graph.source[slots].long())
-    count = torch.bincount(pairs // graph.num_nodes, minlength=graph.num_nodes)
-    return np.asarray(count.numpy())
 
 
 def _slowest_pass(evidence: Evidence) -> float:

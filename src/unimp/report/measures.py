@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,40 +11,7 @@ from numpy.typing import NDArray
 
 from unimp.tasks.metrics import mean_roc_auc
 
-BINS = 15  # of a reliability diagram
 Array = NDArray[np.generic]
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Nodes in bins of equal width by the probability given: how often it came true."""
-
-    count: NDArray[np.float64]  # [BINS]
-    promised: NDArray[np.float64]  # [BINS] mean probability; 0 in an empty bin
-    kept: NDArray[np.float64]  # [BINS] share that came true; 0 in an empty bin
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error: Σ_b n_b/n · |kept_b − promised_b|."""
-        total = float(self.count.sum())
-        gaps = np.abs(self.kept - self.promised) * self.count
-        return float(gaps.sum()) / total if total else math.nan
-
-
-def reliability(probability: Array, came_true: Array) -> Reliability:
-    """Bins of equal width over [0, 1]; a probability on an edge belongs above it, 1 to the last.
-
-    What is no number, as from a run that failed, is left out.
-    """
-    given = np.asarray(probability, np.float64)
-    there = np.isfinite(given)
-    given, came_true = given[there], came_true[there]
-    place = np.minimum((given * BINS).astype(np.int64), BINS - 1)
-    count = np.bincount(place, minlength=BINS).astype(np.float64)
-    several = np.maximum(count, 1)
-    promised = np.bincount(place, weights=given, minlength=BINS) / several
-    kept = np.bincount(place, weights=came_true, minlength=BINS) / several
-    return Reliability(count, promised, kept)
 
 
 def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:

@@ -8,20 +8,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from unimp.inference.calibrate import BINS, Reliability, reliability
 from unimp.report.axes import Axis, number_axis, place_axis
 from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
 from unimp.report.drawing import STYLES, Point
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
 from unimp.report.measures import (
-    BINS,
     Array,
-    Reliability,
     auc_by_task,
     confusion,
     doubling_edges,
     likeliest_is_right,
-    reliability,
     share_of_surest,
     shares_by,
     wilson,

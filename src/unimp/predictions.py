@@ -1,0 +1,133 @@
+"""What predictions hold: one row a node, under the user's own ids.
+
+The rule, in Python and on the command line: a label that was an input is kept. Its class has
+probability 1, the table says `observed`, and gives no confidence, as nothing was predicted there.
+For every other node the likeliest class is the prediction, and its probability, calibrated on
+validation, the confidence.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unimp.graph.files import write_atomically
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED, is_known
+from unimp.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_ENTRIES = 50_000_000
+"""Nodes × classes above which probabilities are left out unless they are asked for."""
+MOST_IN_RUN = 1_000_000
+"""The same for the table that a run folder keeps: folders are many, `unimp predict` makes all."""
+
+
+def keep_observed(probabilities: Tensor, observed: Tensor) -> Tensor:
+    """Probabilities [N, C] with what was observed laid over them: 1 for a label, 0 for others."""
+    if observed.ndim == 2:
+        return torch.where(observed != UNLABELED, observed.to(probabilities), probabilities)
+    known = observed != UNLABELED
+    told = F.one_hot(observed.clamp(min=0), probabilities.shape[1]).to(probabilities)
+    return torch.where(known[:, None], told, probabilities)
+
+
+def known_in_neighbors(graph: Graph, known: Tensor) -> Tensor:
+    """How many different in-neighbors of each node are `known` [N] bool: [N] int64.
+
+    A node is no neighbor of its own.
+    """
+    slots = torch.nonzero(known[graph.source.long()]).squeeze(1)
+    target = torch.searchsorted(graph.indptr.long(), slots, right=True) - 1
+    source = graph.source[slots].long()
+    # Two nodes may be joined by several edges.
+    pairs = torch.unique((target * graph.num_nodes + source)[target != source])
+    return torch.bincount(pairs // graph.num_nodes, minlength=graph.num_nodes)
+
+
+def predictions_table(
+    task: Task, probabilities: Tensor, observed: Tensor, *, every_class: bool | None = None
+) -> pa.Table:
+    """One row a node, as an Arrow table (`.to_pandas()`, or `polars.from_arrow`).
+
+    node             the node's name, or its number where nodes have no names
+    prediction       its class; of binary tasks, the names of those above one half
+    confidence       the calibrated probability of that class; null where `observed`
+    observed         whether its label was an input; the prediction is then that label
+    known_neighbors  how many in-neighbors have a label that was an input
+    set              train, val or test; empty for a node in none of them
+    label            its label as far as the task or the caller knows it
+    p_<class>        the probability of each class, or binary task
+
+    Binary tasks have no columns confidence and label. probabilities [N, C] keep what was observed
+    already (`keep_observed`). every_class: whether the columns p_ are there; None: if nodes ×
+    classes are at most 50 million.
+    """
+    import pyarrow as pa
+
+    names = class_names(task)
+    seen = is_known(observed)
+    sets = np.full(task.graph.num_nodes, "", dtype=object)
+    for name in ("train", "val", "test"):
+        sets[getattr(task.split, name).numpy()] = name
+    columns: dict[str, Any] = {"node": pa.array(node_ids(task))}
+    label = None
+    if task.is_multilabel:
+        above = [np.flatnonzero(row) for row in (probabilities > 0.5).numpy()]
+        columns["prediction"] = pa.array(" ".join(names[t] for t in row) for row in above)
+    else:
+        lookup = np.array([*names, ""], dtype=object)
+        chances, prediction = probabilities.max(1)
+        told = torch.where(seen, observed, task.labels)
+        label = pa.array(lookup[told.numpy()], pa.string(), mask=~is_known(told).numpy())
+        columns["prediction"] = pa.array(lookup[prediction.numpy()], pa.string())
+        columns["confidence"] = pa.array(chances.numpy(), mask=seen.numpy())
+    columns["observed"] = pa.array(seen.numpy())
+    columns["known_neighbors"] = pa.array(known_in_neighbors(task.graph, seen).numpy())
+    columns["set"] = pa.array(sets, pa.string())
+    if label is not None:
+        columns["label"] = label
+    if every_class is None:
+        every_class = probabilities.numel() <= MOST_ENTRIES
+    if every_class:
+        for c, name in enumerate(names):
+            columns[f"p_{name}"] = pa.array(probabilities[:, c].numpy())
+    return pa.table(columns)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table whole, or not at all: as CSV if the path ends in .csv, else as Parquet."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, buffer)
+    else:
+        chances = [name for name in table.column_names if name.startswith("p_")]
+        pyarrow.parquet.write_table(
+            table,
+            buffer,
+            compression="zstd",
+            use_dictionary=[name for name in table.column_names if name not in chances],
+            use_byte_stream_split=chances,
+        )
+    write_atomically(path, buffer.getvalue())
+
+
+def node_ids(task: Task) -> list[str] | range:
+    """What the user calls the nodes: their names, or their numbers."""
+    return range(task.graph.num_nodes) if task.node_names is None else list(task.node_names)
+
+
+def class_names(task: Task) -> tuple[str, ...]:
+    """The names of classes or binary tasks; their numbers, where they have none."""
+    return task.class_names or tuple(str(c) for c in range(task.num_classes))
