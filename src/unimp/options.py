@@ -172,7 +172,17 @@ class TrainOptions(Section):
     eval_from: int = option(1, "the first epoch that is scored", ge=1)
     eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
     patience: int = option(0, "stop after so many epochs without as good a score; 0: never", ge=0)
-    time_limit: float = option(0.0, "seconds after which no epoch is begun; 0: none", ge=0)
+    time_limit: float = option(
+        0.0,
+        "seconds a run may take: training ends early enough to score and write; 0: any time",
+        ge=0,
+    )
+    checkpoint_every: float = option(
+        60.0,
+        "seconds between checkpoints of a run with a folder, which take a twentieth of the time at "
+        "most; 0: only after the first step and when it is stopped",
+        ge=0,
+    )
     device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
     precision: Precision = option(
         "fp32",

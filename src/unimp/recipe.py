@@ -150,6 +150,25 @@ def options() -> Iterator[tuple[str, str, FieldInfo]]:
             yield section, key, declared
 
 
+UNFELT = ("train.checkpoint_every", "batch.workers")
+"""Options that change no result."""
+
+
+def differences(found: Recipe, wanted: Recipe) -> list[str]:
+    """The options in which two recipes differ, in words.
+
+    A regime that is wanted as `auto` is whatever it was found to be.
+    """
+    before, now = found.model_dump(), wanted.model_dump()
+    if now["batch"]["regime"] == "auto":
+        now["batch"]["regime"] = before["batch"]["regime"]
+    return [
+        f"{section}.{key} {before[section][key]}, now {now[section][key]}"
+        for section, key, _ in options()
+        if before[section][key] != now[section][key] and f"{section}.{key}" not in UNFELT
+    ]
+
+
 def choices(declared: FieldInfo) -> list[str]:
     """The words an option takes, where it takes words of its own."""
     kind = declared.annotation

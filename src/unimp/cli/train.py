@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from unimp import run_folder
+from unimp import run_folder, unfinished
 from unimp.cli.console import (
     Settings,
     app,
     out,
     parse_seeds,
     print_rows,
+    told,
 )
-from unimp.errors import UnimpError
-from unimp.progress import live_progress
+from unimp.errors import RunError, UnimpError
 from unimp.recipe import Recipe, load_recipe
 from unimp.report import write_report
 from unimp.run import Run, run
 from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.training.checkpoint import read_about
 
 
 @app.command()
@@ -31,32 +37,51 @@ def train(
     settings: Settings = None,
     seeds: Annotated[str, typer.Option(help="One or several: 0, 0-9, or 0,3,5-7.")] = "0",
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Default: a new one under runs/.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Default: under runs/, where this command was interrupted, or a new one.",
+        ),
     ] = None,
 ) -> None:
-    """Train and score a recipe, once for each seed."""
-    recipe = load_recipe(name, settings or ())
+    """Train and score a recipe, once for each seed.
+
+    Ctrl-C keeps what was learned; the same command again goes on from there.
+    """
+    recipe = load_recipe(name, settings or ()).with_absolute_paths()
     numbers = parse_seeds(seeds)
-    chosen = folder or fresh_folder(Path("runs"), recipe.name)
+    chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
+    if chosen is None:
+        chosen = fresh_folder(Path("runs"), recipe.name)
+    elif folder is None:
+        out.print(f"going on with {chosen}, where this command was interrupted")
     try:
-        train_seeds(recipe, numbers, chosen)
-    except BaseException:
-        if folder is None and not any(chosen.iterdir()):  # made for this run, and it never began
-            chosen.rmdir()
-        raise
+        with terminations_raised():
+            train_seeds(recipe, numbers, chosen)
+    except KeyboardInterrupt as stop:
+        told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    finally:
+        if folder is None and chosen.is_dir() and not any(chosen.iterdir()):
+            chosen.rmdir()  # made for this run, and it never began
 
 
 def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     """Train each seed into its folder, and print what they came to."""
     several = len(numbers) > 1
-    places = {seed: folder / f"seed-{seed}" if several else folder for seed in numbers}
-    for place in (folder, *places.values()):  # all refused now, or none after hours
-        run_folder.refuse_finished(place)
+    places = places_of(numbers, folder)
+    if several and run_folder.is_finished(folder):
+        raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
+    # All refused now, or none after hours.
+    there = {seed for seed, at in places.items() if unfinished.finished_as(at, recipe, seed)}
     done: list[Run] = []
     for seed, place in places.items():
-        with live_progress(recipe, seed) as on_epoch:
-            done.append(run(recipe, seed=seed, out=place, on_epoch=on_epoch))
-        write_report(place, done[-1])
+        if seed in there:
+            out.print(f"{place} holds this run already; nothing is trained")
+        done.append(run(recipe, seed=seed, out=place, progress=True))
+        if seed not in there or not (place / "report.html").exists():
+            write_report(place, done[-1])
         if several:
             out.print(f"seed {seed}: {one_line(done[-1])}")
         if done[-1].metrics["failed"]:
@@ -70,6 +95,57 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
     out.print(f"run folder: {folder}")
+
+
+def places_of(seeds: Sequence[int], folder: Path) -> dict[int, Path]:
+    """The folder of each seed."""
+    return {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
+
+
+def interrupted_folder(parent: Path, recipe: Recipe, seeds: Sequence[int]) -> Path | None:
+    """The newest folder in which the same command was interrupted; None where there is none."""
+    numbered = re.compile(re.escape(recipe.name) + r"(-(\d+))?")
+    found = {
+        int(match[2] or 1): folder
+        for folder in (parent.iterdir() if parent.is_dir() else ())
+        if folder.is_dir() and (match := numbered.fullmatch(folder.name))
+    }
+    newest = (found[number] for number in sorted(found, reverse=True))
+    return next((f for f in newest if unfinished.goes_on(f, recipe, seeds)), None)
+
+
+def where_it_stopped(recipe: Recipe, seeds: Sequence[int], folder: Path) -> str:
+    """How far a command came that was interrupted, and how to go on."""
+    for seed, place in places_of(seeds, folder).items():
+        checkpoint = place / unfinished.CHECKPOINT
+        if not run_folder.is_finished(place) and checkpoint.exists():
+            epoch = read_about(checkpoint)["position"]["epoch"]
+            return (
+                f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; the same command goes on "
+                f"from there, in {place}"
+            )
+    return f"before training began; the same command begins anew, in {folder}"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised as Ctrl-C is, so that everything is closed on the way out."""
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Within, SIGTERM raises `Terminated`."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
