@@ -22,7 +22,7 @@ ORDER = (
     ("inference",),
     ("options",),
     ("recipe",),
-    ("progress",),
+    ("presets", "progress", "sinks"),
     ("run_folder",),
     ("unfinished",),
     ("preparation",),

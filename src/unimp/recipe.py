@@ -133,13 +133,13 @@ class Recipe(Section):
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """This recipe with `section.key=value` settings laid over it."""
-        values = self.model_dump()
+        values = self.model_dump(exclude_unset=True)  # what was set stays known as set
         for setting in settings:
             path, equals, text = setting.partition("=")
             if not equals:
                 raise RecipeError(f"{setting!r} is no setting; write section.key=value")
             section, key = _place(path.strip())
-            values[section][key] = _parsed(text.strip())
+            values.setdefault(section, {})[key] = _parsed(text.strip())
         return _validated(values)
 
 

@@ -40,9 +40,11 @@ from unimp.preparation import (
     seeded,
     task_of,
 )
+from unimp.presets import recipe_with_preset
 from unimp.progress import Shown, shown_progress
-from unimp.recipe import Recipe, load_recipe
+from unimp.recipe import Recipe
 from unimp.scoring import logits_of, score_split
+from unimp.sinks import Sink, opened_sinks, tell_epoch, tell_scores
 from unimp.tasks.catalog import prepare
 from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
 from unimp.tasks.npz import save_npz
@@ -185,19 +187,22 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     settings: Sequence[str] = (),
+    preset: str | None = None,
     model: Callable[[Sizes], NodeModel] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     progress: bool | None = None,
+    log: Sequence[str] = (),
 ) -> Run:
     """Train and score one seed of a recipe; with `out`, keep it in that folder.
 
     The recipe is one, or its name or path, or a task of your own, for which the default recipe is
-    taken and which is kept in the folder too. `model` makes a model of your own for the task's
+    taken and which is kept in the folder too. A `preset` (quick, good, best) fills in what the
+    recipe and the settings leave open. `model` makes a model of your own for the task's
     sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again.
 
     A run that was interrupted goes on from the checkpoint in its folder; one that is finished there
     is loaded. `progress`: a live line on a terminal or in a notebook (None), plain lines elsewhere
-    too (True), or nothing (False).
+    too (True), or nothing (False). `log`: sinks beside the folder (tensorboard, wandb, mlflow).
     """
     if isinstance(model, torch.nn.Module):
         raise RecipeError(
@@ -207,9 +212,7 @@ def run(
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
         recipe = Recipe(name=recipe.name)
-    elif isinstance(recipe, str):
-        recipe = load_recipe(recipe)
-    recipe = recipe.with_settings(settings).with_absolute_paths()
+    recipe = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if seed < 0:
         raise RecipeError(f"seed is {seed}; seeds count from 0")
     folder = None if out is None else Path(out)
@@ -220,10 +223,11 @@ def run(
             unfinished.opened(folder),
             seeded(seed, choose_device(recipe.train.device)) as device,
             shown_progress(recipe, seed, progress) as shown,
+            opened_sinks(log, recipe, seed, folder) as sinks,
         ):
             # Another process may have finished it before this one held the folder.
             if folder is None or not run_folder.is_finished(folder):
-                return _made(recipe, seed, own_task, model, folder, device, shown, on_epoch)
+                return _made(recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch)
     found = load_run(folder, device=recipe.train.device, model=model)
     if own_task is not None:
         given = prepare(own_task, **preparation(recipe))
@@ -240,6 +244,7 @@ def _made(
     folder: Path | None,
     device: str,
     shown: Shown,
+    sinks: Sequence[Sink],
     on_epoch: Callable[[Epoch], None],
 ) -> Run:
     """A run that is trained, or trained on, scored and written."""
@@ -271,6 +276,7 @@ def _made(
         def keep_epoch(epoch: Epoch) -> None:
             history.add(epoch)
             shown.on_epoch(epoch)
+            tell_epoch(sinks, epoch)
             on_epoch(epoch)
 
         if resume is not None:
@@ -320,6 +326,7 @@ def _made(
             data_hash=data_hash,
         )
         unfinished.forget(folder)
+    tell_scores(sinks, metrics)
     return finished
 
 

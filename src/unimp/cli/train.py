@@ -24,9 +24,12 @@ from unimp.cli.console import (
     told,
 )
 from unimp.errors import RunError, UnimpError
-from unimp.recipe import Recipe, load_recipe
+from unimp.options import seconds_of
+from unimp.presets import PRESETS, preset_help, recipe_with_preset
+from unimp.recipe import Recipe
 from unimp.report import write_report
 from unimp.run import Run, run
+from unimp.sinks import SINKS
 from unimp.tasks.metrics import mean_and_std, mean_text
 from unimp.training.checkpoint import read_about
 
@@ -44,13 +47,28 @@ def train(
             help="Default: under runs/, where this command was interrupted, or a new one.",
         ),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRESETS), help=f"What is not set otherwise. {preset_help()}."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For all seeds together: 90 (seconds), 10m or 2h."),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="|".join(SINKS), help="Tell epochs there too; may be repeated."),
+    ] = None,
 ) -> None:
     """Train and score a recipe, once for each seed.
 
     Ctrl-C keeps what was learned; the same command again goes on from there.
     """
-    recipe = load_recipe(name, settings or ()).with_absolute_paths()
     numbers = parse_seeds(seeds)
+    given = [*(settings or ()), *limit_of_one(time_limit, len(numbers))]
+    recipe = recipe_with_preset(name, given, preset).with_absolute_paths()
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if chosen is None:
         chosen = fresh_folder(Path("runs"), recipe.name)
@@ -58,7 +76,7 @@ def train(
         out.print(f"going on with {chosen}, where this command was interrupted")
     try:
         with terminations_raised():
-            train_seeds(recipe, numbers, chosen)
+            train_seeds(recipe, numbers, chosen, log or ())
     except KeyboardInterrupt as stop:
         told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
@@ -67,7 +85,9 @@ def train(
             chosen.rmdir()  # made for this run, and it never began
 
 
-def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
+def train_seeds(
+    recipe: Recipe, numbers: Sequence[int], folder: Path, log: Sequence[str] = ()
+) -> None:
     """Train each seed into its folder, and print what they came to."""
     several = len(numbers) > 1
     places = places_of(numbers, folder)
@@ -79,7 +99,7 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     for seed, place in places.items():
         if seed in there:
             out.print(f"{place} holds this run already; nothing is trained")
-        done.append(run(recipe, seed=seed, out=place, progress=True))
+        done.append(run(recipe, seed=seed, out=place, progress=True, log=log))
         if seed not in there or not (place / "report.html").exists():
             write_report(place, done[-1])
         if several:
@@ -95,6 +115,16 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
     out.print(f"run folder: {folder}")
+
+
+def limit_of_one(time_limit: str | None, seeds: int) -> list[str]:
+    """The setting that gives each seed its part of the time."""
+    if time_limit is None:
+        return []
+    try:
+        return [f"train.time_limit={float(seconds_of(time_limit)) / seeds}"]
+    except ValueError as error:
+        raise UnimpError(f"--time-limit {time_limit!r}: {error}") from error
 
 
 def places_of(seeds: Sequence[int], folder: Path) -> dict[int, Path]:
