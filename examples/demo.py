@@ -16,7 +16,6 @@ from rich.table import Table
 from unimp import load_recipe, run
 from unimp.allocator import keep_freed_memory
 from unimp.cli.train import fresh_folder
-from unimp.progress import live_progress
 from unimp.report import write_report
 
 ROWS = {
@@ -42,9 +41,8 @@ def main(seed: int = 0) -> float:
         table.add_column(column)
     for name, (sees, settings) in ROWS.items():
         recipe = load_recipe("debian", settings)
-        with live_progress(recipe, seed) as on_epoch:
-            place = folder / name.lower().replace(" ", "-")
-            done = run(recipe, seed=seed, out=place, on_epoch=on_epoch)
+        place = folder / name.lower().replace(" ", "-")
+        done = run(recipe, seed=seed, out=place)
         write_report(place, done)
         scores = done.metrics["scores"]
         table.add_row(name, sees, f"{scores['train']['test']:.2%}")

@@ -178,19 +178,29 @@ def test_label_propagation_is_a_run_without_an_epoch(here: Path) -> None:
     assert not (here / "runs" / "synthetic" / "seed-0" / "model.safetensors").exists()
 
 
-def test_a_finished_run_is_not_written_over(finished: Path, refused: Callable[..., str]) -> None:
+def test_a_finished_run_of_another_recipe_is_not_written_over(
+    finished: Path, refused: Callable[..., str]
+) -> None:
     before = (finished / "manifest.json").read_text()
-    assert "holds a finished run" in refused("train", "synthetic", *TINY, "--out", finished)
+    text = refused("train", "synthetic", *TINY, "--set", "train.lr=0.5", "--out", finished)
+    assert "holds a finished run with other settings (train.lr 0.001, now 0.5)" in text
     assert (finished / "manifest.json").read_text() == before
+
+
+def test_the_same_command_reports_a_finished_run_and_trains_nothing(finished: Path) -> None:
+    before = (finished / "manifest.json").stat().st_mtime_ns
+    text = told("train", "synthetic", *TINY, "--out", finished)
+    assert f"{finished} holds this run already; nothing is trained" in text
+    assert "accuracy in %, 1 seed" in text
+    assert (finished / "manifest.json").stat().st_mtime_ns == before
 
 
 def test_one_finished_seed_among_several_is_told_before_any_is_trained(
     here: Path, refused: Callable[..., str]
 ) -> None:
-    (here / "kept" / "seed-1").mkdir(parents=True)
-    (here / "kept" / "seed-1" / "manifest.json").write_text("{}")
+    told("train", "synthetic", *TINY, "--set", "model.width=4", "--out", "kept/seed-1")
     text = refused("train", "synthetic", *TINY, "--seeds", "0-1", "--out", "kept")
-    assert "kept/seed-1 holds a finished run" in text
+    assert "kept/seed-1 holds a finished run with other settings (model.width 4, now 8, " in text
 
 
 def test_a_loss_that_stops_being_a_number_is_told_and_the_run_kept(

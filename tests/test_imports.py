@@ -22,11 +22,13 @@ ORDER = (
     ("inference",),
     ("options",),
     ("recipe",),
-    ("predictions",),
+    ("predictions", "presets", "progress", "sinks"),
     ("run_folder",),
+    ("unfinished",),
     ("preparation",),
+    ("scoring",),
     ("run",),
-    ("studies", "report", "estimator", "serving", "progress", "allocator"),
+    ("studies", "report", "estimator", "serving", "allocator"),
     ("cli",),
 )
 STAGE = {name: number for number, names in enumerate(ORDER) for name in names}

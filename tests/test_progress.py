@@ -2,10 +2,11 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from unimp.progress import clock, live_progress, memory, time_left
+from unimp.progress import clock, memory, shown_progress, time_left
 from unimp.recipe import Recipe
 from unimp.training.loop import Epoch
 
@@ -17,7 +18,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(*epochs: Epoch, columns: int = 100, term: str = "xterm") -> str:
+def shown(
+    *epochs: Epoch, columns: int = 100, term: str = "xterm", wanted: bool | None = None
+) -> str:
     """What a terminal in place of stderr receives while these epochs pass."""
     screen = Terminal()
     with pytest.MonkeyPatch.context() as patch:
@@ -26,9 +29,9 @@ def shown(*epochs: Epoch, columns: int = 100, term: str = "xterm") -> str:
         patch.setenv("TERM", term)
         patch.setenv("COLUMNS", str(columns))
         patch.setattr(sys, "stderr", screen)
-        with live_progress(RECIPE, 3) as on_epoch:
+        with shown_progress(RECIPE, 3, wanted) as progress:
             for epoch in epochs:
-                on_epoch(epoch)
+                progress.on_epoch(epoch)
     return screen.getvalue()
 
 
@@ -66,9 +69,39 @@ def test_nothing_is_printed_in_a_pipe(
 ) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    with live_progress(RECIPE, 0) as on_epoch:
-        on_epoch(Epoch(1, 1.25, 0.5, {"val": 0.75}))
+    with shown_progress(RECIPE, 0) as progress:
+        progress.on_epoch(Epoch(1, 1.25, 0.5, {"val": 0.75}))
+        progress.note("going on")
     assert capsys.readouterr() == ("", "")
+
+
+def test_in_a_pipe_lines_are_plain_and_few_if_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    now = 0.0
+    monkeypatch.setattr(
+        "unimp.progress.time", SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
+    )
+    with shown_progress(RECIPE, 0, True) as progress:
+        for number in range(1, 11):
+            now += 10.0
+            progress.on_epoch(Epoch(number, 1.25, 10.0, {"val": 0.75}))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("/")[0] for line in lines] == [
+        f"cora seed 0: epoch {number}" for number in (3, 6, 9)
+    ]
+    assert "loss 1.2500  val 0.7500  5:10 left" in lines[-1]
+
+
+def test_a_line_that_nobody_wants_is_not_drawn() -> None:
+    assert shown(Epoch(1, 1.25, 0.5, {"val": 0.75}), wanted=False) == ""
+
+
+def test_time_left_counts_only_the_epochs_of_this_process() -> None:
+    text = shown(Epoch(31, 1.25, 2.0))
+    assert "epoch 31/40  loss 1.2500  0:18 left" in text
 
 
 def test_time_left_goes_by_the_pace_so_far() -> None:

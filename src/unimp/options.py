@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from unimp.graph.reorder import Order
 from unimp.model.propagation import Clamp, Normalization
@@ -26,6 +27,19 @@ def _checked_fanout(number: int) -> int:
 
 Fanout = Annotated[int, AfterValidator(_checked_fanout)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
+
+
+def seconds_of(text: Any) -> Any:
+    """90, 90s, 10m or 2h in seconds; what is no text stays what it is."""
+    if not isinstance(text, str):
+        return text
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    if match is None:
+        raise ValueError("write seconds, or a number with s, m or h, such as 90, 10m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+Seconds = Annotated[float, BeforeValidator(seconds_of)]
 
 
 ModelName = Literal["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp", "label-propagation"]
@@ -172,7 +186,18 @@ class TrainOptions(Section):
     eval_from: int = option(1, "the first epoch that is scored", ge=1)
     eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
     patience: int = option(0, "stop after so many epochs without as good a score; 0: never", ge=0)
-    time_limit: float = option(0.0, "seconds after which no epoch is begun; 0: none", ge=0)
+    time_limit: Seconds = option(
+        0.0,
+        "what a run may take, in seconds or as 10m or 2h: training ends early enough to score and "
+        "write; 0: any time",
+        ge=0,
+    )
+    checkpoint_every: float = option(
+        60.0,
+        "seconds between checkpoints of a run with a folder, which take a twentieth of the time at "
+        "most; 0: only after the first step and when it is stopped",
+        ge=0,
+    )
     device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
     precision: Precision = option(
         "fp32",

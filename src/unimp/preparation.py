@@ -86,9 +86,9 @@ def choose_device(device: str) -> str:
 
 
 @contextmanager
-def seeded(seed: int, device: str) -> Iterator[None]:
-    """Seed torch for initialization and dropout, and leave its state as it was found."""
+def seeded(seed: int, device: str) -> Iterator[str]:
+    """Seed torch for initialization and dropout on the device, and leave its state as it was."""
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
-        yield
+        yield device

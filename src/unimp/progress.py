@@ -1,57 +1,117 @@
-"""One live line while a run trains; silence where nobody watches."""
+"""How far a run is: one live line where somebody watches, plain lines now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import torch
 
 from unimp.recipe import Recipe
 from unimp.training.loop import Epoch
 
+BETWEEN = 30.0
+"""Seconds between plain lines; a run that takes less prints none."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What tells of a run while it goes on."""
+
+    on_epoch: Callable[[Epoch], None]  # called after each epoch
+    note: Callable[[str], None]  # something to know beside
+
 
 @contextmanager
-def live_progress(recipe: Recipe, seed: int) -> Iterator[Callable[[Epoch], None]]:
-    """A function to call after each epoch: it shows epoch, loss, val score, time left and memory.
+def shown_progress(recipe: Recipe, seed: int, wanted: bool | None = None) -> Iterator[Shown]:
+    """Epoch, loss, validation score, time left and memory after each epoch, on stderr.
 
-    On a terminal the line is redrawn in place; in a pipe nothing is printed.
+    On a terminal or in a notebook the line is redrawn in place, unless `wanted` is False.
+    Elsewhere nothing is printed, unless it is True: then a plain line now and then.
     """
     from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
 
-    console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda epoch: None
-        return
-    title = f"{recipe.name} seed {seed}"
-    validation = ""
-    started: float | None = None  # when the first epoch began, however long loading took
+    line = Line(recipe, seed)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if wanted is False:
+        yield Shown(lambda epoch: None, lambda text: None)
+    elif "ipykernel" in sys.modules:
+        with _overwritten(line) as shown:
+            yield shown
+    elif console.is_terminal and not console.is_dumb_terminal:
+        from rich.live import Live
+        from rich.text import Text
 
-    def line(text: str) -> Text:
-        return Text(f"{title}: {text}", no_wrap=True, overflow="ellipsis")
+        def drawn(text: str) -> Text:
+            return Text(text, no_wrap=True, overflow="ellipsis")
 
-    with Live(line("loading"), console=console, transient=True) as live:
-
-        def on_epoch(epoch: Epoch) -> None:
-            nonlocal started, validation
-            if started is None:
-                started = time.perf_counter() - epoch.seconds
-            spent = time.perf_counter() - started
-            if epoch.scores and "val" in epoch.scores:
-                validation = f"  val {epoch.scores['val']:.4f}"
-            left = time_left(epoch.epoch, spent, recipe.train.epochs, recipe.train.time_limit)
-            live.update(
-                line(
-                    f"epoch {epoch.epoch}/{recipe.train.epochs}  loss {epoch.loss:.4f}{validation}"
-                    f"  {clock(left)} left  {memory()}"
-                )
+        with Live(drawn(f"{line.title}: loading"), console=console, transient=True) as live:
+            yield Shown(
+                lambda epoch: live.update(drawn(line.after(epoch))),
+                lambda text: live.console.print(f"{line.title}: {text}"),
             )
+    elif wanted:
+        yield _now_and_then(line)
+    else:
+        yield Shown(lambda epoch: None, lambda text: None)
 
-        yield on_epoch
+
+class Line:
+    """The text of the line: it remembers the last score and when the first epoch began."""
+
+    def __init__(self, recipe: Recipe, seed: int) -> None:
+        self.title = f"{recipe.name} seed {seed}"
+        self._epochs, self._limit = recipe.train.epochs, recipe.train.time_limit
+        self._validation = ""
+        self._began: tuple[float, int] | None = None  # when, however long loading took; and where
+
+    def after(self, epoch: Epoch) -> str:
+        if self._began is None:
+            self._began = time.perf_counter() - epoch.seconds, epoch.epoch - 1
+        if epoch.scores and "val" in epoch.scores:
+            self._validation = f"  val {epoch.scores['val']:.4f}"
+        since, first = self._began
+        spent = time.perf_counter() - since
+        left = time_left(epoch.epoch - first, spent, self._epochs - first, self._limit)
+        return (
+            f"{self.title}: epoch {epoch.epoch}/{self._epochs}  loss {epoch.loss:.4f}"
+            f"{self._validation}  {clock(left)} left  {memory()}"
+        )
+
+
+def _now_and_then(line: Line) -> Shown:
+    last = time.monotonic()
+
+    def on_epoch(epoch: Epoch) -> None:
+        nonlocal last
+        text = line.after(epoch)
+        if time.monotonic() - last >= BETWEEN:
+            print(text, file=sys.stderr, flush=True)
+            last = time.monotonic()
+
+    return Shown(on_epoch, lambda text: print(f"{line.title}: {text}", file=sys.stderr, flush=True))
+
+
+@contextmanager
+def _overwritten(line: Line) -> Iterator[Shown]:
+    """In a notebook, where a carriage return begins the line anew."""
+    last, width = float("-inf"), 0
+
+    def on_epoch(epoch: Epoch) -> None:
+        nonlocal last, width
+        text = line.after(epoch)
+        if time.monotonic() - last >= 0.2:
+            print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
+            last, width = time.monotonic(), len(text)
+
+    try:
+        yield Shown(on_epoch, lambda text: print(f"{line.title}: {text}", file=sys.stderr))
+    finally:
+        with suppress(OSError, ValueError):
+            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
 
 
 def time_left(done: int, spent: float, epochs: int, limit: float) -> float:

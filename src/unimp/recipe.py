@@ -141,10 +141,10 @@ class Recipe(Section):
 
         The value in a text is read as TOML; one in a dictionary is taken as it is.
         """
-        values = self.model_dump()
-        for path, value in _read_settings(settings):
+        values = self.model_dump(exclude_unset=True)  # what was set stays known as set
+        for path, value in read_settings(settings):
             section, key = _place(path)
-            values[section][key] = value
+            values.setdefault(section, {})[key] = value
         return _validated(values)
 
 
@@ -153,6 +153,25 @@ def options() -> Iterator[tuple[str, str, FieldInfo]]:
     for section in SECTIONS:
         for key, declared in _section_fields(section).items():
             yield section, key, declared
+
+
+UNFELT = ("train.checkpoint_every", "batch.workers")
+"""Options that change no result."""
+
+
+def differences(found: Recipe, wanted: Recipe) -> list[str]:
+    """The options in which two recipes differ, in words.
+
+    A regime that is wanted as `auto` is whatever it was found to be.
+    """
+    before, now = found.model_dump(), wanted.model_dump()
+    if now["batch"]["regime"] == "auto":
+        now["batch"]["regime"] = before["batch"]["regime"]
+    return [
+        f"{section}.{key} {before[section][key]}, now {now[section][key]}"
+        for section, key, _ in options()
+        if before[section][key] != now[section][key] and f"{section}.{key}" not in UNFELT
+    ]
 
 
 def choices(declared: FieldInfo) -> list[str]:
@@ -232,7 +251,7 @@ def _place(path: str) -> tuple[str, str]:
     return section, key
 
 
-def _read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
+def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """Each setting as the option's place and its value."""
     if isinstance(settings, str):
         settings = (settings,)

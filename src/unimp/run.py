@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unimp import run_folder
+from unimp import run_folder, unfinished
 from unimp.errors import RecipeError, RunError
-from unimp.graph.reorder import Reordered
 from unimp.inference.calibrate import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.logits import predict_logits, probabilities
+from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
 from unimp.predictions import keep_observed, predictions_table
@@ -44,16 +43,22 @@ from unimp.preparation import (
     seeded,
     task_of,
 )
-from unimp.recipe import Recipe, Settings, load_recipe
+from unimp.presets import recipe_with_preset
+from unimp.progress import Shown, shown_progress
+from unimp.recipe import Recipe, Settings
+from unimp.scoring import logits_of, score_split
+from unimp.sinks import Sink, opened_sinks, tell_epoch, tell_scores
 from unimp.tasks.catalog import prepare
 from unimp.tasks.label_file import Given, later_labels
-from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
-from unimp.tasks.metrics import score
+from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Sizes, Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
-from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.loop import Epoch, Fit, Keep, Schedule, TrainingState, fit
+
+SCORINGS_AFTER = 5
+"""How often all nodes may be predicted after training: both protocols, the file, the report."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,15 +202,23 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     settings: Settings = (),
+    preset: str | None = None,
     model: Callable[[Sizes], NodeModel] | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    progress: bool | None = None,
+    log: Sequence[str] = (),
 ) -> Run:
     """Train and score one seed of a recipe; with `out`, keep it in that folder.
 
     The recipe is one, or its name or path, or a task of your own, for which the default recipe is
-    taken and which is kept in the folder too. `model` makes a model of your own for the task's
-    sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again. `settings`
-    are laid over the recipe: {"train.epochs": 50}, or texts "train.epochs=50".
+    taken and which is kept in the folder too. `settings` are laid over the recipe:
+    {"train.epochs": 50}, or texts "train.epochs=50". A `preset` (quick, good, best) fills in what
+    the recipe and the settings leave open. `model` makes a model of your own for the task's
+    sizes, such as a `MaskedLabels`, in place of the recipe's; `load_run` needs it again.
+
+    A run that was interrupted goes on from the checkpoint in its folder; one that is finished there
+    is loaded. `progress`: a live line on a terminal or in a notebook (None), plain lines elsewhere
+    too (True), or nothing (False). `log`: sinks beside the folder (tensorboard, wandb, mlflow).
     """
     if isinstance(model, torch.nn.Module):
         raise RecipeError(
@@ -215,45 +228,93 @@ def run(
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
         recipe = Recipe(name=recipe.name)
-    elif isinstance(recipe, str):
-        recipe = load_recipe(recipe)
-    recipe = recipe.with_settings(settings).with_absolute_paths()
+    recipe = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if seed < 0:
         raise RecipeError(f"seed is {seed}; seeds count from 0")
-    if out is not None:
-        run_folder.refuse_finished(Path(out))
-    started = time.perf_counter()
+    folder = None if out is None else Path(out)
+    if own_task is not None and folder is not None:
+        recipe = recipe.with_task(folder / "task.npz")
+    if folder is None or not unfinished.finished_as(folder, recipe, seed):
+        with (
+            unfinished.opened(folder),
+            seeded(seed, choose_device(recipe.train.device)) as device,
+            shown_progress(recipe, seed, progress) as shown,
+            opened_sinks(log, recipe, seed, folder) as sinks,
+        ):
+            # Another process may have finished it before this one held the folder.
+            if folder is None or not run_folder.is_finished(folder):
+                return _made(recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch)
+    found = load_run(folder, device=recipe.train.device, model=model)
+    if own_task is not None:
+        given = prepare(own_task, **preparation(recipe))
+        if given.data_hash() != found.task.data_hash():
+            raise RunError(f"{folder} holds a finished run of other data; choose another folder")
+    return found
+
+
+def _made(
+    recipe: Recipe,
+    seed: int,
+    own_task: Task | None,
+    model: Callable[[Sizes], NodeModel] | None,
+    folder: Path | None,
+    device: str,
+    shown: Shown,
+    sinks: Sequence[Sink],
+    on_epoch: Callable[[Epoch], None],
+) -> Run:
+    """A run that is trained, or trained on, scored and written."""
+    started, resume = time.perf_counter(), None
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
-    device = choose_device(recipe.train.device)
     learns = model is not None or recipe.label_rate > 0
     groups_of(recipe, task, learns)  # refused, if it is, before anything is written
     refuse_smoothing(recipe, task, own_model=model is not None)
-    folder = None if out is None else run_folder.claim(Path(out))
-    if own_task is not None and folder is not None:
-        save_npz(own_task, folder / "task.npz")
-        recipe = recipe.with_task(folder / "task.npz")
-    with run_folder.not_left_empty(folder), seeded(seed, device):
-        if recipe.model.name == "label-propagation" and model is None:
-            trained, result = None, Fit(stopped="nothing to train")
-        else:
-            trained = (model or recipe.build_model)(task.sizes).to(device)
-            if not isinstance(trained, NodeModel):
-                raise RecipeError(
-                    f"model made a {type(trained).__name__}, which does not say what it may look "
-                    "at; wrap it: MaskedLabels(module, sizes, width=…)"
-                )
-            kept: list[Epoch] = []
+    trained, result = None, Fit(stopped="nothing to train")
+    if recipe.model.name != "label-propagation" or model is not None:
+        trained = (model or recipe.build_model)(task.sizes).to(device)
+        if not isinstance(trained, NodeModel):
+            raise RecipeError(
+                f"model made a {type(trained).__name__}, which does not say what it may look "
+                "at; wrap it: MaskedLabels(module, sizes, width=…)"
+            )
+    own_model = type(trained).__name__ if model is not None else None
+    data_hash = "" if folder is None else task.data_hash()
+    made_with = unfinished.made_with(
+        recipe, seed, data=data_hash, device=device.partition(":")[0], model=own_model
+    )
+    if folder is not None:
+        resume = unfinished.found_checkpoint(folder, made_with)
+        if own_task is not None and resume is None:
+            save_npz(own_task, folder / "task.npz")
+    if trained is not None:
+        history = unfinished.History(folder, resume.history if resume else ())
 
-            def keep(epoch: Epoch) -> None:
-                kept.append(epoch)
-                if folder is not None and epoch.scores:
-                    run_folder.write_history(folder, kept)
-                on_epoch(epoch)
+        def keep_epoch(epoch: Epoch) -> None:
+            history.add(epoch)
+            shown.on_epoch(epoch)
+            tell_epoch(sinks, epoch)
+            on_epoch(epoch)
 
-            result = train(trained, recipe, task, seed=seed, device=device, on_epoch=keep)
+        if resume is not None:
+            shown.note(f"going on in epoch {resume.position.epoch}, from {folder}")
+        with unfinished.checkpoints(folder, made_with, recipe, shown.note) as keep:
+            limit = recipe.train.time_limit and max(
+                recipe.train.time_limit - (time.perf_counter() - started), 1e-9
+            )
+            result = train(
+                trained,
+                recipe.with_settings([f"train.time_limit={limit}"]),
+                task,
+                seed=seed,
+                device=device,
+                on_epoch=keep_epoch,
+                resume=resume,
+                keep=keep,
+            )
     scored = Run(recipe, seed, task, trained, {}, device, folder)
     observed = scored.observed_with(None)
     answers = scored.scores(observed)
+    earlier = resume.position.spent if resume else 0.0
     metrics = {
         "metric": task.metric,
         "scores": {"train": score_split(answers, task, "train")}
@@ -264,7 +325,7 @@ def run(
         "stopped": result.stopped,
         "failed": result.failed,
         "parameters": count_parameters(trained) if trained else 0,
-        "seconds": round(time.perf_counter() - started, 2),
+        "seconds": round(earlier + time.perf_counter() - started, 2),
         "seconds_an_epoch": round(typical_epoch(result), 5),
     }
     finished = Run(recipe, seed, task, trained, metrics, device, folder)
@@ -274,7 +335,7 @@ def run(
             recipe=recipe,
             task=task,
             model=trained,
-            own_model=model is not None,
+            own_model=own_model,
             metrics=metrics,
             history=result.history,
             probabilities=keep_observed(finished.chances(answers), observed),
@@ -282,7 +343,10 @@ def run(
             seed=seed,
             device=device,
             command=sys.argv,
+            data_hash=data_hash,
         )
+        unfinished.forget(folder)
+    tell_scores(sinks, metrics)
     return finished
 
 
@@ -294,6 +358,8 @@ def train(
     seed: int,
     device: str,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    resume: TrainingState | None = None,
+    keep: Keep = lambda state, ended: None,
 ) -> Fit:
     """Train `model` on the task's train labels by masked label prediction."""
     reordered = graph_for(recipe, model, task, device)
@@ -326,6 +392,7 @@ def train(
         eval_every=options.eval_every,
         patience=options.patience,
         time_limit=options.time_limit,
+        scorings_after=SCORINGS_AFTER,
     )
     return fit(
         model,
@@ -339,29 +406,9 @@ def train(
         device=device,
         precision=options.precision,
         replay=options.replay and model.by_layer,  # what a module does in Python would stand still
+        resume=resume,
+        keep=keep,
     )
-
-
-def logits_of(
-    model: NodeModel,
-    recipe: Recipe,
-    reordered: Reordered,
-    observed: Tensor,
-    *,
-    seed: int,
-    device: str,
-) -> Tensor:
-    """Logits of all nodes; they and `observed` are as the task numbers its nodes."""
-    logits = predict_logits(
-        model,
-        reordered.graph,
-        reordered.to_here(observed),
-        seed=seed,
-        device=device,
-        precision=recipe.train.precision,
-        **recipe.inference.model_dump(),
-    )
-    return reordered.to_task(logits)
 
 
 def load_run(
@@ -394,18 +441,6 @@ def load_run(
         load_weights(loaded, folder / "model.safetensors")
         loaded = loaded.to(device).eval()
     return Run(recipe, manifest["seed"], task, loaded, metrics, device, folder)
-
-
-def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:
-    """Scores of the sets whose labels are not inputs under the protocol."""
-    scored = {"train": ("val", "test"), "train+val": ("test",)}[reveal]
-    known = is_known(task.labels)
-    sets = {name: getattr(task.split, name) for name in scored}
-    return {
-        name: score(task.metric, logits[nodes], task.labels[nodes])
-        for name, nodes in sets.items()
-        if nodes.numel() and bool(known[nodes].any())
-    }
 
 
 def typical_epoch(result: Fit) -> float:

@@ -8,6 +8,8 @@ predictions.parquet    one row a node (see predictions.py)
 report.html            what people look at, made from the others and the task (see report/)
 manifest.json          versions, seed, threads, data hash, command; written last: its presence
                        says that the run is whole
+
+While it trains there is a checkpoint too, and a lock: see unfinished.py.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ import datetime
 import json
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +40,8 @@ from unimp.training.loop import Epoch
 FORMAT = 1
 
 
-def refuse_finished(folder: Path) -> None:
-    """A folder that holds a run already is left alone."""
-    if (folder / "manifest.json").exists():
-        raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file; choose another folder")
-
-
-def claim(folder: Path) -> Path:
-    """Make the folder of a new run."""
-    refuse_finished(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error
-    return folder
-
-
-@contextmanager
-def not_left_empty(folder: Path | None) -> Iterator[None]:
-    """Take the folder away again if what was to fill it fails before it writes anything."""
-    try:
-        yield
-    except BaseException:
-        if folder is not None:
-            with suppress(OSError):
-                folder.rmdir()  # refuses if there is anything in it
-        raise
+def is_finished(folder: Path) -> bool:
+    return (folder / "manifest.json").exists()
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
@@ -81,7 +56,7 @@ def write_run(
     recipe: Recipe,
     task: Task,
     model: NodeModel | None,
-    own_model: bool,
+    own_model: str | None,
     metrics: Mapping[str, Any],
     history: Sequence[Epoch],
     probabilities: Tensor,
@@ -89,6 +64,7 @@ def write_run(
     seed: int,
     device: str,
     command: Sequence[str],
+    data_hash: str,
 ) -> None:
     """Write all files of a run, the manifest last."""
     write_atomically(folder / "recipe.toml", recipe.to_toml().encode())
@@ -106,14 +82,14 @@ def write_run(
         "seed": seed,
         "protocol": "train labels are inputs when scoring; a line `train+val` adds validation's",
         "task": task.name,
-        "data_hash": task.data_hash(),
+        "data_hash": data_hash,
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         # What computes attention, and a model that the recipe does not tell of.
         "backend": backend_in_words(recipe.model.backend, device)
         if model is not None and model.attends
         else "torch",
-        "model": type(model).__name__ if own_model else None,
+        "model": own_model,
         "versions": {
             "unimp": __version__,
             "torch": torch.__version__,

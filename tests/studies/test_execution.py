@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from unimp.errors import RunError, UnimpError
+from unimp.recipe import differences
 from unimp.studies import execution
 from unimp.studies.cells import Subject
-from unimp.studies.execution import Hashes, Job, differences, found, train_all, train_cell
+from unimp.studies.execution import Hashes, Job, found, train_all, train_cell
 
 
 def manifests(folder: Path) -> dict[Path, int]:

@@ -48,7 +48,7 @@ class OneBatch:
         self.hidden = torch.arange(4) if hidden is None else hidden
         self.epochs: list[int] = []
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         self.epochs.append(epoch)
         yield Batch(torch.arange(4), 4, None, torch.full((4,), -1), self.hidden, ())
 
@@ -155,7 +155,9 @@ def test_patience_shorter_than_the_time_between_scores_waits_for_a_score() -> No
     assert result.history[-1].epoch == 21
 
 
-def test_no_epoch_is_begun_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_epoch_is_begun_that_would_end_after_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
 
     def evaluate() -> dict[str, float]:
@@ -175,9 +177,9 @@ def test_no_epoch_is_begun_after_the_time_limit(monkeypatch: pytest.MonkeyPatch)
         weight_decay=0.0,
         evaluate=evaluate,
     )
-    assert batches.epochs == [1, 2, 3]
-    assert "time limit of 25 s after epoch 3" in result.stopped
-    assert [epoch.seconds for epoch in result.history] == [10.0, 10.0, 10.0]
+    assert batches.epochs == [1, 2]  # a third would end after 30 s
+    assert "time limit of 25 s after epoch 2 of 100" in result.stopped
+    assert [epoch.seconds for epoch in result.history] == [10.0, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_before_any_score_the_state_before_the_failing_epoch_is_kept() -> None:
 
 def test_a_loss_that_fails_within_an_epoch_undoes_the_steps_before_it_in_that_epoch() -> None:
     class TwoBatches(OneBatch):
-        def epoch(self, epoch: int) -> Iterator[Batch]:
+        def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
             yield from super().epoch(epoch)
             yield from super().epoch(epoch)
 
@@ -281,7 +283,7 @@ def test_one_step_is_adam_with_the_decay_added_to_the_gradient() -> None:
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_hidden_nodes() -> None:
     class Uneven(OneBatch):
-        def epoch(self, epoch: int) -> Iterator[Batch]:
+        def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
             for hidden in ([0], [1, 3], []):
                 chosen = torch.tensor(hidden, dtype=torch.int64)
                 yield Batch(torch.arange(4), 4, None, torch.full((4,), -1), chosen, ())

@@ -27,6 +27,7 @@ app = typer.Typer(
 
 # Text is printed as it is: paths and names may look like rich's markup.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 Settings = Annotated[
     list[str] | None,
@@ -105,7 +106,6 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        told = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
         told.print("error:", style="bold red", end=" ")
         if isinstance(error, OSError) and error.filename:
             told.print(f"{error.filename}: {error.strerror}")

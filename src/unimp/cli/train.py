@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from unimp import run_folder
+from unimp import run_folder, unfinished
 from unimp.cli.console import (
     Settings,
     app,
     out,
     parse_seeds,
     print_rows,
+    told,
 )
-from unimp.errors import UnimpError
+from unimp.errors import RunError, UnimpError
 from unimp.inference.calibrate import calibration_in_words
-from unimp.progress import live_progress
-from unimp.recipe import Recipe, load_recipe
+from unimp.options import seconds_of
+from unimp.presets import PRESETS, preset_help, recipe_with_preset
+from unimp.recipe import Recipe
 from unimp.report import write_report
 from unimp.run import Run, run
+from unimp.sinks import SINKS
 from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.training.checkpoint import read_about
 
 
 @app.command()
@@ -32,32 +41,68 @@ def train(
     settings: Settings = None,
     seeds: Annotated[str, typer.Option(help="One or several: 0, 0-9, or 0,3,5-7.")] = "0",
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Default: a new one under runs/.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Default: under runs/, where this command was interrupted, or a new one.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRESETS), help=f"What is not set otherwise. {preset_help()}."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For all seeds together: 90 (seconds), 10m or 2h."),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="|".join(SINKS), help="Tell epochs there too; may be repeated."),
     ] = None,
 ) -> None:
-    """Train and score a recipe, once for each seed."""
-    recipe = load_recipe(name, settings or ())
+    """Train and score a recipe, once for each seed.
+
+    Ctrl-C keeps what was learned; the same command again goes on from there.
+    """
     numbers = parse_seeds(seeds)
-    chosen = folder or fresh_folder(Path("runs"), recipe.name)
+    given = [*(settings or ()), *limit_of_one(time_limit, len(numbers))]
+    recipe = recipe_with_preset(name, given, preset).with_absolute_paths()
+    chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
+    if chosen is None:
+        chosen = fresh_folder(Path("runs"), recipe.name)
+    elif folder is None:
+        out.print(f"going on with {chosen}, where this command was interrupted")
     try:
-        train_seeds(recipe, numbers, chosen)
-    except BaseException:
-        if folder is None and not any(chosen.iterdir()):  # made for this run, and it never began
-            chosen.rmdir()
-        raise
+        with terminations_raised():
+            train_seeds(recipe, numbers, chosen, log or ())
+    except KeyboardInterrupt as stop:
+        told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    finally:
+        if folder is None and chosen.is_dir() and not any(chosen.iterdir()):
+            chosen.rmdir()  # made for this run, and it never began
 
 
-def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
+def train_seeds(
+    recipe: Recipe, numbers: Sequence[int], folder: Path, log: Sequence[str] = ()
+) -> None:
     """Train each seed into its folder, and print what they came to."""
     several = len(numbers) > 1
-    places = {seed: folder / f"seed-{seed}" if several else folder for seed in numbers}
-    for place in (folder, *places.values()):  # all refused now, or none after hours
-        run_folder.refuse_finished(place)
+    places = places_of(numbers, folder)
+    if several and run_folder.is_finished(folder):
+        raise RunError(f"{folder} holds a finished run; choose another folder, or remove it")
+    # All refused now, or none after hours.
+    there = {seed for seed, at in places.items() if unfinished.finished_as(at, recipe, seed)}
     done: list[Run] = []
     for seed, place in places.items():
-        with live_progress(recipe, seed) as on_epoch:
-            done.append(run(recipe, seed=seed, out=place, on_epoch=on_epoch))
-        write_report(place, done[-1])
+        if seed in there:
+            out.print(f"{place} holds this run already; nothing is trained")
+        done.append(run(recipe, seed=seed, out=place, progress=True, log=log))
+        if seed not in there or not (place / "report.html").exists():
+            write_report(place, done[-1])
         if several:
             out.print(f"seed {seed}: {one_line(done[-1])}")
         if done[-1].metrics["failed"]:
@@ -72,6 +117,67 @@ def train_seeds(recipe: Recipe, numbers: Sequence[int], folder: Path) -> None:
     if several:
         run_folder.write_json(folder / "summary.json", summary(recipe, done))
     out.print(f"run folder: {folder}")
+
+
+def limit_of_one(time_limit: str | None, seeds: int) -> list[str]:
+    """The setting that gives each seed its part of the time."""
+    if time_limit is None:
+        return []
+    try:
+        return [f"train.time_limit={float(seconds_of(time_limit)) / seeds}"]
+    except ValueError as error:
+        raise UnimpError(f"--time-limit {time_limit!r}: {error}") from error
+
+
+def places_of(seeds: Sequence[int], folder: Path) -> dict[int, Path]:
+    """The folder of each seed."""
+    return {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
+
+
+def interrupted_folder(parent: Path, recipe: Recipe, seeds: Sequence[int]) -> Path | None:
+    """The newest folder in which the same command was interrupted; None where there is none."""
+    numbered = re.compile(re.escape(recipe.name) + r"(-(\d+))?")
+    found = {
+        int(match[2] or 1): folder
+        for folder in (parent.iterdir() if parent.is_dir() else ())
+        if folder.is_dir() and (match := numbered.fullmatch(folder.name))
+    }
+    newest = (found[number] for number in sorted(found, reverse=True))
+    return next((f for f in newest if unfinished.goes_on(f, recipe, seeds)), None)
+
+
+def where_it_stopped(recipe: Recipe, seeds: Sequence[int], folder: Path) -> str:
+    """How far a command came that was interrupted, and how to go on."""
+    for seed, place in places_of(seeds, folder).items():
+        checkpoint = place / unfinished.CHECKPOINT
+        if not run_folder.is_finished(place) and checkpoint.exists():
+            epoch = read_about(checkpoint)["position"]["epoch"]
+            return (
+                f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; the same command goes on "
+                f"from there, in {place}"
+            )
+    return f"before training began; the same command begins anew, in {folder}"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised as Ctrl-C is, so that everything is closed on the way out."""
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Within, SIGTERM raises `Terminated`."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

@@ -22,8 +22,9 @@ from unimp.predictions import known_in_neighbors
 from unimp.preparation import task_of
 from unimp.recipe import Recipe
 from unimp.report.measures import Array
-from unimp.run import Run, load_run, score_split
+from unimp.run import Run, load_run
 from unimp.run_folder import read_run
+from unimp.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.task import Task
 

@@ -13,7 +13,7 @@ import torch
 
 from unimp.errors import RunError
 from unimp.preparation import task_of
-from unimp.recipe import Recipe, options
+from unimp.recipe import differences
 from unimp.run import run
 from unimp.run_folder import read_run
 from unimp.studies.cells import Cell
@@ -84,16 +84,6 @@ def found(job: Job, hashes: Hashes) -> Ended | None:
             "mixed with these; choose another --out, or remove it"
         )
     return _ended(job, metrics, manifest)
-
-
-def differences(found: Recipe, wanted: Recipe) -> list[str]:
-    """The options in which two recipes differ, in words."""
-    before, now = found.model_dump(), wanted.model_dump()
-    return [
-        f"{section}.{key} {before[section][key]}, now {now[section][key]}"
-        for section, key, _ in options()
-        if before[section][key] != now[section][key]
-    ]
 
 
 def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None) -> Ended:

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import torch
 
-from unimp.run import Run, score_split
+from unimp.run import Run
+from unimp.scoring import score_split
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import (
     PLACE,

@@ -47,8 +47,8 @@ class Relabeled:
     batches: Batches
     classes: int
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        for batch in self.batches.epoch(epoch):
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for batch in self.batches.epoch(epoch, begin):
             yield replace(batch, observed=next_class(batch.observed, self.classes))
 
 

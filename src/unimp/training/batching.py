@@ -90,9 +90,9 @@ class Masks:
 
 
 class Batches(Protocol):
-    """A regime: the batches of one epoch."""
+    """A regime: the batches of one epoch, from the one numbered `begin` on."""
 
-    def epoch(self, epoch: int) -> Iterator[Batch]: ...
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ class FullBatch:
     prune: bool = False
     _drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        if begin:
+            return
         if self.prune and self.graph.device.type == "cpu":
             mask = self.masks.at(epoch, 0)
             seeds = torch.nonzero(mask.hidden).squeeze(1)
@@ -156,10 +158,10 @@ class RandomPartition:
     parts: int
     workers: int = 1
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         rng = _generator(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
-        jobs = (self._job(part, epoch, step) for step, part in enumerate(parts))
+        jobs = (self._job(parts[step], epoch, step) for step in range(begin, len(parts)))
         return in_background(jobs, workers=self.workers)
 
     def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
@@ -193,11 +195,11 @@ class NeighborSampling:
     batch_size: int
     workers: int = 1
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
         steps = math.ceil(hidden / self.batch_size)
         return in_background(
-            (self._job(epoch, step) for step in range(steps)), workers=self.workers
+            (self._job(epoch, step) for step in range(begin, steps)), workers=self.workers
         )
 
     def _job(self, epoch: int, step: int) -> Callable[[], Batch]:
@@ -227,8 +229,8 @@ class Gathered:
     batches: Batches
     x: Tensor | SparseFeatures  # of all nodes, on the GPU
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        for batch in self.batches.epoch(epoch):
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for batch in self.batches.epoch(epoch, begin):
             there = batch.to(self.x.device)
             yield replace(there, x=self.x[there.nodes])
 

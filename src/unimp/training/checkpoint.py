@@ -1,16 +1,30 @@
-"""A model's weights as a file: safetensors, no pickle."""
+"""Files to go on from: a model's weights, and the state of training. Safetensors, no pickle."""
 
 from __future__ import annotations
 
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
+from unimp.training.interruption import Interruption
+from unimp.training.loop import Epoch, Position, TrainingState
+
+FORMAT = 1
+SHARE = 20
+"""At most one part in so many of the time goes into writing checkpoints."""
+UNKEPT = 5.0
+"""Seconds of training that may be lost once training has ended and nodes are scored."""
 
 
 def save_weights(model: NodeModel, path: Path) -> None:
@@ -54,3 +68,92 @@ def _distinct(model: NodeModel) -> dict[str, Tensor]:
             distinct[name] = value.contiguous()
             seen.add(value.data_ptr())
     return distinct
+
+
+class Checkpoints:
+    """The checkpoint of one run: called between steps, it is written when that is due.
+
+    It is due after the first step, `every` so many seconds (0: never), when training has ended, and
+    when a signal asks to stop, which is then delivered.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        made_with: Mapping[str, Any],
+        *,
+        every: float,
+        interruption: Interruption,
+    ) -> None:
+        self.path, self.made_with = path, made_with
+        self._every, self._interruption = every, interruption
+        self._written = time.monotonic() if path.exists() else float("-inf")
+        self._took = 0.0
+
+    def __call__(self, state: Callable[[], TrainingState], ended: bool) -> None:
+        since = time.monotonic() - self._written
+        pause = max(self._every, SHARE * self._took) if self._every else float("inf")
+        asked = self._interruption.asked is not None
+        if asked or since >= (min(pause, UNKEPT) if ended else pause):
+            begun = time.monotonic()
+            save_checkpoint(self.path, state(), self.made_with)
+            self._written = time.monotonic()
+            self._took = self._written - begun
+        if asked:
+            self._interruption.deliver()
+
+
+def save_checkpoint(path: Path, state: TrainingState, made_with: Mapping[str, Any]) -> None:
+    """Write the state of training, with what it was `made_with`, as one file."""
+    about = {
+        "format": FORMAT,
+        "made_with": dict(made_with),
+        "position": vars(state.position),
+        "history": [[e.epoch, e.loss, e.seconds, e.scores] for e in state.history],
+        "best": state.best,
+        "sum": _sum(state.tensors),
+    }
+    tensors = {name: value.contiguous() for name, value in state.tensors.items()}
+    write_atomically(path, save(tensors, metadata={"unimp": json.dumps(about)}))
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, without its tensors: `made_with`, `position` and more."""
+    return _read_checkpoint(path, tensors=False)[0]
+
+
+def load_checkpoint(path: Path) -> TrainingState:
+    """The state of training, every bit of it as it was written, or the reason why not."""
+    about, tensors = _read_checkpoint(path, tensors=True)
+    if _sum(tensors) != about["sum"]:
+        raise _damaged(path, "its tensors are not those that were written")
+    try:
+        history = tuple(Epoch(*line) for line in about["history"])
+        return TrainingState(tensors, Position(**about["position"]), history, about["best"])
+    except (KeyError, TypeError) as error:
+        raise _damaged(path, f"{type(error).__name__} {error}") from error
+
+
+def _read_checkpoint(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["unimp"])
+            if about["format"] != FORMAT:
+                raise _damaged(path, f"it has format {about['format']}, not {FORMAT}")
+            names = file.keys() if tensors else ()
+            # Copies: what is read stays part of the file, at whatever address.
+            return about, {name: file.get_tensor(name).clone() for name in names}
+    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise _damaged(path, str(error) or type(error).__name__) from error
+
+
+def _damaged(path: Path, why: str) -> RunError:
+    return RunError(f"cannot go on from {path}: {why}; remove it to begin this run anew")
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        rows = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        total = zlib.crc32(rows.numpy().data, zlib.crc32(name.encode(), total))
+    return total

@@ -1,0 +1,186 @@
+"""Kill training at random moments, go on by the same command, and compare the bytes.
+
+    python proofs/kill.py                 20 kills in each regime → proofs/results/kill.json
+    python proofs/kill.py --kills 1       a short form
+
+Each run is a process of its own, `unimp train … --out DIR`. It is killed (SIGKILL) at a moment that
+is drawn evenly from the time between taking its folder and its end, scoring and writing included,
+and begun again by the same command. The weights, predictions and history that it leaves must be
+those of a run that nobody killed, byte for byte (the history but for its seconds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet  # noqa: F401
+import rich.live  # noqa: F401
+import sklearn.metrics  # noqa: F401
+import torch
+
+from unimp import __version__
+from unimp.cli import main as main_of_unimp
+from unimp.graph.files import write_atomically
+
+# Processes are forked from this one, which trains nothing itself: importing would take longer than
+# a run does.
+FORKS = multiprocessing.get_context("fork")
+Process = multiprocessing.process.BaseProcess
+RESULTS = Path(__file__).parent / "results" / "kill.json"
+SETTINGS = [
+    "task.scale=0.2",
+    "model.width=16",
+    "train.eval_every=5",
+    "train.lr=0.01",
+    "train.patience=30",
+    "train.device=cpu",
+    "train.checkpoint_every=1e-9",
+]
+REGIMES = {
+    "full": ["batch.regime=full", "train.epochs=120"],
+    "partition": ["batch.regime=partition", "batch.parts=4", "train.epochs=60"],
+    "neighbors": [
+        "batch.regime=neighbors",
+        "batch.batch_size=100",
+        "batch.fanout=[5]",
+        "mask.redraw=step",
+        "train.epochs=30",
+    ],
+}
+BYTES = ("model.safetensors", "predictions.parquet")
+
+
+def command(regime: str, folder: Path, more: list[str]) -> None:
+    """What a process does: `unimp train …`, in silence."""
+    settings = [f"--set={setting}" for setting in (*SETTINGS, *REGIMES[regime], *more)]
+    sys.argv = ["unimp", "train", "synthetic", *settings, "--out", str(folder)]
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        main_of_unimp()
+
+
+def begin(regime: str, folder: Path, more: list[str]) -> Process:
+    process = FORKS.Process(target=command, args=(regime, folder, more))
+    process.start()
+    return process
+
+
+def finish(process: Process) -> None:
+    process.join()
+    if process.exitcode != 0:
+        raise SystemExit(f"a run ended with {process.exitcode}")
+
+
+def taken(process: Process, folder: Path) -> float:
+    """When the process took its folder."""
+    while not (folder / ".lock").exists() and process.is_alive():
+        time.sleep(0.001)
+    return time.perf_counter()
+
+
+def left_by(folder: Path) -> dict[str, bytes | list[Any]]:
+    """What must not depend on having been killed."""
+    kept: dict[str, bytes | list[Any]] = {name: (folder / name).read_bytes() for name in BYTES}
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    kept["history"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    return kept
+
+
+def moment(folder: Path) -> str:
+    """What the process was at when it was killed, by what it left."""
+    names = {path.name for path in folder.iterdir()}
+    if any(name.startswith(".checkpoint.safetensors.") for name in names):
+        return "writing a checkpoint"
+    if "manifest.json" in names:
+        return "after the manifest"
+    if "recipe.toml" in names:
+        return "writing the run"
+    return "training or scoring" if "checkpoint.safetensors" in names else "before a checkpoint"
+
+
+def kill_once(
+    regime: str, folder: Path, lasts: float, draw: random.Random, more: list[str]
+) -> dict[str, Any] | None:
+    """Kill one process at a random moment; None where it ended before."""
+    process = begin(regime, folder, more)
+    start, after = taken(process, folder), draw.uniform(0, lasts)
+    time.sleep(max(0.0, start + after - time.perf_counter()))
+    process.kill()
+    process.join()
+    if process.exitcode != -signal.SIGKILL:
+        return None
+    return {"after_seconds": round(after, 3), "while": moment(folder)}
+
+
+def prove(regime: str, kills: int, draw: random.Random, more: list[str]) -> dict[str, Any]:
+    """Kill a regime's training so many times, each in a run of its own, and compare each."""
+    done: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        process = begin(regime, Path(place) / "whole", more)
+        start = taken(process, Path(place) / "whole")
+        finish(process)
+        lasts = time.perf_counter() - start
+        whole = left_by(Path(place) / "whole")
+        while len(done) < kills:
+            folder = Path(place) / "killed"
+            killed = kill_once(regime, folder, lasts, draw, more)
+            if killed is not None:
+                finish(begin(regime, folder, more))
+                kept = left_by(folder)
+                killed["equal"] = kept == whole
+                killed["other"] = [name for name in whole if kept[name] != whole[name]]
+                killed["left"] = sorted(p.name for p in folder.iterdir())
+                done.append(killed)
+                print(f"{regime} {len(done)} of {kills}: {killed}", flush=True)
+            shutil.rmtree(folder)
+    return {
+        "kills": len(done),
+        "equal": sum(entry["equal"] for entry in done),
+        "seconds_uninterrupted": round(lasts, 2),
+        "epochs": len(whole["history"]),
+        "moments": done,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20, help="in each regime")
+    parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--set", action="append", default=[], help="section.key=value, for all")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    torch.set_num_threads(1)
+    found = {regime: prove(regime, options.kills, draw, options.set) for regime in options.regimes}
+    kills, equal = (sum(entry[key] for entry in found.values()) for key in ("kills", "equal"))
+    result = {
+        "what": "training killed (SIGKILL) at random moments and gone on with by the same command: "
+        "weights, predictions and history equal, byte for byte, to the run that nobody killed",
+        "kills": kills,
+        "equal": equal,
+        "regimes": found,
+        "command": f"python proofs/kill.py {' '.join(sys.argv[1:])}".strip(),
+        "hardware": f"{platform.machine()}, 1 thread of {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "unimp": __version__,
+    }
+    write_atomically(options.out, (json.dumps(result, indent=1) + "\n").encode())
+    print(f"{equal} of {kills} equal: {options.out}")
+    return 0 if equal == kills else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""How much to spend on a task that has no recipe of its own, in one word.
+
+A preset fills in what nobody has set. A recipe that comes with the package was tuned for its task:
+of that, a preset changes only how long it trains. What you write in a recipe of your own, or by
+`--set`, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unimp.errors import RecipeError, nearest_names
+from unimp.recipe import Recipe, Settings, load_recipe, read_settings, recipe_names
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a word stands for."""
+
+    about: str
+    options: Mapping[str, Any]
+
+
+PRESETS = {
+    "quick": Preset(
+        "a look: a small model, few epochs",
+        {
+            "model.layers": 2,
+            "model.width": 64,
+            "train.epochs": 60,
+            "train.eval_every": 5,
+            "train.patience": 0,
+        },
+    ),
+    "good": Preset(
+        "as long as it gets better: up to 500 epochs, 100 without a better score end it",
+        {"train.epochs": 500, "train.eval_every": 2, "train.patience": 100},
+    ),
+    "best": Preset(
+        "a wide model, up to 2000 epochs, 300 without a better score end it",
+        {
+            "model.width": 256,
+            "train.epochs": 2000,
+            "train.eval_every": 2,
+            "train.patience": 300,
+        },
+    ),
+}
+
+
+def preset_help() -> str:
+    return "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+
+
+def recipe_with_preset(
+    recipe: Recipe | str | Path, settings: Settings = (), preset: str | None = None
+) -> Recipe:
+    """A recipe, or the one of a name or path, with settings and then a preset laid over it."""
+    bundled = not isinstance(recipe, Recipe) and str(recipe) in recipe_names()
+    found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    made = found.with_settings(settings)
+    if not preset:
+        return made
+    if preset not in PRESETS:
+        raise RecipeError(f"no preset {preset!r}; {nearest_names(preset, PRESETS)}")
+    given = {place for place, _ in read_settings(settings)}
+    stays = given | {
+        f"{section}.{key}"
+        for section in made.model_fields_set - {"name", "about"}
+        for key in getattr(made, section).model_fields_set
+        if not (bundled and section == "train")
+    }
+    if bundled:
+        stays |= {key for key in PRESETS[preset].options if not key.startswith("train.")}
+    values = made.model_dump(exclude_unset=True)
+    for place, value in PRESETS[preset].options.items():
+        section, _, key = place.partition(".")
+        if place not in stays:
+            values.setdefault(section, {})[key] = value
+    return Recipe.model_validate(values)

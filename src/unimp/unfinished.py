@@ -1,0 +1,199 @@
+"""A run folder until its run is finished: held by one process, kept so that it can go on.
+
+checkpoint.safetensors   what training goes on from; gone when the run is finished
+.lock                    the number of the process that is at it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unimp import run_folder
+from unimp.errors import RunError
+from unimp.graph.lock import NAME as LOCK
+from unimp.graph.lock import in_use, locked
+from unimp.recipe import Recipe, differences
+from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
+from unimp.training.interruption import signals_held
+from unimp.training.loop import Epoch, Keep, TrainingState
+
+CHECKPOINT = "checkpoint.safetensors"
+PARTS_OF = tuple(
+    f".{name}."
+    for name in (
+        "recipe.toml",
+        "model.safetensors",
+        "metrics.json",
+        "history.jsonl",
+        "predictions.parquet",
+        "report.html",
+        "manifest.json",
+        "task.npz",
+        CHECKPOINT,
+    )
+)
+"""How the names begin under which files are written before they are whole."""
+
+
+@contextmanager
+def opened(folder: Path | None) -> Iterator[None]:
+    """The folder of a run that is made or gone on with, held by this process alone.
+
+    It is taken away again if what was to fill it fails before it writes anything.
+    """
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RunError(f"{folder} is a file; choose another folder") from error
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        with locked(folder):
+            for path in folder.iterdir():
+                if path.name.startswith(PARTS_OF):  # of a process that ended while it wrote
+                    path.unlink()
+            yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # refuses if there is anything in it
+        raise
+
+
+def finished_as(folder: Path, recipe: Recipe, seed: int) -> bool:
+    """Whether the folder holds the finished run of a recipe and seed.
+
+    One that holds another run, finished or not, is refused with what is other about it.
+    """
+    kind, path = "a finished run", folder / CHECKPOINT
+    if run_folder.is_finished(folder):
+        found, _, manifest = run_folder.read_run(folder)
+        other = differences(found, recipe)
+        if manifest["seed"] != seed:
+            other.append(f"seed {manifest['seed']}, now {seed}")
+    elif path.exists():
+        kind, wanted = "an unfinished run", made_with(recipe, seed)
+        other = different(read_about(path)["made_with"], wanted)
+    else:
+        return False
+    if other:
+        raise _other_run(folder, kind, other)
+    return run_folder.is_finished(folder)
+
+
+def _other_run(folder: Path, kind: str, other: Sequence[str]) -> RunError:
+    return RunError(
+        f"{folder} holds {kind} with other settings ({', '.join(other)}); choose another folder, "
+        "or remove it"
+    )
+
+
+def goes_on(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
+    """Whether a command for this recipe and these seeds was interrupted here, and nobody is at it.
+
+    In how many threads it was is not asked: that is told when it is gone on with.
+    """
+    places = [folder]
+    if len(seeds) > 1:
+        places = sorted(folder.glob("seed-*"))
+        wanted = {f"seed-{seed}" for seed in seeds}
+        if (folder / "summary.json").exists() or not {p.name for p in places} <= wanted:
+            return False
+    elif run_folder.is_finished(folder):
+        return False
+    return bool(places) and all(_is_of(place, recipe, seeds) for place in places)
+
+
+def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
+    """Whether a folder holds a run of the recipe and a seed, or nothing but an old lock."""
+    if in_use(place):
+        return False
+    with suppress(RunError):
+        if run_folder.is_finished(place):
+            found, _, manifest = run_folder.read_run(place)
+            return manifest["seed"] in seeds and not differences(found, recipe)
+        if (place / CHECKPOINT).exists():
+            made = read_about(place / CHECKPOINT)["made_with"]
+            found = Recipe.model_validate(made["recipe"])
+            return made["seed"] in seeds and not differences(found, recipe)
+    return [path.name for path in place.iterdir()] == [LOCK]
+
+
+def made_with(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
+    """What a checkpoint depends on: gone on with another, training would end elsewhere.
+
+    Sums are taken in another order by another number of threads.
+    """
+    values = {"recipe": recipe.model_dump(), "seed": seed, "threads": torch.get_num_threads()}
+    return values | more
+
+
+def different(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """In what a checkpoint and what is to go on differ, in words."""
+    recipes = [Recipe.model_validate(values["recipe"]) for values in (found, wanted)]
+    other = differences(*recipes)
+    for key in wanted.keys() - {"recipe"}:
+        before, now = found.get(key), wanted[key]
+        if before == now or (key == "threads" and str(found.get("device")).startswith("cuda")):
+            continue
+        if key == "data":
+            other.append("data that has changed since")
+        elif key == "threads":
+            other.append(f"{before} threads, now {now}: set OMP_NUM_THREADS={before}")
+        else:
+            other.append(f"{key} {before}, now {now}")
+    return other
+
+
+def found_checkpoint(folder: Path, wanted: Mapping[str, Any]) -> TrainingState | None:
+    """What an unfinished run goes on from; refused, if it was made with anything else."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    if other := different(read_about(path)["made_with"], wanted):
+        raise _other_run(folder, "an unfinished run", other)
+    return load_checkpoint(path)
+
+
+@contextmanager
+def checkpoints(
+    folder: Path | None, made_with: Mapping[str, Any], recipe: Recipe, say: Callable[[str], None]
+) -> Iterator[Keep]:
+    """What keeps the state of training in the folder while signals wait; without one, nothing."""
+    if folder is None:
+        yield lambda state, ended: None
+        return
+    with signals_held(say) as interruption:
+        yield Checkpoints(
+            folder / CHECKPOINT,
+            made_with,
+            every=recipe.train.checkpoint_every,
+            interruption=interruption,
+        )
+
+
+def forget(folder: Path) -> None:
+    """Take the checkpoint away: the run is whole."""
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+class History:
+    """The epochs of a run, in a file while it trains: as often as costs nothing to speak of."""
+
+    def __init__(self, folder: Path | None, epochs: Sequence[Epoch]) -> None:
+        self.folder, self.epochs = folder, list(epochs)
+        self._written = float("-inf")
+
+    def add(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+        if self.folder is not None and time.monotonic() - self._written > 1:
+            run_folder.write_history(self.folder, self.epochs)
+            self._written = time.monotonic()

@@ -1,0 +1,396 @@
+"""A run that is interrupted goes on and ends in the same bytes; what is not its own is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unimp import unfinished
+from unimp.errors import RunError
+from unimp.graph.lock import in_use, locked
+from unimp.model.masked_labels import MaskedLabels
+from unimp.recipe import Recipe
+from unimp.run import Run, load_run, run
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Sizes, Task
+from unimp.training.checkpoint import load_checkpoint, save_checkpoint
+from unimp.training.interruption import Interruption, signals_held
+from unimp.training.loop import Epoch
+
+RECIPE = Recipe(name="small").with_settings(
+    [
+        "task.name=synthetic",
+        "task.scale=0.03",
+        "model.width=8",
+        "model.layers=2",
+        "train.epochs=8",
+        "train.eval_every=2",
+        "train.lr=0.01",
+        "train.device=cpu",
+        "train.checkpoint_every=1e-9",
+        "batch.parts=3",
+        "batch.batch_size=8",
+        "batch.fanout=[3]",
+    ]
+)
+KEPT = ("model.safetensors", "predictions.parquet")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing that follows it is run."""
+
+
+def killed_at(write: int, patch: pytest.MonkeyPatch) -> None:
+    """End the run right after so many checkpoints were written."""
+    left = write
+
+    def save_then_die(*arguments: Any) -> None:
+        nonlocal left
+        save_checkpoint(*arguments)
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    patch.setattr("unimp.training.checkpoint.save_checkpoint", save_then_die)
+    patch.setattr("unimp.training.checkpoint.SHARE", 0)
+
+
+def interrupted(write: int, folder: Path, recipe: Recipe | Task, **options: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(write, patch)
+        with pytest.raises(Killed):
+            run(recipe, out=folder, **options)
+    assert (folder / unfinished.CHECKPOINT).exists()
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in KEPT}
+
+
+def losses(folder: Path) -> list[tuple[float, Any]]:
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [(line["epoch"], line["loss"], line.get("val")) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("settings", "writes"),
+    [
+        (["batch.regime=full"], (1, 2, 7, 16)),
+        (["batch.regime=full", "batch.prune=false", "train.patience=2"], (5,)),
+        (["batch.regime=full", "model.name=gcn-lpa"], (6,)),
+        (["batch.regime=partition", "mask.redraw=step"], (3, 18)),
+        (["batch.regime=partition", "mask.redraw=run", "inference.regime=partition"], (9,)),
+        (["batch.regime=neighbors", "mask.redraw=step"], (3, 11)),
+        (["batch.regime=neighbors", "model.attention_dropout=0.2"], (14,)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_an_interrupted_run_ends_in_the_same_bytes(
+    settings: list[str], writes: Sequence[int], tmp_path: Path
+) -> None:
+    recipe = RECIPE.with_settings(settings)
+    whole = run(recipe, out=tmp_path / "whole")
+    for write in writes:
+        folder = tmp_path / f"killed-{write}"
+        interrupted(write, folder, recipe)
+        resumed = run(recipe, out=folder)
+        assert bytes_of(folder) == bytes_of(tmp_path / "whole")
+        assert losses(folder) == losses(tmp_path / "whole")
+        for key in ("best_epoch", "epochs", "stopped", "scores"):
+            assert resumed.metrics[key] == whole.metrics[key]
+        assert {p.name for p in folder.iterdir()} == {
+            p.name for p in (tmp_path / "whole").iterdir()
+        }
+
+
+def test_a_run_interrupted_again_and_again_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    recipe = RECIPE.with_settings(["batch.regime=neighbors"])
+    run(recipe, out=tmp_path / "whole")
+    for _ in range(5):
+        interrupted(4, tmp_path / "run", recipe)
+    run(recipe, out=tmp_path / "run")
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+class MeanOfNeighbors(nn.Module):
+    """A module of one's own, with dropout, and with running means that are no parameters."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(16), nn.Linear(16, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = nn.functional.dropout(self.norm(x), 0.5, self.training)
+        return self.out(x + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]))
+
+
+def own_model(sizes: Sizes) -> MaskedLabels:
+    return MaskedLabels(MeanOfNeighbors(sizes.classes), sizes, width=16)
+
+
+def test_a_model_and_a_task_of_ones_own_go_on(tmp_path: Path) -> None:
+    task = synthetic_task(num_nodes=200, num_edges=600, num_classes=4, num_features=8)
+    settings = ["train.epochs=5", "train.device=cpu", "train.checkpoint_every=1e-9"]
+    run(task, model=own_model, settings=settings, out=tmp_path / "whole")
+    interrupted(5, tmp_path / "run", task, model=own_model, settings=settings)
+    with pytest.raises(RunError, match="model MaskedLabels, now None"):
+        run(task, settings=settings, out=tmp_path / "run")
+    resumed = run(task, model=own_model, settings=settings, out=tmp_path / "run")
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+    found = run(task, model=own_model, settings=settings, out=tmp_path / "run")
+    assert torch.equal(found.predict(), resumed.predict())
+
+
+def test_epochs_told_before_the_interruption_are_not_told_again(tmp_path: Path) -> None:
+    first: list[Epoch] = []
+    second: list[Epoch] = []
+    interrupted(9, tmp_path / "run", RECIPE, on_epoch=first.append)
+    run(RECIPE, out=tmp_path / "run", on_epoch=second.append)
+    numbers = [epoch.epoch for epoch in first + second]
+    assert numbers == list(range(1, 9))
+    assert first
+    assert second
+
+
+def test_the_time_of_all_pieces_counts(tmp_path: Path) -> None:
+    interrupted(9, tmp_path / "run", RECIPE)
+    path = tmp_path / "run" / unfinished.CHECKPOINT
+    state = load_checkpoint(path)
+    made_with = unfinished.read_about(path)["made_with"]
+    state.position.spent = 1000.0
+    save_checkpoint(path, state, made_with)
+    done = run(RECIPE, out=tmp_path / "run")
+    assert done.metrics["seconds"] > 1000
+
+
+def test_a_time_limit_counts_over_the_pieces(tmp_path: Path) -> None:
+    recipe = RECIPE.with_settings(["train.time_limit=900"])
+    interrupted(9, tmp_path / "run", recipe)
+    path = tmp_path / "run" / unfinished.CHECKPOINT
+    state = load_checkpoint(path)
+    state.position.spent = 1000.0
+    save_checkpoint(path, state, unfinished.read_about(path)["made_with"])
+    done = run(recipe, out=tmp_path / "run")
+    assert "time limit" in done.metrics["stopped"]
+    assert done.metrics["epochs"] < 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "seed", "threads", "named"),
+    [
+        (["train.lr=0.5"], 0, None, "train.lr 0.01, now 0.5"),
+        ([], 4, None, "seed 0, now 4"),
+        ([], 0, 5, r"1 threads, now 5: set OMP_NUM_THREADS=1"),
+    ],
+)
+def test_a_checkpoint_made_otherwise_is_refused_by_the_difference(
+    settings: list[str],
+    seed: int,
+    threads: int | None,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    interrupted(3, tmp_path / "run", RECIPE)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    if threads:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    with pytest.raises(RunError, match=f"an unfinished run with other settings .{named}"):
+        run(RECIPE.with_settings(settings), seed=seed, out=tmp_path / "run")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    def task(seed: int) -> Any:
+        return synthetic_task(num_nodes=90, num_edges=200, num_classes=3, seed=seed)
+
+    settings = ["train.epochs=3", "train.device=cpu"]
+    interrupted(1, tmp_path / "run", task(0), settings=settings)
+    with pytest.raises(RunError, match="data that has changed since"):
+        run(task(1), settings=settings, out=tmp_path / "run")
+    run(task(0), settings=settings, out=tmp_path / "run")
+    with pytest.raises(RunError, match="a finished run of other data"):
+        run(task(1), settings=settings, out=tmp_path / "run")
+
+
+def test_how_often_it_is_kept_may_change(tmp_path: Path) -> None:
+    interrupted(3, tmp_path / "run", RECIPE)
+    run(RECIPE.with_settings(["train.checkpoint_every=60"]), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-20],
+        lambda data: b"",
+        lambda data: b"\xff\x00" * 99,
+        lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
+    ],
+    ids=["truncated", "empty", "noise", "one bit"],
+)
+def test_a_damaged_checkpoint_is_refused_with_its_name_and_the_fix(
+    damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    interrupted(3, tmp_path / "run", RECIPE)
+    path = tmp_path / "run" / unfinished.CHECKPOINT
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(RunError, match="remove it to begin this run anew") as error:
+        run(RECIPE, out=tmp_path / "run")
+    assert str(path) in str(error.value)
+    path.unlink()
+    run(RECIPE, out=tmp_path / "run")
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
+    interrupted(3, tmp_path / "run", RECIPE)
+    (tmp_path / "run" / ".checkpoint.safetensors.x1y2").write_bytes(b"half")
+    (tmp_path / "run" / "mine.txt").write_text("kept")
+    run(RECIPE, out=tmp_path / "run")
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert "mine.txt" in names
+    assert not any(name.startswith(".") for name in names)
+
+
+def test_a_finished_run_is_loaded_and_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(RECIPE, seed=2, out=tmp_path / "run")
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(sys.modules[Run.__module__], "train", refuse)
+    again = run(RECIPE, seed=2, out=tmp_path / "run")
+    assert torch.equal(again.predict(), made.predict())
+    assert again.metrics == load_run(tmp_path / "run").metrics
+
+
+# One process a folder
+
+
+def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from unimp.graph.lock import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert in_use(tmp_path)
+        with pytest.raises(RunError, match=f"in use by process {child.pid}; wait for it"):
+            run(RECIPE, out=tmp_path)
+        child.kill()
+    assert (tmp_path / ".lock").read_text() == str(child.pid)  # left behind
+    assert not in_use(tmp_path)
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    assert list(tmp_path.iterdir()) == []
+
+
+# Signals
+
+
+def stopping(at: int, number: int) -> Callable[[Epoch], None]:
+    """Send this process a signal after an epoch."""
+
+    def on_epoch(epoch: Epoch) -> None:
+        if epoch.epoch == at:
+            os.kill(os.getpid(), number)
+
+    return on_epoch
+
+
+def test_ctrl_c_keeps_what_was_learned_and_is_raised_then(tmp_path: Path) -> None:
+    recipe = RECIPE.with_settings(["train.checkpoint_every=0"])
+    run(recipe, out=tmp_path / "whole")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, out=tmp_path / "run", on_epoch=stopping(5, signal.SIGINT))
+    assert signal.getsignal(signal.SIGINT) is before
+    state = load_checkpoint(tmp_path / "run" / unfinished.CHECKPOINT)
+    assert [epoch.epoch for epoch in state.history] == [1, 2, 3, 4, 5]
+    assert not in_use(tmp_path / "run")
+    run(recipe, out=tmp_path / "run")
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+
+
+def test_a_run_without_a_folder_leaves_signals_alone() -> None:
+    epochs: list[Epoch] = []
+
+    def on_epoch(epoch: Epoch) -> None:
+        epochs.append(epoch)
+        stopping(2, signal.SIGINT)(epoch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(RECIPE, on_epoch=on_epoch)
+    assert len(epochs) == 2
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    with signals_held() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.asked == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_that_comes_after_the_last_step_is_delivered_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), signals_held():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_whoever_handles_a_signal_otherwise_gets_it() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+    try:
+        with signals_held() as interruption:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert got == []
+            interruption.deliver()
+            assert got == [signal.SIGTERM]
+            assert interruption.asked is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals_held() as interruption:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interruption.asked is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_in_another_thread_trains_without_deciding_about_signals(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            run(RECIPE, out=tmp_path / "run")
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert failures == []
+    assert Interruption().asked is None
