@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ from torch import Tensor
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
 from unimp.graph.reorder import Reordered
+from unimp.graph.tables import UnknownIds
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.node_model import NodeModel, count_parameters
@@ -39,13 +40,14 @@ from unimp.preparation import (
     preparation,
     refuse_smoothing,
     seeded,
+    tables_of,
     task_of,
 )
 from unimp.recipe import Recipe, load_recipe
 from unimp.tasks.catalog import prepare
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import score
-from unimp.tasks.npz import save_npz
+from unimp.tasks.tables import extend_task
 from unimp.tasks.task import Sizes, Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
@@ -168,6 +170,19 @@ class Run:
             observed[node] = label
         return observed
 
+    def extended(
+        self, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
+    ) -> Run:
+        """This run on a larger graph, without retraining: old nodes keep their numbers, new ones
+        follow.
+
+        Paths, frames of pandas or polars, Arrow tables or dicts of arrays, with the columns of the
+        tables that the run was made from; its transforms encode them. Ids that are known already
+        are refused; with unknown_ids="skip", edges that name an unknown id are left out.
+        """
+        task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
+        return replace(self, task=prepare(task, **preparation(self.recipe)))
+
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         for protocol, scores in self.metrics["scores"].items():
@@ -207,6 +222,8 @@ def run(
     if out is not None:
         run_folder.refuse_finished(Path(out))
     started = time.perf_counter()
+    if recipe.task.name == "tables" and own_task is None:
+        own_task = tables_of(recipe, seed)
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     device = choose_device(recipe.train.device)
     learns = model is not None or recipe.label_rate > 0
@@ -214,7 +231,7 @@ def run(
     refuse_smoothing(recipe, task, own_model=model is not None)
     folder = None if out is None else run_folder.claim(Path(out))
     if own_task is not None and folder is not None:
-        save_npz(own_task, folder / "task.npz")
+        run_folder.write_task(folder, own_task)
         recipe = recipe.with_task(folder / "task.npz")
     with run_folder.not_left_empty(folder), seeded(seed, device):
         if recipe.model.name == "label-propagation" and model is None:
@@ -362,6 +379,7 @@ def load_run(
             f"{folder} was made with other data than {recipe.task.name!r} gives now; restore the "
             "data, or train again"
         )
+    task = run_folder.with_transforms(task, folder)
     device = choose_device(device)
     if manifest.get("model") and model is None:
         raise RunError(

@@ -77,7 +77,7 @@ def load_task(
     `split` numbers one of the task's splits, counted around where there are fewer; for generated
     tasks it is the seed. Then rows of x are scaled to sum 1, reverse edges added, and self-loops.
     """
-    _refuse_unused(
+    refuse_unused(
         name,
         bundle=bundle,
         features=features,
@@ -113,11 +113,14 @@ _TAKES = {
     "ogb": {"node_features"},
     "synthetic": {"scale"},
     "npz": {"features", "metric"},
+    "tables": {"metric"},
 }
 _UNSET = {"bundle": "", "features": "", "metric": None, "node_features": "sum", "scale": 1.0}
 
 
 def _kind(name: str) -> str:
+    if name == "tables":
+        return "tables"
     if name in BUNDLED:
         return "bundled"
     if name in OGB:
@@ -125,7 +128,7 @@ def _kind(name: str) -> str:
     return "synthetic" if name == "synthetic" or name in SYNTHETIC else "npz"
 
 
-def _refuse_unused(name: str, **given: object) -> None:
+def refuse_unused(name: str, **given: object) -> None:
     """An option that would change nothing is a mistake; say so before hours are spent on it."""
     for option, value in given.items():
         if value != _UNSET[option] and option not in _TAKES[_kind(name)]:
@@ -145,6 +148,11 @@ def _load(
     node_features: Literal["sum", "mean"],
     scale: float,
 ) -> Task:
+    if name == "tables":
+        raise TaskError(
+            "task.name is 'tables', but no tables are named; `unimp init NODES EDGES` writes a "
+            "recipe that does, and in Python there is unimp.task_from_tables"
+        )
     if name in BUNDLED:
         return BUNDLED[name](split=split, bundle=Path(bundle) if bundle else None)
     if name in OGB:
