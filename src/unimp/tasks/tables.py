@@ -7,6 +7,7 @@ extend_task   a task with nodes and edges that came after training
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ from unimp.tasks.splitting import split_classes, split_groups, split_of
 from unimp.tasks.table_labels import labels_by_name, read_groups, read_labels, read_parts
 from unimp.tasks.task import Metric, Task
 from unimp.tasks.transforms import Layout, Transforms
+
+LOG = logging.getLogger("unimp")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Rows:
 
     def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
         """The task that the rows make; transforms are fitted on all of them."""
+        for warning in self.warnings:
+            LOG.warning(warning)
         transforms, x, edge_attr = Transforms.fitted(
             self.layout, self.node_values, self.edge_values
         )
@@ -189,6 +194,8 @@ def extend_task(
             )
             edge_values = _values(table, {e.column: e.kind for e in transforms.edges}, problems)
     problems.refuse()
+    for warning in problems.warnings:
+        LOG.warning(warning)
     count = len(ids) - len(old)
     x = task.graph.x
     if count and x is not None:
