@@ -33,8 +33,6 @@ def task_of(recipe: Recipe, seed: int) -> Task:
 def tables_of(recipe: Recipe, seed: int) -> Task:
     """The task of the recipe's tables as they stand, not yet prepared; checked whole."""
     options = recipe.task
-    unused = options.model_dump(include={"bundle", "features", "node_features", "scale"})
-    refuse_unused("tables", **unused)
     number = seed if options.split == "seed" else options.split
     return rows_of(recipe).task(recipe.name, split=number, metric=options.metric or None)
 
@@ -42,6 +40,10 @@ def tables_of(recipe: Recipe, seed: int) -> Task:
 def rows_of(recipe: Recipe) -> Rows:
     """The recipe's tables, read and checked."""
     tables = recipe.tables
+    refuse_unused(
+        "tables",
+        **recipe.task.model_dump(include={"bundle", "features", "node_features", "scale"}),
+    )
     if not tables.nodes or not tables.edges:
         raise RecipeError(
             "[tables] needs nodes and edges, the paths of two files; `unimp init NODES EDGES` "

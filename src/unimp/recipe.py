@@ -204,7 +204,9 @@ def read_recipe(text: str, name: str) -> Recipe:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"recipe {name} is not valid TOML: {error}") from error
+        raise RecipeError(
+            f"recipe {name} is not valid TOML: {error}; lines are [section] or key = value"
+        ) from error
     problems = []
     for section, given in values.items():
         if section in ("name", "about"):

@@ -32,7 +32,7 @@ def init(
     if path.exists():
         raise RecipeError(f"{path} is there already; choose another with --out, or remove it")
     if path.suffix != ".toml":
-        raise RecipeError(f"--out {path}: recipes are .toml files")
+        raise RecipeError(f"--out {path}: recipes are .toml files; write --out {path.stem}.toml")
     problems = Problems()
     opened = [
         open_table(given, what, problems) for given, what in ((nodes, "nodes"), (edges, "edges"))

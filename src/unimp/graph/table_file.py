@@ -79,7 +79,7 @@ def open_table(
     from CSV as they are written, so that the id 007 stays 007.
     """
     from_file = isinstance(given, str | Path)
-    name = str(given) if from_file else what
+    name = shown(given) if from_file else what
     opened: Table | None
 
     def choose(there: Sequence[str]) -> list[str]:
@@ -97,6 +97,14 @@ def open_table(
         problems.note(name, "has no rows", "give it at least one below the header")
         return None
     return opened
+
+
+def shown(path: str | Path) -> str:
+    """A path as short as it can be told to somebody who works in this folder."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
@@ -220,6 +228,8 @@ def _read_csv(
         table = read(threads=True)
         if ragged:
             read(threads=False)  # only one thread counts the lines
+        if any(pa.types.is_binary(kind) for kind in table.schema.types):
+            raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes where no type is asked
     except pa.ArrowException as error:
         line = _not_utf8(path)
         if line is not None:

@@ -135,7 +135,7 @@ def refuse_unused(name: str, **given: object) -> None:
             takes = [kind for kind, options in _TAKES.items() if option in options]
             raise TaskError(
                 f"task.{option} = {value!r} means nothing for {name!r}: only {takes[0]} tasks take "
-                "it"
+                "it; leave it out"
             )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimp.graph.problems import Problems
-from unimp.graph.table_file import Table, open_table
+from unimp.graph.table_file import Table, open_table, shown
 from unimp.graph.tables import note_unknown, positions, read_ids, to_numpy
 from unimp.tasks.columns import words
 from unimp.tasks.labels import UNLABELED
@@ -285,7 +285,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
     """Ids in a file: a table with the id column, or lines of text with one each."""
     import pyarrow as pa
 
-    path = Path(file)
+    path, file = Path(file), shown(file)
     if path.suffix == ".txt" and path.is_file():
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -296,7 +296,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
         table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}), is_text=True)
     else:
         column = layout.id
-        opened = open_table(file, file, problems, wanted=[column], as_text=[column])
+        opened = open_table(path, file, problems, wanted=[column], as_text=[column])
         if opened is None:
             return None
         table = opened

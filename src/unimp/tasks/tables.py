@@ -137,7 +137,8 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     node_values = _values(node_table, layout.features, problems)
     edge_values = _values(edge_table, layout.edge_features, problems)
     if labels is not None and parts is None and not problems.found:
-        _check_shares(str(nodes), layout, labels[0], groups, problems)
+        assert node_table is not None
+        _check_shares(node_table.name, layout, labels[0], groups, problems)
     problems.refuse()
     assert labels is not None
     assert joined is not None
