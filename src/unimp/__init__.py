@@ -19,6 +19,7 @@ from unimp.ops.attention import graph_attention
 from unimp.recipe import Recipe, load_recipe
 from unimp.run import Run, load_run, run
 from unimp.tasks.catalog import load_task
+from unimp.tasks.from_tables import task_from_tables
 from unimp.tasks.labels import UNLABELED, LabelMask, Split, mask_labels
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
@@ -49,6 +50,7 @@ __all__ = [
     "predict_logits",
     "run",
     "save_npz",
+    "task_from_tables",
 ]
 
 

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from unimp.graph.reorder import Order
+from unimp.graph.tables import UnknownIds
 from unimp.model.propagation import Clamp, Normalization
 from unimp.ops.attention import Backend
 from unimp.ops.sampling import ALL
+from unimp.tasks.columns import EdgeKind, Kind
 from unimp.training.precision import Precision
 
 
@@ -52,7 +54,10 @@ class Section(BaseModel):
 class TaskOptions(Section):
     """What is asked, of which graph."""
 
-    name: str = option("debian", "a task's name (unimp data list), or the path of an .npz file")
+    name: str = option(
+        "debian",
+        "a task's name (unimp data list), the path of an .npz file, or `tables`: as [tables] says",
+    )
     split: int | Literal["seed"] = option(
         "seed", "which split of the task; `seed`: the one numbered as the run's seed"
     )
@@ -61,7 +66,7 @@ class TaskOptions(Section):
     )
     features: str = option("", "another array of the .npz file to use as node features")
     metric: Literal["", "accuracy", "rocauc"] = option(
-        "", ".npz files: how to score; empty: as the file says"
+        "", ".npz files and tables: how to score; empty: as the file says, or as labels suggest"
     )
     node_features: Literal["sum", "mean"] = option(
         "sum", "ogbn-proteins: how edge features become node features (paper: mean; its code: sum)"
@@ -75,6 +80,44 @@ class TaskOptions(Section):
         "how nodes lie in memory: as given, or neighbors near one another by rcm or metis (extra "
         "unimp[metis]); node numbers stay yours, but dropout, parts and sampled neighbors are "
         "drawn anew, as by another seed",
+    )
+
+
+class TablesOptions(Section):
+    """Two tables of your own: which columns mean what. Paths are relative to the recipe's file."""
+
+    nodes: str = option("", "table of nodes: CSV, Parquet or Arrow, a row a node")
+    edges: str = option("", "table of edges, a row an edge")
+    id: str = option("id", "nodes: the column of ids, text or whole numbers")
+    source: str = option("source", "edges: the column with the id that a message comes from")
+    target: str = option("target", "edges: the column with the id that it goes to")
+    directed: bool = option(
+        False, "edges carry messages from source to target only; false: both ways"
+    )
+    label: str | list[str] = option(
+        "",
+        "nodes: the column to predict, unknown where empty, null or -1; a list: one column of 0 "
+        "and 1 for each of several labels",
+    )
+    label_separator: str = option(
+        "", "what stands between several labels in one cell; empty: a cell holds one"
+    )
+    features: dict[str, Kind] = option({}, "nodes: feature columns and the kind of each")
+    edge_features: dict[str, EdgeKind] = option({}, "edges: feature columns and the kind of each")
+    text_width: int = option(4096, "columns that the words of a text are hashed into", ge=1)
+    split: str = option(
+        "", "nodes: a column of train, val and test; empty: by files of ids, or by shares"
+    )
+    train_share: float = option(0.6, "by shares: of the known labels, to learn from", gt=0, le=1)
+    val_share: float = option(0.2, "by shares: to choose by; the rest is test", ge=0, lt=1)
+    group: str = option(
+        "", "nodes: a column whose equal values the split keeps together (see mask.unit)"
+    )
+    train_ids: str = option("", "by files: ids to learn from, a line each (.txt) or a table")
+    val_ids: str = option("", "by files: ids to choose by")
+    test_ids: str = option("", "by files: ids to test on")
+    unknown_ids: UnknownIds = option(
+        "refuse", "edges that name an id which is no node: an error, or left out"
     )
 
 

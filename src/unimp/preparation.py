@@ -14,16 +14,47 @@ from unimp.graph.reorder import Reordered, reorder
 from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
 from unimp.recipe import Recipe
-from unimp.tasks.catalog import load_task
+from unimp.tasks.catalog import load_task, prepare, refuse_unused
+from unimp.tasks.tables import Rows, read_rows
 from unimp.tasks.task import Task
+from unimp.tasks.transforms import Layout
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
     """The recipe's task, with the split that this seed uses."""
+    if recipe.task.name == "tables":
+        return prepare(tables_of(recipe, seed), **preparation(recipe))
     options = recipe.task.model_dump(exclude={"order"})
     split = options.pop("split")
     options["metric"] = options["metric"] or None
     return load_task(**options, split=seed if split == "seed" else split)
+
+
+def tables_of(recipe: Recipe, seed: int) -> Task:
+    """The task of the recipe's tables as they stand, not yet prepared; checked whole."""
+    options = recipe.task
+    number = seed if options.split == "seed" else options.split
+    return rows_of(recipe).task(recipe.name, split=number, metric=options.metric or None)
+
+
+def rows_of(recipe: Recipe) -> Rows:
+    """The recipe's tables, read and checked."""
+    tables = recipe.tables
+    refuse_unused(
+        "tables",
+        **recipe.task.model_dump(include={"bundle", "features", "node_features", "scale"}),
+    )
+    if not tables.nodes or not tables.edges:
+        raise RecipeError(
+            "[tables] needs nodes and edges, the paths of two files; `unimp init NODES EDGES` "
+            "writes a recipe for them"
+        )
+    return read_rows(tables.nodes, tables.edges, layout_of(recipe))
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """What the recipe says of its tables' columns."""
+    return Layout(**recipe.tables.model_dump(exclude={"nodes", "edges"}))
 
 
 def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | None:

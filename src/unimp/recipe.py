@@ -32,6 +32,7 @@ from unimp.options import (
     ModelOptions,
     Section,
     SmoothOptions,
+    TablesOptions,
     TaskOptions,
     TrainOptions,
 )
@@ -49,12 +50,17 @@ LAYER_OF: dict[str, Literal["transformer", "gat", "gcn"]] = {
 """Models that take features and labels as UniMP does, and the layer each has."""
 
 
+TABLE_FILES = ("nodes", "edges", "train_ids", "val_ids", "test_ids")
+"""Options of [tables] that are paths."""
+
+
 class Recipe(Section):
     """Everything one run depends on, but the seed."""
 
     name: str = ""
     about: str = ""
     task: TaskOptions = TaskOptions()
+    tables: TablesOptions = TablesOptions()
     model: ModelOptions = ModelOptions()
     mask: MaskOptions = MaskOptions()
     batch: BatchOptions = BatchOptions()
@@ -131,7 +137,14 @@ class Recipe(Section):
             for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
             if value.endswith(".npz")
         }
-        return self.model_copy(update={"task": self.task.model_copy(update=paths)})
+        recipe = self.model_copy(update={"task": self.task.model_copy(update=paths)})
+        return recipe.with_tables_in(Path.cwd())
+
+    def with_tables_in(self, folder: Path) -> Recipe:
+        """This recipe with the paths of its tables taken from a folder, but for absolute ones."""
+        named = {key: getattr(self.tables, key) for key in TABLE_FILES}
+        paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
+        return self.model_copy(update={"tables": self.tables.model_copy(update=paths)})
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
@@ -191,13 +204,23 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     elif path.suffix == ".toml":
         if not path.is_file():
             raise RecipeError(f"no recipe file {name}")
-        recipe = read_recipe(path.read_text(encoding="utf-8"), path.stem)
+        recipe = read_recipe(_text_of(path), path.stem).with_tables_in(path.parent)
     elif path.suffix == ".npz" or str(name) in task_names():
         recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
     else:
         known = [*names, *task_names()]
         raise RecipeError(f"no recipe or task {str(name)!r}; {nearest_names(str(name), known)}")
-    return recipe.with_settings(settings)
+    recipe = recipe.with_settings(settings)
+    if (
+        recipe.tables.nodes
+        and recipe.task.name != "tables"
+        and not recipe.task.name.endswith(".npz")
+    ):
+        raise RecipeError(
+            f"task.name is {recipe.task.name!r}, but [tables] names files too; write task.name = "
+            '"tables", or take [tables] away'
+        )
+    return recipe
 
 
 def read_recipe(text: str, name: str) -> Recipe:
@@ -205,21 +228,28 @@ def read_recipe(text: str, name: str) -> Recipe:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"recipe {name} is not valid TOML: {error}") from error
+        raise RecipeError(
+            f"recipe {name} is not valid TOML: {error}; lines are [section] or key = value"
+        ) from error
+    problems = []
     for section, given in values.items():
         if section in ("name", "about"):
             continue
         if section not in SECTIONS:
-            raise RecipeError(
+            problems.append(
                 f"recipe {name}: no section [{section}]; {nearest_names(section, SECTIONS)}"
             )
-        if not isinstance(given, dict):
-            raise RecipeError(
+        elif not isinstance(given, dict):
+            problems.append(
                 f"recipe {name}: {section} = {given!r} is no section; write [{section}] on a line "
                 "of its own and its options below"
             )
-        for key in given:
-            _place(f"{section}.{key}")
+        else:
+            problems += _unknown_options(section, given)
+    if problems:
+        raise RecipeError("\n".join(problems))
+    if values.get("tables", {}).get("nodes"):  # whoever names tables means them
+        values["task"] = {"name": "tables", **values.get("task", {})}
     return _validated({"name": name, **values})
 
 
@@ -266,6 +296,22 @@ def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
         if not equals:
             raise RecipeError(f"{setting!r} is no setting; write section.key=value")
         yield path.strip(), _parsed(text.strip())
+
+
+def _unknown_options(section: str, given: Iterable[str]) -> Iterator[str]:
+    """What is to be said of each option that a section does not have."""
+    for key in given:
+        try:
+            _place(f"{section}.{key}")
+        except RecipeError as error:
+            yield str(error)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
 
 
 def _parsed(text: str) -> Any:

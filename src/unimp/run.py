@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from unimp import run_folder, unfinished
 from unimp.errors import RecipeError, RunError
+from unimp.graph.tables import UnknownIds
 from unimp.inference.calibrate import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import probabilities
@@ -41,6 +42,7 @@ from unimp.preparation import (
     preparation,
     refuse_smoothing,
     seeded,
+    tables_of,
     task_of,
 )
 from unimp.presets import recipe_with_preset
@@ -51,7 +53,7 @@ from unimp.sinks import Sink, opened_sinks, tell_epoch, tell_scores
 from unimp.tasks.catalog import prepare
 from unimp.tasks.label_file import Given, later_labels
 from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
-from unimp.tasks.npz import save_npz
+from unimp.tasks.tables import extend_task
 from unimp.tasks.task import Sizes, Task
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
@@ -188,6 +190,19 @@ class Run:
         later = later_labels(labels, self.task)
         return torch.where(later >= 0, later, observed)
 
+    def extended(
+        self, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
+    ) -> Run:
+        """This run on a larger graph, without retraining: old nodes keep their numbers, new ones
+        follow.
+
+        Paths, frames of pandas or polars, Arrow tables or dicts of arrays, with the columns of the
+        tables that the run was made from; its transforms encode them. Ids that are known already
+        are refused; with unknown_ids="skip", edges that name an unknown id are left out.
+        """
+        task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
+        return replace(self, task=prepare(task, **preparation(self.recipe)))
+
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         for protocol, scores in self.metrics["scores"].items():
@@ -231,6 +246,8 @@ def run(
     recipe = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if seed < 0:
         raise RecipeError(f"seed is {seed}; seeds count from 0")
+    if recipe.task.name == "tables" and own_task is None:
+        own_task = tables_of(recipe, seed)
     folder = None if out is None else Path(out)
     if own_task is not None and folder is not None:
         recipe = recipe.with_task(folder / "task.npz")
@@ -285,7 +302,7 @@ def _made(
     if folder is not None:
         resume = unfinished.found_checkpoint(folder, made_with)
         if own_task is not None and resume is None:
-            save_npz(own_task, folder / "task.npz")
+            run_folder.write_task(folder, own_task)
     if trained is not None:
         history = unfinished.History(folder, resume.history if resume else ())
 
@@ -429,6 +446,7 @@ def load_run(
             f"{folder} was made with other data than {recipe.task.name!r} gives now; restore the "
             "data, or train again"
         )
+    task = run_folder.with_transforms(task, folder)
     device = choose_device(device)
     if manifest.get("model") and model is None:
         raise RunError(

@@ -6,6 +6,8 @@ metrics.json           scores by protocol, calibration
 history.jsonl          one line an epoch
 predictions.parquet    one row a node (see predictions.py)
 report.html            what people look at, made from the others and the task (see report/)
+task.npz               the task, where it was your own or made from tables …
+transforms.json        … and how columns of tables became features
 manifest.json          versions, seed, threads, data hash, command; written last: its presence
                        says that the run is whole
 
@@ -19,6 +21,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +36,31 @@ from unimp.model.node_model import NodeModel
 from unimp.ops.attention import backend_in_words
 from unimp.predictions import MOST_IN_RUN, predictions_table, write_table
 from unimp.recipe import Recipe, read_recipe
+from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
+from unimp.tasks.transforms import load_transforms
 from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch
 
 FORMAT = 1
+TASK, TRANSFORMS = "task.npz", "transforms.json"
 
 
 def is_finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists()
+
+
+def write_task(folder: Path, task: Task) -> None:
+    """Keep a task that has no name to load it by, and how its tables were read."""
+    save_npz(task, folder / TASK)
+    if task.tables is not None:
+        task.tables.save(folder / TRANSFORMS)
+
+
+def with_transforms(task: Task, folder: Path) -> Task:
+    """The task of a run with the transforms that the run keeps, if it does."""
+    path = folder / TRANSFORMS
+    return replace(task, tables=load_transforms(path)) if path.is_file() else task
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
@@ -67,7 +86,10 @@ def write_run(
     data_hash: str,
 ) -> None:
     """Write all files of a run, the manifest last."""
-    write_atomically(folder / "recipe.toml", recipe.to_toml().encode())
+    # A task that lies in the folder is named without it, so that the folder can be moved.
+    kept = recipe.model_copy(update={"task": recipe.task.model_copy(update={"name": TASK})})
+    own = recipe.task.name == str((folder / TASK).resolve())
+    write_atomically(folder / "recipe.toml", (kept if own else recipe).to_toml().encode())
     if model is not None:
         save_weights(model, folder / "model.safetensors")
     write_json(folder / "metrics.json", metrics)
@@ -120,6 +142,8 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
         recipe = read_recipe(path.read_text(encoding="utf-8"), folder.name)
     except (OSError, UnicodeDecodeError, RecipeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
+    if Path(recipe.task.name).name == TASK and (folder / TASK).is_file():
+        recipe = recipe.with_task(folder / TASK)
     return recipe, _read_json(folder / "metrics.json"), manifest
 
 

@@ -1,9 +1,9 @@
-"""data list, show, fetch and build-debian."""
+"""data list, show, export, fetch and build-debian."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,6 +12,8 @@ from unimp.errors import UnimpError
 from unimp.tasks.catalog import data_folder, load_task, task_names
 from unimp.tasks.debian import build_bundle
 from unimp.tasks.ogb import fetch_ogb
+from unimp.tasks.table_export import Form, export_tables
+from unimp.tasks.task import Task
 
 data_app = typer.Typer(no_args_is_help=True, help="Tasks: graphs with labels and a split.")
 app.add_typer(data_app, name="data")
@@ -28,7 +30,11 @@ def list_data() -> None:
 @data_app.command("show")
 def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Show what a task holds."""
-    task = load_task(name)
+    print_rows(task_rows(load_task(name)).items())
+
+
+def task_rows(task: Task) -> dict[str, str]:
+    """What a task holds, line by line."""
     graph, split = task.graph, task.split
     rows = {
         "nodes": f"{graph.num_nodes:,}",
@@ -45,7 +51,19 @@ def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     if not task.is_multilabel:
         rows["edge homophily"] = f"{task.homophily:.3f}"
     rows["SHA-256"] = task.data_hash()
-    print_rows({"task": task.name, **rows}.items())
+    return {"task": task.name, **rows}
+
+
+@data_app.command("export")
+def export_data(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write them.")],
+    form: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
+    split: Annotated[int, typer.Option(help="Which of the task's splits.")] = 0,
+) -> None:
+    """Write a task as two tables, nodes and edges, as your own data would come."""
+    nodes, edges = export_tables(load_task(name, split=split), folder, cast("Form", form))
+    out.print(f"nodes: {nodes}\nedges: {edges}\nNext: unimp init {nodes} {edges}")
 
 
 @data_app.command("fetch")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
 from unimp.cli.console import RunFolder, app, out, require_label_inputs
 from unimp.errors import RunError, nearest_names
+from unimp.graph.tables import UnknownIds
 from unimp.predictions import write_table
-from unimp.run import load_run
+from unimp.run import Run, load_run
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import PROTOCOLS
 
@@ -42,6 +43,17 @@ def predict(
             help="CSV or Parquet with columns node,label: labels that came after training."
         ),
     ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(help="Nodes that came after training: a table like the one it was given."),
+    ] = None,
+    edges: Annotated[
+        Path | None,
+        typer.Option(help="Edges that came since, between any two nodes, new or old."),
+    ] = None,
+    unknown_ids: Annotated[
+        str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
+    ] = "refuse",
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("predictions.parquet"),
@@ -53,8 +65,11 @@ def predict(
         ),
     ] = None,
 ) -> None:
-    """Label all nodes, using train labels and any that arrived since, without retraining."""
-    loaded = load_run(folder)
+    """Label all nodes, using train labels and any that arrived since, without retraining.
+
+    With --nodes and --edges the graph of a run made from tables grows first.
+    """
+    loaded = with_more_rows(load_run(folder), nodes, edges, unknown_ids)
     if labels is not None:
         require_label_inputs(loaded, "--labels")
     extra = None if labels is None else read_labels(labels, loaded.task)
@@ -63,3 +78,13 @@ def predict(
     known = sum(table["observed"].to_pylist())
     seen = f", with {known:,} labels as inputs" if loaded.takes_labels else ""
     out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")
+
+
+def with_more_rows(loaded: Run, nodes: Path | None, edges: Path | None, unknown_ids: str) -> Run:
+    """The run on the graph that these tables extend, if any is given."""
+    choices = get_args(UnknownIds)
+    if unknown_ids not in choices:
+        raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
+    if nodes is None and edges is None:
+        return loaded
+    return loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))

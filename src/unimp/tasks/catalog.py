@@ -78,7 +78,7 @@ def load_task(
     `split` numbers one of the task's splits, counted around where there are fewer; for generated
     tasks it is the seed. Then rows of x are scaled to sum 1, reverse edges added, and self-loops.
     """
-    _refuse_unused(
+    refuse_unused(
         name,
         bundle=bundle,
         features=features,
@@ -117,11 +117,14 @@ _TAKES = {
     "ogb": {"node_features"},
     "synthetic": {"scale"},
     "npz": {"features", "metric"},
+    "tables": {"metric"},
 }
 _UNSET = {"bundle": "", "features": "", "metric": None, "node_features": "sum", "scale": 1.0}
 
 
 def _kind(name: str) -> str:
+    if name == "tables":
+        return "tables"
     if name in BUNDLED:
         return "bundled"
     if name in OGB:
@@ -129,14 +132,14 @@ def _kind(name: str) -> str:
     return "synthetic" if name == "synthetic" or name in SYNTHETIC else "npz"
 
 
-def _refuse_unused(name: str, **given: object) -> None:
+def refuse_unused(name: str, **given: object) -> None:
     """An option that would change nothing is a mistake; say so before hours are spent on it."""
     for option, value in given.items():
         if value != _UNSET[option] and option not in _TAKES[_kind(name)]:
             takes = [kind for kind, options in _TAKES.items() if option in options]
             raise TaskError(
                 f"task.{option} = {value!r} means nothing for {name!r}: only {takes[0]} tasks take "
-                "it"
+                "it; leave it out"
             )
 
 
@@ -149,6 +152,11 @@ def _load(
     node_features: Literal["sum", "mean"],
     scale: float,
 ) -> Task:
+    if name == "tables":
+        raise TaskError(
+            "task.name is 'tables', but no tables are named; `unimp init NODES EDGES` writes a "
+            "recipe that does, and in Python there is unimp.task_from_tables"
+        )
     if name in BUNDLED:
         return BUNDLED[name](split=split, bundle=Path(bundle) if bundle else None)
     if name in OGB:

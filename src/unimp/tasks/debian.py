@@ -36,6 +36,7 @@ from unimp.graph.graph import Graph
 from unimp.tasks.array_file import ArrayFile, npz_bytes
 from unimp.tasks.debian_index import RELATIONS, Package, read_index, relation_edges
 from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.splitting import split_groups
 from unimp.tasks.task import Task
 
 BUNDLE = Path(__file__).parent / "bundled" / "debian-bookworm.npz"
@@ -119,31 +120,16 @@ def split_by_source(source: NDArray[Any], known: NDArray[np.bool_], *, seed: int
     """Divide the known packages 10 / 10 / 80 so that packages of one source stay together.
 
     Packages of one source share their description and often their section or tags, so that a split
-    among packages would let a model look answers up. Sources are shuffled, and cut where the share
-    of packages is nearest. Depends on its arguments alone.
+    among packages would let a model look answers up.
     """
-    nodes = np.flatnonzero(known)
-    groups, group = np.unique(source[nodes], return_inverse=True)
+    groups = np.unique(source[known])
     if len(groups) < 3:
         raise TaskError(
             f"known packages come from {len(groups)} sources; a split needs three or more"
         )
     if seed < 0:
         raise TaskError(f"split {seed} was asked for; splits are numbered 0, 1, 2 …")
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
-    covered = np.cumsum(np.bincount(group)[order])  # packages in the first 1, 2, … sources
-    # At least one source on each side, however few there are.
-    first = min(_nearest(covered, TRAIN_SHARE * len(nodes)), len(groups) - 2)
-    second = _nearest(covered, (TRAIN_SHARE + VAL_SHARE) * len(nodes))
-    second = min(max(second, first + 1), len(groups) - 1)
-    rank = np.empty(len(groups), dtype=np.int64)
-    rank[order] = np.arange(len(groups))
-    place = rank[group]
-    return Split(
-        train=torch.from_numpy(nodes[place < first]),
-        val=torch.from_numpy(nodes[(first <= place) & (place < second)]),
-        test=torch.from_numpy(nodes[second <= place]),
-    )
+    return split_groups(source, known, seed=seed, train_share=TRAIN_SHARE, val_share=VAL_SHARE)
 
 
 def build_bundle(packages: Path, out: Path) -> dict[str, int]:
@@ -253,11 +239,6 @@ def name_pieces(name: str) -> list[str]:
     for length in _AFFIX_LENGTHS:
         pieces += [f"begins {name[:length]}", f"ends {name[-length:]}"]
     return pieces
-
-
-def _nearest(covered: NDArray[np.int64], wanted: float) -> int:
-    """How many sources, at least one, cover a number of packages nearest to `wanted`."""
-    return int(np.argmin(np.abs(covered - wanted))) + 1
 
 
 def _numbered(names: Sequence[str]) -> list[int]:

@@ -13,6 +13,7 @@ from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split, is_known
+from unimp.tasks.transforms import Transforms
 
 Metric = Literal["accuracy", "rocauc"]
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -42,6 +43,7 @@ class Task:
     class_names: tuple[str, ...] | None = field(default=None, repr=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False)
     groups: Tensor | None = field(default=None, repr=False)  # [N]; the split keeps each together
+    tables: Transforms | None = field(default=None, repr=False)  # how rows of tables become x
 
     def __post_init__(self) -> None:
         given = self.labels

@@ -1,0 +1,811 @@
+"""Malformed tables and recipes, made by Hypothesis: each is refused in words, or this fails.
+
+    python proofs/bad_tables.py --cases 400         → proofs/results/bad_tables.json
+
+A case is a sound pair of tables, a recipe and a command, of which one to three things are spoilt.
+The command must exit with code 1, say what is wrong, where, and what to do about it, print no
+traceback and nothing else, and leave no file behind that was not there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unimp.cli import main as unimp_main
+from unimp.graph.files import write_atomically
+
+RESULTS = Path(__file__).parent / "results" / "bad_tables.json"
+WORDS = st.text(st.characters(categories=["L"]), min_size=1, max_size=8)
+
+
+@dataclass
+class Case:
+    """Files and a command; `spoilt` names what was done to them."""
+
+    nodes: list[dict[str, Any]] = field(repr=False)
+    edges: list[dict[str, Any]] = field(repr=False)
+    recipe: dict[str, Any]
+    form: str  # of both tables: csv, parquet or arrow
+    command: str
+    header: dict[str, list[str]] = field(default_factory=dict)  # columns as written, if not as read
+    late: list[Callable[[Path], None]] = field(default_factory=list)  # done to the files
+    arguments: list[str] = field(default_factory=list)
+    spoilt: list[str] = field(default_factory=list)
+
+    def rows(self, what: str) -> list[dict[str, Any]]:
+        return self.nodes if what == "nodes" else self.edges
+
+    def file(self, what: str) -> str:
+        return f"{what}.{self.form}"
+
+
+def sound(form: str, command: str) -> Case:
+    """Two tables with a column of each kind, and a recipe for them."""
+    draw = random.Random(0)
+    nodes = [
+        {
+            "id": f"n{i}",
+            "age": float(i % 7),
+            "kind": "abc"[i % 3],
+            "words": f"some words of row {i % 5}",
+            "vector": [float(i), 1.0, 2.0],
+            "label": ["red", "blue"][i % 2] if i % 4 else None,
+            "set": ["train", "val", "test"][i % 3] if i % 4 else None,
+        }
+        for i in range(24)
+    ]
+    edges = [
+        {"source": f"n{draw.randrange(24)}", "target": f"n{draw.randrange(24)}", "weight": 0.5 * i}
+        for i in range(60)
+    ]
+    features = {"age": "numeric", "kind": "categorical", "words": "text", "vector": "vector"}
+    recipe = {
+        "tables": {
+            "nodes": f"nodes.{form}",
+            "edges": f"edges.{form}",
+            "label": "label",
+            "split": "set",
+            "features": features,
+            "edge_features": {"weight": "numeric"},
+        },
+        "model": {"width": 4, "layers": 1},
+        "train": {"epochs": 1, "device": "cpu"},
+    }
+    return Case(nodes, edges, recipe, form, command)
+
+
+Draw = Any
+Spoil = Callable[[Case, Draw], None]
+SPOILS: dict[str, Spoil] = {}
+FOR_TABLES = ("check", "train")
+COMMANDS: dict[str, tuple[str, ...]] = {}
+EXCLUSIVE: set[str] = set()  # spoils that another spoil could undo or hide
+
+
+def spoil(*commands: str, alone: bool = False) -> Callable[[Spoil], Spoil]:
+    def register(function: Spoil) -> Spoil:
+        name = function.__name__.replace("_", " ")
+        SPOILS[name] = function
+        COMMANDS[name] = commands or FOR_TABLES
+        if alone:
+            EXCLUSIVE.add(name)
+        return function
+
+    return register
+
+
+def some_row(case: Case, draw: Draw, what: str) -> dict[str, Any]:
+    rows = case.rows(what)
+    return rows[draw(st.integers(0, len(rows) - 1))]
+
+
+def as_words(case: Case, what: str, column: str) -> None:
+    """Make a column of text, so that one cell can hold a word."""
+    for row in case.rows(what):
+        value = row[column]
+        row[column] = (
+            " ".join(map(str, value))
+            if isinstance(value, list)
+            else None
+            if value is None
+            else str(value)
+        )
+
+
+# Ids and ends
+
+
+@spoil(*FOR_TABLES, "predict")
+def an_id_is_empty(case: Case, draw: Draw) -> None:
+    some_row(case, draw, "nodes")["id"] = draw(st.sampled_from([None, "", "  "]))
+
+
+@spoil(*FOR_TABLES, "predict")
+def an_id_stands_twice(case: Case, draw: Draw) -> None:
+    first, second = draw(st.permutations(range(len(case.nodes))))[:2]
+    case.nodes[first]["id"] = case.nodes[second]["id"] = "twice"
+
+
+@spoil(*FOR_TABLES, "predict")
+def an_edge_names_nobody(case: Case, draw: Draw) -> None:
+    end = draw(st.sampled_from(["source", "target"]))
+    some_row(case, draw, "edges")[end] = "nobody " + draw(WORDS)
+
+
+@spoil(*FOR_TABLES, "predict")
+def an_end_is_empty(case: Case, draw: Draw) -> None:
+    end = draw(st.sampled_from(["source", "target"]))
+    some_row(case, draw, "edges")[end] = draw(st.sampled_from([None, "", " "]))
+
+
+@spoil(alone=True)
+def ids_are_fractions(case: Case, draw: Draw) -> None:
+    case.form = "parquet"
+    case.recipe["tables"] |= {"nodes": "nodes.parquet", "edges": "edges.parquet"}
+    for number, row in enumerate(case.nodes):
+        row["id"] = number + draw(st.sampled_from([0.5, 0.25]))
+
+
+@spoil("predict", alone=True)
+def a_node_is_known_already(case: Case, draw: Draw) -> None:
+    some_row(case, draw, "nodes")["id"] = f"n{draw(st.integers(0, 23))}"
+
+
+# Cells
+
+
+@spoil(*FOR_TABLES, "predict")
+def a_number_is_a_word(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
+    as_words(case, what, column)
+    some_row(case, draw, what)[column] = "word " + draw(WORDS)
+
+
+@spoil(*FOR_TABLES, "predict")
+def a_number_is_infinite(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
+    if case.rows(what)[0].get(column) is not None and isinstance(case.rows(what)[0][column], str):
+        some_row(case, draw, what)[column] = "inf"
+    else:
+        wild = st.sampled_from([float("inf"), float("-inf"), 1e300])
+        some_row(case, draw, what)[column] = draw(wild)
+
+
+@spoil(*FOR_TABLES, "predict")
+def a_vector_is_longer(case: Case, draw: Draw) -> None:
+    row = some_row(case, draw, "nodes")
+    more = draw(st.integers(1, 3))
+    row["vector"] = row["vector"] + [0.0] * more if isinstance(row["vector"], list) else "1 2 3 4 5"
+
+
+@spoil(*FOR_TABLES, "predict")
+def a_vector_holds_no_number(case: Case, draw: Draw) -> None:
+    as_words(case, "nodes", "vector")
+    some_row(case, draw, "nodes")["vector"] = (
+        f"1 {draw(st.sampled_from(['x', 'nan', 'inf', '--']))} 2"
+    )
+
+
+@spoil("predict", alone=True)
+def all_vectors_are_of_another_length(case: Case, draw: Draw) -> None:
+    length = draw(st.sampled_from([1, 2, 4, 9]))
+    for row in case.nodes:
+        row["vector"] = [1.0] * length
+
+
+@spoil(alone=True)
+def a_feature_is_of_another_kind(case: Case, draw: Draw) -> None:
+    column, kind = draw(
+        st.sampled_from([("words", "numeric"), ("kind", "numeric"), ("kind", "vector")])
+    )
+    case.recipe["tables"]["features"][column] = kind
+
+
+@spoil()
+def a_set_has_no_such_name(case: Case, draw: Draw) -> None:
+    some_row(case, draw, "nodes")["set"] = "set " + draw(WORDS)
+
+
+@spoil(alone=True)
+def a_train_node_has_no_label(case: Case, draw: Draw) -> None:
+    row = some_row(case, draw, "nodes")
+    row["set"], row["label"] = draw(st.sampled_from(["train", "val"])), None
+
+
+@spoil(alone=True)
+def no_label_is_known(case: Case, draw: Draw) -> None:
+    nothing = draw(st.sampled_from([None, "", "-1", "null"]))
+    for row in case.nodes:
+        row["label"] = nothing
+
+
+@spoil(alone=True)
+def there_is_one_class(case: Case, draw: Draw) -> None:
+    only = draw(WORDS)
+    for row in case.nodes:
+        row["label"] = only
+
+
+@spoil(alone=True)
+def every_label_differs(case: Case, draw: Draw) -> None:
+    del draw
+    for number, row in enumerate(case.nodes):
+        row["label"] = f"label {number}"
+
+
+@spoil(alone=True)
+def labels_are_amounts(case: Case, draw: Draw) -> None:
+    case.form = "parquet"
+    case.recipe["tables"] |= {"nodes": "nodes.parquet", "edges": "edges.parquet"}
+    for number, row in enumerate(case.nodes):
+        row["label"] = number + draw(st.floats(0.1, 0.9))
+
+
+@spoil(alone=True)
+def binary_labels_are_words(case: Case, draw: Draw) -> None:
+    case.recipe["tables"]["label"] = ["label", "kind"]
+    some_row(case, draw, "nodes")["label"] = "maybe"
+
+
+@spoil(alone=True)
+def nobody_is_in_train(case: Case, draw: Draw) -> None:
+    other = draw(st.sampled_from(["test", None]))
+    for row in case.nodes:
+        row["set"] = other
+
+
+# Columns
+
+USED = [("nodes", c) for c in ("id", "age", "kind", "words", "vector", "label", "set")] + [
+    ("edges", c) for c in ("source", "target", "weight")
+]
+
+
+@spoil(alone=True)
+def a_column_is_missing(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from(USED))
+    for row in case.rows(what):
+        del row[column]
+
+
+@spoil("predict", alone=True)
+def a_column_of_training_is_missing(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from([u for u in USED if u[1] not in ("label", "set")]))
+    for row in case.rows(what):
+        del row[column]
+
+
+@spoil(alone=True)
+def a_column_is_misspelt(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from(USED))
+    for row in case.rows(what):
+        row[column + draw(st.just("x"))] = row.pop(column)
+
+
+@spoil(alone=True)
+def a_column_stands_twice(case: Case, draw: Draw) -> None:
+    case.form = "csv"
+    case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
+    what, column = draw(st.sampled_from(USED))
+    names = list(case.rows(what)[0])
+    other = draw(st.sampled_from([name for name in names if name != column]))
+    case.header[what] = [column if name == other else name for name in names]
+
+
+@spoil(alone=True)
+def a_table_has_no_rows(case: Case, draw: Draw) -> None:
+    what = draw(st.sampled_from(["nodes", "edges"]))
+    case.late.append(lambda folder: keep_header(folder / case.file(what)))
+
+
+def keep_header(path: Path) -> None:
+    if path.suffix == ".csv":
+        path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+    else:
+        table = read_table(path).slice(0, 0)
+        write_table(table, path)
+
+
+# Bytes
+
+
+def overwrite(case: Case, what: str, change: Callable[[bytes], bytes]) -> None:
+    def late(folder: Path) -> None:
+        path = folder / case.file(what)
+        path.write_bytes(change(path.read_bytes()))
+
+    case.late.append(late)
+
+
+TABLE = st.sampled_from(["nodes", "edges"])
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_empty(case: Case, draw: Draw) -> None:
+    overwrite(case, draw(TABLE), lambda data: b"")
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_garbage(case: Case, draw: Draw) -> None:
+    garbage = draw(st.binary(min_size=8, max_size=200))
+    overwrite(case, draw(TABLE), lambda data: b"\xff" + garbage)
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_cut_short(case: Case, draw: Draw) -> None:
+    case.form = draw(st.sampled_from(["parquet", "arrow"]))
+    case.recipe["tables"] |= {"nodes": case.file("nodes"), "edges": case.file("edges")}
+    share = draw(st.floats(0.1, 0.9))
+    overwrite(case, draw(TABLE), lambda data: data[: max(10, int(share * len(data)))])
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_in_another_encoding(case: Case, draw: Draw) -> None:
+    case.form = "csv"
+    case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
+    what, encoding = draw(TABLE), draw(st.sampled_from(["latin-1", "utf-16"]))
+    for row in case.rows(what)[::5]:
+        row["id" if what == "nodes" else "source"] = "Zoë"
+    overwrite(case, what, lambda data: data.decode().encode(encoding))
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_row_has_too_many_fields(case: Case, draw: Draw) -> None:
+    case.form = "csv"
+    case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
+    extra = draw(st.integers(1, 4)) * b",1"
+    place = draw(st.integers(1, 20))
+
+    def change(data: bytes) -> bytes:
+        lines = data.split(b"\n")
+        lines[place] += extra
+        return b"\n".join(lines)
+
+    overwrite(case, draw(TABLE), change)
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_not_there(case: Case, draw: Draw) -> None:
+    what = draw(TABLE)
+    case.late.append(lambda folder: (folder / case.file(what)).unlink())
+
+
+@spoil(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_a_folder(case: Case, draw: Draw) -> None:
+    what = draw(TABLE)
+
+    def late(folder: Path) -> None:
+        (folder / case.file(what)).unlink()
+        (folder / case.file(what)).mkdir()
+
+    case.late.append(late)
+
+
+@spoil(*FOR_TABLES, alone=True)
+def a_file_is_of_no_known_kind(case: Case, draw: Draw) -> None:
+    what, suffix = draw(TABLE), draw(st.sampled_from(["xlsx", "json", "dat"]))
+    case.form = "csv"
+    case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
+    case.recipe["tables"][what] = f"{what}.{suffix}"
+    case.late.append(lambda folder: (folder / f"{what}.csv").rename(folder / f"{what}.{suffix}"))
+
+
+# Recipes
+
+
+@spoil()
+def an_option_is_misspelt(case: Case, draw: Draw) -> None:
+    section = draw(st.sampled_from(["tables", "model", "train"]))
+    case.recipe[section][draw(st.sampled_from(["lable", "idd", "epoch", "widht", "edge"]))] = "x"
+
+
+@spoil()
+def a_section_is_misspelt(case: Case, draw: Draw) -> None:
+    case.recipe[draw(st.sampled_from(["table", "modle", "trian"]))] = {"epochs": 1}
+
+
+@spoil()
+def an_option_is_of_the_wrong_type(case: Case, draw: Draw) -> None:
+    key, value = draw(
+        st.sampled_from(
+            [
+                ("directed", "maybe"),
+                ("features", ["age"]),
+                ("label", 7),
+                ("train_share", 1.5),
+                ("val_share", -0.1),
+                ("text_width", 0),
+                ("id", ["id"]),
+                ("unknown_ids", "forget"),
+                ("edge_features", {"weight": "text"}),
+                ("features", {"age": "number"}),
+            ]
+        )
+    )
+    case.recipe["tables"][key] = value
+
+
+@spoil(alone=True)
+def a_column_in_the_recipe_is_misspelt(case: Case, draw: Draw) -> None:
+    key = draw(st.sampled_from(["id", "source", "target", "label", "split", "group"]))
+    case.recipe["tables"][key] = draw(WORDS) + " column"
+
+
+@spoil(alone=True)
+def a_feature_in_the_recipe_is_misspelt(case: Case, draw: Draw) -> None:
+    key = draw(st.sampled_from(["features", "edge_features"]))
+    case.recipe["tables"][key] = {draw(WORDS) + " column": "numeric"}
+
+
+@spoil(alone=True)
+def no_label_is_named(case: Case, draw: Draw) -> None:
+    case.recipe["tables"]["label"] = draw(st.sampled_from(["", []]))
+
+
+@spoil()
+def the_label_is_a_feature(case: Case, draw: Draw) -> None:
+    case.recipe["tables"].setdefault("features", {})
+    if isinstance(case.recipe["tables"]["features"], dict):
+        case.recipe["tables"]["features"]["label"] = draw(st.sampled_from(["categorical", "text"]))
+
+
+@spoil(alone=True)
+def shares_are_more_than_all(case: Case, draw: Draw) -> None:
+    case.recipe["tables"] |= {
+        "split": "",
+        "train_share": draw(st.floats(0.6, 1.0)),
+        "val_share": draw(st.floats(0.41, 0.9)),
+    }
+
+
+@spoil(alone=True)
+def both_ends_are_one_column(case: Case, draw: Draw) -> None:
+    case.recipe["tables"]["source"] = draw(st.just("target"))
+
+
+@spoil(alone=True)
+def the_task_is_named_twice(case: Case, draw: Draw) -> None:
+    case.recipe["task"] = {"name": draw(st.sampled_from(["debian", "synthetic", "tabels"]))}
+
+
+@spoil(alone=True)
+def an_option_of_another_task_is_set(case: Case, draw: Draw) -> None:
+    case.recipe["task"] = draw(
+        st.sampled_from([{"scale": 0.5}, {"node_features": "mean"}, {"features": "x"}])
+    )
+
+
+@spoil(alone=True)
+def groups_are_asked_for_and_not_there(case: Case, draw: Draw) -> None:
+    del draw
+    case.recipe["mask"] = {"unit": "group"}
+
+
+@spoil(alone=True)
+def there_are_too_few_groups(case: Case, draw: Draw) -> None:
+    case.recipe["tables"] |= {"split": "", "group": "kind"}
+    letters = draw(st.sampled_from(["a", "ab"]))
+    for number, row in enumerate(case.nodes):
+        row["kind"] = letters[number % len(letters)]
+
+
+@spoil(alone=True)
+def a_file_of_ids_is_wrong(case: Case, draw: Draw) -> None:
+    case.recipe["tables"] |= {"split": "", "train_ids": "train.txt", "val_ids": "val.txt"}
+    train, val = draw(
+        st.sampled_from(
+            [
+                ("n1\nnobody\n", "n2\n"),
+                ("n1\nn2\n", "n2\n"),
+                ("n1\nn1\n", "n2\n"),
+                ("n1\n\nn3\n", "n2\n"),
+                ("n4\n", "n1\n"),
+                ("", "n1\n"),
+            ]
+        )
+    )
+
+    def late(folder: Path) -> None:
+        (folder / "train.txt").write_text(train)
+        (folder / "val.txt").write_text(val)
+
+    case.late.append(late)
+
+
+@spoil(alone=True)
+def a_file_of_ids_is_not_there(case: Case, draw: Draw) -> None:
+    key = draw(st.sampled_from(["train_ids", "val_ids", "test_ids"]))
+    case.recipe["tables"] |= {"split": "", key: "nowhere.txt"}
+
+
+@spoil(alone=True)
+def the_split_is_given_twice(case: Case, draw: Draw) -> None:
+    case.recipe["tables"][draw(st.sampled_from(["train_ids", "val_ids"]))] = "train.txt"
+    case.late.append(lambda folder: (folder / "train.txt").write_text("n1\n") and None)
+
+
+@spoil(alone=True)
+def the_recipe_is_no_toml(case: Case, draw: Draw) -> None:
+    text = draw(st.sampled_from(["[tables", "nodes = ", "= 3", "[tables]\nnodes = 'a\n"]))
+    case.late.append(lambda folder: (folder / "recipe.toml").write_text(text) and None)
+
+
+@spoil(alone=True)
+def the_recipe_is_no_text(case: Case, draw: Draw) -> None:
+    data = b"\xff\xfe" + draw(st.binary(max_size=20))
+    case.late.append(lambda folder: (folder / "recipe.toml").write_bytes(data) and None)
+
+
+@spoil(alone=True)
+def a_setting_is_wrong(case: Case, draw: Draw) -> None:
+    case.arguments += [
+        "--set",
+        draw(
+            st.sampled_from(
+                [
+                    "tables.idd=x",
+                    "tables.features=age",
+                    "tables",
+                    "tables.directed=3",
+                    "nodes=a.csv",
+                ]
+            )
+        ),
+    ]
+
+
+# init and predict
+
+
+@spoil("init", alone=True)
+def the_recipe_is_there_already(case: Case, draw: Draw) -> None:
+    del draw
+    case.late.append(lambda folder: (folder / "made.toml").write_text("") and None)
+
+
+@spoil("init", alone=True)
+def the_recipe_to_write_is_no_toml(case: Case, draw: Draw) -> None:
+    case.arguments += ["--out", draw(st.sampled_from(["made.txt", "made", "made.json"]))]
+
+
+@spoil("init", alone=True)
+def the_label_to_guess_is_not_there(case: Case, draw: Draw) -> None:
+    case.arguments += ["--label", draw(WORDS) + " column"]
+
+
+@spoil("init", alone=True)
+def a_table_has_one_column(case: Case, draw: Draw) -> None:
+    what = draw(TABLE)
+    first = next(iter(case.rows(what)[0]))
+    for row in case.rows(what):
+        for column in [c for c in row if c != first]:
+            del row[column]
+
+
+@spoil("predict", alone=True)
+def the_rule_for_unknown_ids_is_misspelt(case: Case, draw: Draw) -> None:
+    case.arguments += ["--unknown-ids", draw(st.sampled_from(["skipp", "drop", ""]))]
+
+
+@spoil("predict", alone=True)
+def the_transforms_are_damaged(case: Case, draw: Draw) -> None:
+    text = draw(
+        st.sampled_from(["", "{", "[]", '{"format": 9}', '{"format": 1, "tables": {"x": 1}}'])
+    )
+    case.late.append(lambda folder: (folder / "run" / "transforms.json").write_text(text) and None)
+
+
+@spoil("predict", alone=True)
+def a_label_is_of_no_class(case: Case, draw: Draw) -> None:
+    case.arguments += ["--labels", "labels.csv"]
+    text = draw(
+        st.sampled_from(
+            ["node,label\nm1,green\n", "node,label\nnobody,red\n", "id,label\nm1,red\n"]
+        )
+    )
+    case.late.append(lambda folder: (folder / "labels.csv").write_text(text) and None)
+
+
+# Making and running
+
+
+@st.composite
+def cases(draw: Draw) -> Case:
+    """A case with one spoilt thing, or with up to three that do not hide one another."""
+    first = draw(st.sampled_from(sorted(SPOILS)))
+    command = draw(st.sampled_from(COMMANDS[first]))
+    case = sound(draw(st.sampled_from(["csv", "parquet", "arrow"])), command)
+    if command == "predict":
+        case = as_new_rows(case)
+    names = [first]
+    if first not in EXCLUSIVE:
+        others = [n for n in sorted(SPOILS) if command in COMMANDS[n] and n not in EXCLUSIVE]
+        names += draw(st.lists(st.sampled_from(others), max_size=2))
+    for name in dict.fromkeys(names):
+        SPOILS[name](case, draw)
+        case.spoilt.append(name)
+    return case
+
+
+def as_new_rows(case: Case) -> Case:
+    """The same tables as rows that come after training: other ids, edges to old ones too."""
+    for row in case.nodes:
+        row["id"] = "m" + row["id"][1:]
+    for number, row in enumerate(case.edges):
+        if number % 2:
+            row["source"] = "m" + row["source"][1:]
+    return case
+
+
+def read_table(path: Path) -> Any:
+    return (
+        pyarrow.parquet.read_table(path)
+        if path.suffix == ".parquet"
+        else pyarrow.feather.read_table(path)
+    )
+
+
+def write_table(table: Any, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        pyarrow.feather.write_feather(table, str(path), compression="uncompressed")
+
+
+def write_case(case: Case, folder: Path, run: Path | None) -> None:
+    for what in ("nodes", "edges"):
+        path, rows = folder / case.file(what), copy.deepcopy(case.rows(what))
+        if case.form == "csv":
+            for row in rows:
+                for column, value in row.items():
+                    if isinstance(value, list):
+                        row[column] = " ".join(map(str, value))
+        table = pa.Table.from_pylist(rows)
+        if case.form == "csv":
+            names = case.header.get(what, table.column_names)
+            pyarrow.csv.write_csv(table.rename_columns(names), path)
+        else:
+            write_table(table, path)
+    (folder / "recipe.toml").write_text(tomli_w.dumps(case.recipe), encoding="utf-8")
+    if case.command == "predict" and run is not None:
+        shutil.copytree(run, folder / "run")
+    for late in case.late:
+        late(folder)
+
+
+def command_line(case: Case) -> list[str]:
+    nodes, edges = case.file("nodes"), case.file("edges")
+    return {
+        "check": ["check", "recipe.toml"],
+        "train": ["train", "recipe.toml", "--out", "made"],
+        "init": ["init", nodes, edges]
+        + ([] if "--out" in case.arguments else ["--out", "made.toml"]),
+        "predict": ["predict", "run", "--nodes", nodes, "--edges", edges, "--out", "made.csv"],
+    }[case.command] + case.arguments
+
+
+def told(arguments: list[str], folder: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command, run in the folder."""
+    out, err = io.StringIO(), io.StringIO()
+    code, before, argv = 0, Path.cwd(), sys.argv
+    sys.argv = ["unimp", *arguments]
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            unimp_main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        os.chdir(before)
+        sys.argv = argv
+    return code, out.getvalue(), err.getvalue()
+
+
+PLACES = ("nodes", "edges", "recipe", "tables", "task.", "--", "mask.", "train.txt", "val.txt")
+PLACES += ("transforms.json", "labels.csv", "model.", "train.", "made", ".toml", "nowhere.txt")
+
+
+def refusal(case: Case, run: Path | None) -> str:
+    """What the command says to a case; raises AssertionError unless it is said as it should."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_case(case, folder, run)
+        before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+        code, out, err = told(command_line(case), folder)
+        after = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    said = f"{case.command} {case.spoilt} {case.form}: {err!r}"
+    assert code == 1, f"exit code {code}, {said}"
+    assert err.startswith("error: "), said
+    assert "Traceback" not in err, said
+    assert "with --debug shows where" not in err, f"an error nobody foresaw: {said}"
+    assert any(name in err for name in PLACES), f"no place: {said}"
+    assert len(err.strip()) > 30, f"too short to hold a fix: {said}"
+    assert any(
+        mark in err for mark in (";", "write", "did you mean", "known: ", "should", "must")
+    ), said
+    assert out == "", f"more than an error: {out!r}, {said}"
+    gone = {p.relative_to(folder) for p in before.keys() ^ after.keys()}
+    assert not gone, f"left behind {gone}: {said}"
+    return err
+
+
+def trained_run(folder: Path) -> Path:
+    """The folder of a run on the sound tables, for `predict`."""
+    case = sound("csv", "train")
+    write_case(case, folder, None)
+    code, _, err = told(["train", "recipe.toml", "--out", "run"], folder)
+    assert code == 0, err
+    code, _, err = told(["check", "recipe.toml"], folder)
+    assert code == 0, err
+    return folder / "run"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=400)
+    wanted = parser.parse_args().cases
+    seen: Counter[str] = Counter()
+    commands: Counter[str] = Counter()
+    messages: set[str] = set()
+    example: dict[str, str] = {}
+
+    with tempfile.TemporaryDirectory() as place:
+        run = trained_run(Path(place))
+
+        @settings(
+            max_examples=wanted,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(cases())
+        def every_case_is_refused(case: Case) -> None:
+            message = refusal(case, run)
+            messages.add(message)
+            commands[case.command] += 1
+            for name in case.spoilt:
+                seen[name] += 1
+                if len(case.spoilt) == 1:
+                    example.setdefault(name, message.strip())
+
+        every_case_is_refused()
+    result = {
+        "command": f"python proofs/bad_tables.py --cases {wanted}",
+        "cases": sum(commands.values()),
+        "refused as they should be": sum(commands.values()),
+        "different messages": len(messages),
+        "by command": dict(sorted(commands.items())),
+        "by what was spoilt": dict(sorted(seen.items())),
+        "never drawn": sorted(set(SPOILS) - set(seen)),
+        "a message of each": dict(sorted(example.items())),
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    write_atomically(RESULTS, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+    print(f"{result['cases']} cases, all refused in words: {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Splits drawn by shares: each class divided alike, or groups kept together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimp.tasks.labels import Split
+
+
+def split_groups(
+    group: NDArray[Any],
+    known: NDArray[np.bool_],
+    *,
+    seed: int,
+    train_share: float,
+    val_share: float,
+) -> Split:
+    """Divide the known nodes so that those of one group stay together; three groups or more.
+
+    Groups are shuffled, and cut where the share of nodes is nearest. Depends on its arguments
+    alone.
+    """
+    nodes = np.flatnonzero(known)
+    names, place = np.unique(group[nodes], return_inverse=True)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(names))
+    covered = np.cumsum(np.bincount(place)[order])  # nodes in the first 1, 2, … groups
+    # At least one group on each side, however few there are.
+    first = min(_nearest(covered, train_share * len(nodes)), len(names) - 2)
+    second = _nearest(covered, (train_share + val_share) * len(nodes))
+    second = min(max(second, first + 1), len(names) - 1)
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    rank = rank[place]
+    return split_of(nodes, (rank >= first).astype(np.int8) + (rank >= second))
+
+
+def split_classes(
+    labels: NDArray[Any],
+    *,
+    seed: int,
+    train_share: float,
+    val_share: float,
+) -> Split:
+    """Divide each class by the shares, with at least one node of it in train; −1 is unknown.
+
+    Rows of binary tasks are divided as one class. Depends on its arguments alone.
+    """
+    known = labels >= 0 if labels.ndim == 1 else (labels >= 0).any(1)
+    nodes = np.flatnonzero(known)
+    nodes = nodes[np.random.Generator(np.random.PCG64(seed)).permutation(len(nodes))]
+    label = labels[nodes] if labels.ndim == 1 else np.zeros(len(nodes), dtype=np.int64)
+    order = np.argsort(label, kind="stable")
+    nodes, label = nodes[order], label[order]
+    count = np.bincount(label)
+    rank = np.arange(len(nodes)) - (np.cumsum(count) - count)[label]
+    first = np.maximum(1, np.rint(train_share * count))
+    second = np.maximum(first, np.rint((train_share + val_share) * count))
+    part = (rank >= first[label]).astype(np.int8) + (rank >= second[label])
+    return split_of(nodes, part)
+
+
+def split_of(nodes: NDArray[np.int64], part: NDArray[Any]) -> Split:
+    """A split from a part for each node: 0 train, 1 val, 2 test; sets in rising order."""
+    train, val, test = (torch.from_numpy(np.sort(nodes[part == code])) for code in range(3))
+    return Split(train, val, test)
+
+
+def _nearest(covered: NDArray[np.int64], wanted: float) -> int:
+    """How many groups, at least one, cover a number of nodes nearest to `wanted`."""
+    return int(np.argmin(np.abs(covered - wanted))) + 1

@@ -1,0 +1,386 @@
+"""A task from a table of nodes and a table of edges, checked whole before anything is trained.
+
+read_rows     both tables, read and checked; every problem is told at once
+Rows.task     the task they make: transforms fitted, split drawn
+extend_task   a task with nodes and edges that came after training
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimp.errors import TaskError, nearest_names
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.problems import Problems
+from unimp.graph.table_file import Table, open_table
+from unimp.graph.tables import Edges, UnknownIds, positions, read_edges, read_ids
+from unimp.tasks.columns import KINDS, Vector, read_values, words
+from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.splitting import split_classes, split_groups, split_of
+from unimp.tasks.table_labels import labels_by_name, read_groups, read_labels, read_parts
+from unimp.tasks.task import Metric, Task
+from unimp.tasks.transforms import Layout, Transforms
+
+LOG = logging.getLogger("unimp")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Two tables, read and checked: everything that a task is made of."""
+
+    layout: Layout
+    ids: Any
+    labels: NDArray[Any]
+    class_names: tuple[str, ...]
+    groups: NDArray[np.int64] | None
+    parts: NDArray[np.int8] | None
+    edges: Edges
+    node_values: Mapping[str, Any]
+    edge_values: Mapping[str, Any]
+    warnings: list[str]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return known_rows(self.labels)
+
+    def split(self, number: int) -> Split:
+        """The split as the tables give it, or the one of this number, drawn by shares."""
+        if self.parts is not None:
+            nodes = np.flatnonzero(self.parts >= 0)
+            return split_of(nodes, self.parts[nodes])
+        shares = {
+            "train_share": self.layout.train_share,
+            "val_share": self.layout.val_share,
+        }
+        if self.groups is not None:
+            return split_groups(self.groups, self.known, seed=number, **shares)
+        return split_classes(self.labels, seed=number, **shares)
+
+    def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
+        """The task that the rows make; transforms are fitted on all of them."""
+        for warning in self.warnings:
+            LOG.warning(warning)
+        transforms, x, edge_attr = Transforms.fitted(
+            self.layout, self.node_values, self.edge_values
+        )
+        edges = np.stack((self.edges.source, self.edges.target))
+        graph = Graph.from_edges(edges, num_nodes=len(self.ids), x=x, edge_attr=edge_attr)
+        return Task(
+            name=name,
+            graph=graph.deduplicate() if self.layout.directed else graph.symmetrize(),
+            labels=torch.from_numpy(self.labels),
+            split=self.split(split),
+            metric=metric or ("rocauc" if self.labels.ndim == 2 else "accuracy"),
+            num_classes=len(self.class_names),
+            class_names=self.class_names,
+            node_names=tuple(str(name) for name in self.ids.to_pylist()),
+            groups=None if self.groups is None else torch.from_numpy(self.groups),
+            tables=transforms,
+        )
+
+
+def known_rows(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Nodes of which at least one label entry is known: [N]."""
+    known = np.asarray(labels != UNLABELED)
+    return known if known.ndim == 1 else np.asarray(known.any(1))
+
+
+def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
+    """Read both tables and check them; a TaskError lists every problem of both."""
+    problems = Problems()
+    _check_layout(layout, problems)
+    labels_of = [column for column in layout.label_columns if column]
+    named = {
+        "id": [layout.id],
+        "label": labels_of,
+        "features": list(layout.features),
+        "split": [c for c in (layout.split, layout.group) if c],
+    }
+    wanted = [column for columns in named.values() for column in columns]
+    words_of = [c for c, kind in layout.features.items() if kind != "numeric"]
+    as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
+    node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
+    edge_columns = [layout.source, layout.target, *layout.edge_features]
+    edge_words = [c for c, kind in layout.edge_features.items() if kind != "numeric"]
+    edge_table = open_table(
+        edges,
+        "edges",
+        problems,
+        wanted=edge_columns,
+        as_text=[layout.source, layout.target, *edge_words],
+    )
+    ids = labels = groups = parts = None
+    if node_table is not None:
+        ids = read_ids(node_table, layout.id, problems, unique=True)
+        labels = read_labels(node_table, layout, problems) if labels_of else None
+        groups = read_groups(node_table, layout, problems)
+        known = None if labels is None else known_rows(labels[0])
+        parts = read_parts(node_table, layout, ids, known, problems)
+    joined = None
+    if edge_table is not None:
+        joined = read_edges(
+            edge_table,
+            layout.source,
+            layout.target,
+            ids,
+            problems,
+            unknown_ids=layout.unknown_ids,
+        )
+    node_values = _values(node_table, layout.features, problems)
+    edge_values = _values(edge_table, layout.edge_features, problems)
+    if labels is not None and parts is None and not problems.found:
+        assert node_table is not None
+        _check_shares(node_table.name, layout, labels[0], groups, problems)
+    problems.refuse()
+    assert labels is not None
+    assert joined is not None
+    if joined.rows is not None:
+        edge_values = {c: _taken(values, joined.rows) for c, values in edge_values.items()}
+    return Rows(
+        layout,
+        ids,
+        labels[0],
+        labels[1],
+        groups,
+        parts,
+        joined,
+        node_values,
+        edge_values,
+        problems.warnings,
+    )
+
+
+def extend_task(
+    task: Task, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
+) -> Task:
+    """The task with more nodes and edges, encoded as its own were; new nodes follow the old.
+
+    An id that is known already is refused. Edges may join new nodes and old ones; one that is there
+    already is merged with it. Labels in the new table are kept beside the task's own, in no set, so
+    that nothing takes them for inputs.
+    """
+    transforms = task.tables
+    if transforms is None or task.node_names is None:
+        raise TaskError(
+            f"{task.name} was not made from tables, so nothing says how to read more of them"
+        )
+    import pyarrow as pa
+
+    layout, problems = transforms.layout, Problems()
+    old = pa.array(task.node_names, pa.large_string())
+    ids, values, labels = old, None, None
+    if nodes is not None:
+        table = _open_more(nodes, "nodes", layout, transforms, problems)
+        if table is not None:
+            fresh = _fresh_ids(table, layout.id, old, problems)
+            values = _values(table, {e.column: e.kind for e in transforms.nodes}, problems)
+            _check_widths(table.name, transforms, values, problems)
+            labels = _labels_of_more(table, layout, task, problems)
+            ids = old if fresh is None else pa.concat_arrays([old, fresh])
+    joined, edge_values = None, None
+    if edges is not None:
+        table = _open_more(edges, "edges", layout, transforms, problems)
+        if table is not None:
+            ends = (layout.source, layout.target)
+            joined = read_edges(
+                table, *ends, ids, problems, unknown_ids=unknown_ids, where="the run"
+            )
+            edge_values = _values(table, {e.column: e.kind for e in transforms.edges}, problems)
+    problems.refuse()
+    for warning in problems.warnings:
+        LOG.warning(warning)
+    count = len(ids) - len(old)
+    x = task.graph.x
+    if count and x is not None:
+        assert values is not None
+        x = _stacked(x, transforms.node_features(values))
+    graph = _with_more_edges(task.graph, x, len(ids), transforms, joined, edge_values)
+    unknown = torch.full((count, *task.labels.shape[1:]), UNLABELED, dtype=task.labels.dtype)
+    more = unknown if labels is None else labels
+    groups = task.groups
+    if groups is not None:  # nothing is masked among them: each new node is a group by itself
+        groups = torch.cat((groups, int(groups.max()) + 1 + torch.arange(count)))
+    return replace(
+        task,
+        graph=graph,
+        labels=torch.cat((task.labels, more)),
+        node_names=tuple(ids.to_pylist()),
+        groups=groups,
+    )
+
+
+def _check_layout(layout: Layout, problems: Problems) -> None:
+    where = "[tables]"
+    if not layout.label or not all(layout.label_columns):
+        problems.note(
+            where,
+            "no label column is named",
+            'write label = "…", the column to be predicted; empty cells there are unknown',
+        )
+    for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
+        for column, kind in kinds.items():
+            allowed = [k for k in KINDS if option == "features" or k != "text"]
+            if kind not in allowed:
+                problems.note(
+                    where,
+                    f"{option}: no kind {kind!r}",
+                    nearest_names(str(kind), allowed),
+                    column=column,
+                )
+    for column in layout.features:
+        if column in layout.label_columns:
+            problems.note(
+                where, "is the label and a feature", "take it out of features", column=column
+            )
+    if layout.train_share + layout.val_share > 1 or layout.train_share <= 0:
+        problems.note(
+            where,
+            f"train_share {layout.train_share:g} and val_share {layout.val_share:g} are more than "
+            "all",
+            "together they are 1 at most; test is the rest",
+        )
+    if layout.source == layout.target:
+        problems.note(where, f"source and target are both {layout.source!r}", "name two columns")
+
+
+def _check_shares(
+    name: str,
+    layout: Layout,
+    labels: NDArray[Any],
+    groups: NDArray[np.int64] | None,
+    problems: Problems,
+) -> None:
+    known = known_rows(labels)
+    count = np.count_nonzero(known)
+    column = layout.label_columns[0]
+    if count < 3:
+        problems.note(
+            name,
+            f"{count} known labels are too few to draw a split from",
+            "give three or more, or name the sets yourself",
+            column=column,
+        )
+    elif groups is not None and len(np.unique(groups[known])) < 3:
+        problems.note(
+            name,
+            f"known labels lie in {len(np.unique(groups[known]))} groups",
+            "a split needs three or more; leave group out",
+            column=layout.group,
+        )
+
+
+def _values(table: Table | None, kinds: Mapping[str, str], problems: Problems) -> dict[str, Any]:
+    if table is None:
+        return {}
+    known = {column: kind for column, kind in kinds.items() if kind in KINDS}
+    return {c: read_values(table, c, kind, problems) for c, kind in known.items()}
+
+
+def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+    import pyarrow as pa
+
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+
+
+def _open_more(
+    given: Any, what: str, layout: Layout, transforms: Transforms, problems: Problems
+) -> Table | None:
+    ends = [layout.id] if what == "nodes" else [layout.source, layout.target]
+    encoders = transforms.nodes if what == "nodes" else transforms.edges
+    optional = layout.label_columns if what == "nodes" else []
+    return open_table(
+        given,
+        what,
+        problems,
+        wanted=[*ends, *(encoder.column for encoder in encoders)],
+        optional=optional,
+        as_text=[*ends, *optional, *(e.column for e in encoders if e.kind != "numeric")],
+    )
+
+
+def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
+    import pyarrow as pa
+
+    fresh = read_ids(table, column, problems, unique=True)
+    if fresh is None:
+        return None
+    fresh = fresh.cast(pa.large_string())
+    known = np.flatnonzero(positions(fresh, old) >= 0)
+    if len(known):
+        problems.note(
+            table.name,
+            f"{fresh[int(known[0])].as_py()!r} is a node of the run already",
+            "leave out the nodes that it was trained with",
+            column=column,
+            rows=known,
+        )
+    return fresh
+
+
+def _check_widths(
+    name: str, transforms: Transforms, values: Mapping[str, Any], problems: Problems
+) -> None:
+    for encoder in transforms.nodes:
+        given = values.get(encoder.column)
+        if isinstance(encoder, Vector) and given is not None and given.shape[1] != encoder.length:
+            problems.note(
+                name,
+                f"vectors of {given.shape[1]} numbers; those of training had {encoder.length}",
+                "make them as they were made then",
+                column=encoder.column,
+            )
+
+
+def _labels_of_more(
+    table: Table, layout: Layout, task: Task, problems: Problems
+) -> torch.Tensor | None:
+    column = layout.label_columns[0]
+    if task.is_multilabel or column not in table.columns or task.class_names is None:
+        return None
+    text = words(table, column, problems)
+    return None if text is None else torch.from_numpy(labels_by_name(text, task.class_names))
+
+
+def _stacked(x: Any, more: Any) -> Any:
+    if not isinstance(x, SparseFeatures):
+        return torch.cat((x, torch.from_numpy(more)))
+    last = x.indptr[-1]
+    return SparseFeatures(
+        indptr=torch.cat((x.indptr, more.indptr[1:].to(x.indptr.dtype) + last)),
+        column=torch.cat((x.column, more.column.to(x.column.dtype))),
+        value=torch.cat((x.value, more.value)),
+        shape=(x.shape[0] + more.shape[0], x.shape[1]),
+    )
+
+
+def _with_more_edges(
+    graph: Graph,
+    x: Any,
+    num_nodes: int,
+    transforms: Transforms,
+    joined: Edges | None,
+    values: Mapping[str, Any] | None,
+) -> Graph:
+    edges, attr = graph.edge_index.long(), graph.edge_attr_of(None)
+    if joined is not None and values is not None:
+        if joined.rows is not None:
+            values = {column: _taken(v, joined.rows) for column, v in values.items()}
+        ends = torch.from_numpy(np.stack((joined.source, joined.target)))
+        more = transforms.edge_features(values)
+        rows = None if more is None else torch.from_numpy(more)
+        if not transforms.layout.directed:
+            other = ends[0] != ends[1]
+            ends = torch.cat((ends, ends.flip(0)[:, other]), 1)
+            rows = None if rows is None else torch.cat((rows, rows[other]))
+        edges = torch.cat((edges, ends), 1)
+        attr = None if attr is None or rows is None else torch.cat((attr, rows))
+    larger = Graph.from_edges(edges, num_nodes=num_nodes, x=x, edge_attr=attr)
+    return larger.deduplicate()
