@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,8 +27,11 @@ from torch import Tensor
 
 from unimp import run_folder
 from unimp.errors import RecipeError, RunError
+from unimp.graph.graph import Graph
 from unimp.graph.reorder import Reordered
+from unimp.inference.changes import Whole
 from unimp.inference.correct_and_smooth import correct_and_smooth
+from unimp.inference.live import Live
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
@@ -102,6 +105,30 @@ class Run:
         chances = probabilities(logits, multilabel=False)
         return correct_and_smooth(self.task.graph, chances, observed, **options)
 
+    def hold(
+        self, labels: Mapping[int, int] | Tensor | None = None, *, around: Tensor | None = None
+    ) -> Live | Whole:
+        """What answers for scores after a change, without computing everything again.
+
+        labels: as of `predict`. around: the only nodes that will be asked about. A model that
+        cannot be run one layer at a time, label propagation and smoothed scores are computed anew.
+        """
+        observed, smoothed = self.observed_with(labels), self.recipe.smooth.form != "none"
+        if self.model is None or not self.model.by_layer or smoothed:
+
+            def scores(graph: Graph, observed: Tensor) -> Tensor:
+                return replace(self, task=self.task.with_graph(graph)).scores(observed)
+
+            return Whole(scores, self.task.graph, observed)
+        return Live(
+            self.model,
+            graph_for(self.recipe, self.model, self.task, self.device),
+            observed,
+            around=around,
+            device=self.device,
+            precision=self.recipe.train.precision,
+        )
+
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
         """Scores under a protocol: with train labels as inputs, or train and validation labels.
 
@@ -116,7 +143,10 @@ class Run:
         Train labels are inputs, and so are `labels`: those that arrived since, as a tensor like
         the task's own (−1 where nothing new is known) or as {node: class}.
         """
-        scores = self.scores(self.observed_with(labels))
+        return self.chances(self.scores(self.observed_with(labels)))
+
+    def chances(self, scores: Tensor) -> Tensor:
+        """Probabilities of each class, from what nodes are scored by: [n, classes]."""
         if self.recipe.smooth.form != "none":
             return scores
         if self.model is None and not self.task.is_multilabel:

@@ -49,7 +49,8 @@ class _Piece:
     source: Nodes  # [E] nodes
     found: Nodes  # [E] where the source's row stands among those computed anew; −1: it is held
     own: Nodes  # [T] the same for the row itself
-    attr: Tensor | None  # [E, d_e]
+    slots: Nodes  # [E] where the edges stand in the graph
+    weight: Tensor | None  # [E, 1] what degrees that changed make of the edges; None: none did
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +233,9 @@ class Live:
             rewired = np.concatenate((rewired, self.reach.targets(np.unique(gone[0].numpy()))))
         wanted = None if targets is None else np.unique(self._places_of(targets).numpy())
         rewired = np.unique(rewired).astype(np.int64)
-        rows = self.reach.rows(changed, rewired, wanted, self.model.num_layers)
+        rows = self.reach.rows(
+            changed, rewired, wanted, self.model.num_layers, alone=self._alone(gone)
+        )
         return _Planned(nodes, labels, gone, targets, rows, self.reach.cost(rows))
 
     def _relabeled(self, change: Change) -> tuple[Tensor, Tensor]:
@@ -258,19 +261,31 @@ class Live:
         return places
 
     def _gone(self, change: Change) -> Tensor:
-        """The edges taken away that are there, as this graph numbers nodes: [2, m]."""
+        """The edges taken away that are there, as this graph numbers nodes: [2, m], as often as
+        they are there."""
         if change.without is None or change.without.numel() == 0:
             return torch.empty(2, 0, dtype=torch.int64)
         refuse_self_loops(change.without)
         gone: Tensor = self.here(change.without)
-        gone = torch.unique(gone[:, (gone >= 0).all(0)], dim=1)
-        there = [bool((self._sources_of(i) == j).any()) for j, i in gone.t().tolist()]
-        return gone[:, torch.tensor(there, dtype=torch.bool)]
+        gone = gone[:, (gone >= 0).all(0)]
+        targets = np.unique(gone[1].numpy())
+        count, slots = pick(self.reach.in_indptr, targets)
+        there = self._pairs(self.reach.source[slots], np.repeat(targets, count))
+        there = there[np.isin(there, self._pairs(*gone.numpy()))]
+        return torch.from_numpy(np.stack(divmod(there, self.reach.num_nodes)))
 
-    def _sources_of(self, node: int) -> Nodes:
-        reach = self.reach
-        sources: Nodes = reach.source[reach.in_indptr[node] : reach.in_indptr[node + 1]]
-        return sources
+    def _pairs(self, source: Nodes, target: Nodes) -> Nodes:
+        """A number for each pair of nodes."""
+        return source.astype(np.int64) * self.reach.num_nodes + target
+
+    def _alone(self, gone: Tensor) -> Nodes:
+        """Nodes of which all edges from others are gone."""
+        targets, many = np.unique(gone[1].numpy(), return_counts=True)
+        count, slots = pick(self.reach.in_indptr, targets)
+        others = self.reach.source[slots] != np.repeat(targets, count)
+        left = np.bincount(np.repeat(np.arange(len(targets)), count)[others], minlength=len(many))
+        alone: Nodes = targets[left == many]
+        return alone
 
     def _answer(self, planned: Sequence[_Planned]) -> list[Tensor]:
         """The logits of each one's targets."""
@@ -348,33 +363,32 @@ class Live:
         place[inputs] = np.arange(first, first + len(inputs))
         found, own = place[source], place[rows]
         place[inputs] = -1
-        attr = self.graph.edge_attr_of(torch.from_numpy(slots))
+        weight = None
         if one.gone.shape[1]:
             target = np.repeat(rows, count)
-            kept = np.ones(len(source), dtype=bool)
-            for j, i in one.gone.t().tolist():
-                kept &= (source != j) | (target != i)
+            kept = ~np.isin(self._pairs(source, target), self._pairs(*one.gone.numpy()))
             if self.model.weighs_by_degree:
-                attr = self._reweighted(one, source, target)
+                weight = self._reweighted(one, source, target)[torch.from_numpy(kept)]
             count = np.bincount(np.repeat(np.arange(len(rows)), count)[kept], minlength=len(rows))
-            source, found = source[kept], found[kept]
-            attr = None if attr is None else attr[torch.from_numpy(kept)]
-        return _Piece(rows, count, source, found, own, attr)
+            source, found, slots = source[kept], found[kept], slots[kept]
+        return _Piece(rows, count, source, found, own, slots, weight)
 
     def _reweighted(self, one: _Planned, source: Nodes, target: Nodes) -> Tensor:
         """The weights of a graph convolution, with the degrees that are left."""
         in_degree, out_degree = self._in_degree[target], self._out_degree[source]
-        for j, i in one.gone.t().tolist():
-            many = int((self._sources_of(i) == j).sum())
-            in_degree[target == i] -= many
-            out_degree[source == j] -= many
+        for ends, gone, degree in zip(
+            (source, target), one.gone.numpy(), (out_degree, in_degree), strict=True
+        ):
+            nodes, many = np.unique(gone, return_counts=True)
+            at = np.searchsorted(nodes, ends).clip(max=len(nodes) - 1)
+            degree -= np.where(nodes[at] == ends, many[at], 0)
         return convolution_weight(torch.from_numpy(in_degree), torch.from_numpy(out_degree))
 
     def _joined(self, pieces: Sequence[_Piece]) -> _Part:
         """Several pieces as one hop: targets first, then sources held, then sources anew."""
-        rows, own, source, found, count = (
+        rows, own, source, found, count, slots = (
             np.concatenate([getattr(piece, name) for piece in pieces])
-            for name in ("rows", "own", "source", "found", "count")
+            for name in ("rows", "own", "source", "found", "count", "slots")
         )
         is_held = found < 0
         held = self.reach.distinct(source[is_held])
@@ -391,9 +405,12 @@ class Live:
         dtype = np.int32 if max(len(source), num_sources) < 2**31 else np.int64
         indptr = np.zeros(len(rows) + 1, dtype=dtype)
         np.cumsum(count, out=indptr[1:])
-        attr = None
-        if pieces[0].attr is not None:
-            attr = torch.cat([piece.attr for piece in pieces if piece.attr is not None])
+        attr = self.graph.edge_attr_of(torch.from_numpy(slots))
+        begin = 0
+        for piece in pieces:
+            if piece.weight is not None and attr is not None:
+                attr[begin : begin + len(piece.slots)] = piece.weight
+            begin += len(piece.slots)
         hop = Hop(
             torch.from_numpy(indptr), torch.from_numpy(place.astype(dtype)), num_sources, attr
         )

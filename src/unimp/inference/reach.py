@@ -35,8 +35,9 @@ class Reach:
         """Whom one of `nodes` has an edge to."""
         return self.distinct(self.target[pick(self.out_indptr, nodes)[1]])
 
-    def with_sources(self, nodes: Nodes) -> Nodes:
-        return self.distinct(self.source[pick(self.in_indptr, nodes)[1]], nodes)
+    def with_sources(self, nodes: Nodes, alone: Nodes = NOBODY) -> Nodes:
+        joined = np.setdiff1d(nodes, alone, assume_unique=True) if len(alone) else nodes
+        return self.distinct(self.source[pick(self.in_indptr, joined)[1]], nodes)
 
     def with_targets(self, nodes: Nodes, *more: Nodes) -> Nodes:
         return self.distinct(self.target[pick(self.out_indptr, nodes)[1]], nodes, *more)
@@ -49,12 +50,19 @@ class Reach:
         return found[::-1]
 
     def rows(
-        self, changed: Nodes, rewired: Nodes, wanted: Nodes | None, layers: int
+        self,
+        changed: Nodes,
+        rewired: Nodes,
+        wanted: Nodes | None,
+        layers: int,
+        *,
+        alone: Nodes = NOBODY,
     ) -> list[Nodes]:
         """The rows to compute anew: of h⁰, and of the output of each layer.
 
         changed: nodes whose own input is another. rewired: nodes whose in-edges are others, which
-        every layer feels. wanted: the nodes that are asked about; None: all.
+        every layer feels. wanted: the nodes that are asked about; None: all. alone: those of the
+        rewired that are left without in-edges, and rest on nobody else from now on.
 
         A row changes if the change reaches it forward, and matters if a wanted one rests on it.
         The two sets are grown toward one another, the cheaper first, until they meet in a layer;
@@ -72,14 +80,14 @@ class Reach:
                 forward.append(self.with_targets(forward[low], rewired))
                 low += 1
             else:
-                backward[high - 1] = self.with_sources(backward[high])
+                backward[high - 1] = self.with_sources(backward[high], alone)
                 high -= 1
         rows = {low: _both(forward[low], backward[low])}
         for layer in range(low, layers):
             felt = self.with_targets(rows[layer], rewired)
             rows[layer + 1] = _both(felt, backward[layer + 1])
         for layer in range(low - 1, -1, -1):
-            rows[layer] = _both(forward[layer], self.with_sources(rows[layer + 1]))
+            rows[layer] = _both(forward[layer], self.with_sources(rows[layer + 1], alone))
         return [rows[layer] for layer in range(layers + 1)]
 
     def cost(self, rows: Sequence[Nodes]) -> int:
