@@ -21,7 +21,7 @@ from unimp.tasks.labels import is_known
 EXACT = 20
 """Labels, and edges, whose exact effect is computed: those with the largest shares."""
 
-BUDGET = 300_000
+BUDGET = 400_000
 """Edges that the exact effects may take, half for labels and half for edges: part of a second. A
 hub's many neighbors would take more; what does not fit keeps its share alone."""
 
@@ -117,7 +117,8 @@ def explain(
         found = answers.after(changes, [here] * len(changes))
         return [float(chances(logits)[0, target]) for logits in found]
 
-    probabilities = chances(answers.logits[here])[0]
+    (logits,) = answers.after([Change()], [here])
+    probabilities = chances(logits)[0]
     if target is None:
         target = int(probabilities.argmax())
     probability = float(probabilities[target])

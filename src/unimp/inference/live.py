@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -120,6 +121,7 @@ class Live:
         self.reach = Reach(graph)
         self._in_degree, self._out_degree = self.reach.in_degree, self.reach.out_degree
         self._scratch = np.full(graph.num_nodes, -1)
+        self._plans: MutableMapping[Change, _Planned] = WeakKeyDictionary()
 
     def _narrow(self, graph: Graph, observed: Tensor, around: Tensor) -> tuple[Graph, Tensor]:
         """The part of the graph that some nodes rest on; degrees stay those of the whole."""
@@ -191,7 +193,7 @@ class Live:
         planned: list[_Planned] = []
         cost = 0
         for change, wanted in zip(changes, targets, strict=True):
-            one = self._plan(change, wanted)
+            one = self._planned(change, wanted)
             if planned and cost + one.cost > min(TOGETHER, self.chunk_edges):
                 answers += self._answer(planned)
                 planned, cost = [], 0
@@ -216,11 +218,20 @@ class Live:
         nodes = torch.from_numpy(planned.rows[-1])
         self._logits[nodes] = self._read_out(self._states[-1][nodes])
         self.observed[planned.nodes] = planned.labels
+        self._plans.clear()
         self.__dict__.pop("without_labels", None)
 
     def cost(self, change: Change, targets: Tensor) -> int:
         """Edges and rows that the answer to a change takes."""
-        return self._plan(change, targets).cost
+        return self._planned(change, targets).cost
+
+    def _planned(self, change: Change, targets: Tensor) -> _Planned:
+        """As `_plan`; what was found for a change is kept while that is, as it is asked for twice
+        where its cost is asked first."""
+        known = self._plans.get(change)
+        if known is None or known.targets is not targets:
+            known = self._plans[change] = self._plan(change, targets)
+        return known
 
     def _plan(self, change: Change, targets: Tensor | None) -> _Planned:
         """What a change comes to here, and the rows to compute for it."""

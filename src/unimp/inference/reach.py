@@ -82,21 +82,30 @@ class Reach:
             else:
                 backward[high - 1] = self.with_sources(backward[high], alone)
                 high -= 1
-        rows = {low: _both(forward[low], backward[low])}
+        rows = {low: self.both(forward[low], backward[low])}
         for layer in range(low, layers):
             felt = self.with_targets(rows[layer], rewired)
-            rows[layer + 1] = _both(felt, backward[layer + 1])
+            rows[layer + 1] = self.both(felt, backward[layer + 1])
         for layer in range(low - 1, -1, -1):
-            rows[layer] = _both(forward[layer], self.with_sources(rows[layer + 1], alone))
+            rows[layer] = self.both(forward[layer], self.with_sources(rows[layer + 1], alone))
         return [rows[layer] for layer in range(layers + 1)]
 
     def cost(self, rows: Sequence[Nodes]) -> int:
         """Edges and rows that computing them takes."""
         return sum(int(self.in_degree[nodes].sum()) + len(nodes) for nodes in rows[1:])
 
+    def both(self, one: Nodes, other: Nodes) -> Nodes:
+        """The nodes that are in both."""
+        if len(one) > len(other):
+            one, other = other, one
+        self._mask[one] = True
+        found: Nodes = other[self._mask[other]]
+        self._mask[one] = False
+        return found
+
     def distinct(self, *parts: npt.NDArray[Any]) -> Nodes:
         """The nodes of all parts."""
-        if sum(map(len, parts)) * 8 < self.num_nodes:
+        if sum(map(len, parts)) * 100 < self.num_nodes:  # sorting few is less than looking at all
             return np.unique(np.concatenate(parts).astype(np.int64, copy=False))
         for part in parts:
             self._mask[part] = True
@@ -116,7 +125,3 @@ def pick(indptr: Nodes, nodes: Nodes) -> tuple[Nodes, Nodes]:
     end = np.cumsum(count)
     total = int(end[-1]) if len(end) else 0
     return count, np.repeat(start - end + count, count) + np.arange(total)
-
-
-def _both(one: Nodes, other: Nodes) -> Nodes:
-    return np.intersect1d(one, other, assume_unique=True)
