@@ -28,9 +28,12 @@ from torch import Tensor
 
 from unimp import run_folder, unfinished
 from unimp.errors import RecipeError, RunError
+from unimp.graph.graph import Graph
 from unimp.graph.tables import UnknownIds
 from unimp.inference.calibrate import as_logits, calibrate, measured
+from unimp.inference.changes import Whole
 from unimp.inference.correct_and_smooth import correct_and_smooth
+from unimp.inference.live import Live
 from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
@@ -115,6 +118,30 @@ class Run:
             return logits
         chances = probabilities(logits, multilabel=False)
         return correct_and_smooth(self.task.graph, chances, observed, **options)
+
+    def hold(
+        self, labels: Mapping[int, int] | Tensor | None = None, *, around: Tensor | None = None
+    ) -> Live | Whole:
+        """What answers for scores after a change, without computing everything again.
+
+        labels: as of `predict`. around: the only nodes that will be asked about. A model that
+        cannot be run one layer at a time, label propagation and smoothed scores are computed anew.
+        """
+        observed, smoothed = self.observed_with(labels), self.recipe.smooth.form != "none"
+        if self.model is None or not self.model.by_layer or smoothed:
+
+            def scores(graph: Graph, observed: Tensor) -> Tensor:
+                return replace(self, task=self.task.with_graph(graph)).scores(observed)
+
+            return Whole(scores, self.task.graph, observed)
+        return Live(
+            self.model,
+            graph_for(self.recipe, self.model, self.task, self.device),
+            observed,
+            around=around,
+            device=self.device,
+            precision=self.recipe.train.precision,
+        )
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
         """Scores under a protocol: with train labels as inputs, or train and validation labels.

@@ -198,6 +198,12 @@ class Graph:
     def without_self_loops(self) -> Graph:
         return self._keep(self.source != self.target)
 
+    def without_edges(self, source: Tensor, target: Tensor) -> Graph:
+        """The graph without the edges from source[k] to target[k], all that coincide among them."""
+        gone = source.long() * self.num_nodes + target.long()
+        pairs = self.source.long() * self.num_nodes + self.target.long()
+        return self._keep(~torch.isin(pairs, gone))
+
     def induced_subgraph(self, nodes: Tensor) -> Graph:
         """The graph among `nodes` alone; new node i is nodes[i]."""
         nodes = self._checked_nodes(nodes)

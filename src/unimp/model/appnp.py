@@ -25,6 +25,7 @@ class APPNP(NodeModel):
 
     takes_labels = False
     takes_edge_features = False
+    weighs_by_degree = True
 
     def __init__(
         self,

@@ -58,6 +58,13 @@ def with_convolution_weights(graph: Graph) -> Graph:
     """
     graph = graph.without_edge_attr().with_self_loops()
     out_degree = torch.bincount(graph.source.long(), minlength=graph.num_nodes)
-    square = graph.in_degree[graph.target.long()] / out_degree[graph.source.long()]
+    weight = convolution_weight(
+        graph.in_degree[graph.target.long()], out_degree[graph.source.long()]
+    )
     own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
-    return replace(graph, edge_id=own, edge_attr=square.float().sqrt()[:, None])
+    return replace(graph, edge_id=own, edge_attr=weight)
+
+
+def convolution_weight(in_degree: Tensor, out_degree: Tensor) -> Tensor:
+    """√(d_i/d_j) of edges whose target has d_i in-edges and whose source d_j out-edges: [E, 1]."""
+    return (in_degree / out_degree).float().sqrt()[:, None]

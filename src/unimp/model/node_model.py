@@ -24,6 +24,7 @@ class NodeModel(nn.Module):
     num_layers: int  # hops it runs over; 0: it looks at no neighbors
     by_layer = True  # whether inference may compute one layer for all nodes, then the next
     attends = False  # whether it computes by `graph_attention`, and so by a backend
+    weighs_by_degree = False  # whether it runs on a graph `with_convolution_weights`
     regularizer_weight = 0.0  # of `regularizer` in the loss; 0: there is none
 
     @property

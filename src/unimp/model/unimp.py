@@ -89,6 +89,7 @@ class UniMP(NodeModel):
         self.dropout = dropout
         self.input_dropout = dropout if input_dropout is None else input_dropout
         self.layer, self.attends = layer, layer == "transformer"
+        self.weighs_by_degree = layer == "gcn"
         with_edges = use_edge_features and sizes.edge_features > 0
         self.takes_edge_features = layer == "transformer" and with_edges
         self.takes_labels = use_labels

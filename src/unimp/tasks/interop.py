@@ -39,7 +39,9 @@ def task_from_pyg(
     masks = {part: _mask(told, part, split, graph.num_nodes) for part in PARTS}
     if told.get("train_mask") is None:
         masks["train"] = is_known(labels) & ~masks["val"] & ~masks["test"]
-    names = {key: told.get(key) for key in ("class_names", "node_names")}
+    class_names, node_names = (
+        None if told.get(key) is None else tuple(told[key]) for key in ("class_names", "node_names")
+    )
     count = int(labels.max()) + 1 if labels.ndim == 1 else labels.shape[1]
     return Task(
         name=name,
@@ -49,7 +51,8 @@ def task_from_pyg(
         metric=metric or ("accuracy" if labels.ndim == 1 else "rocauc"),
         num_classes=told.get("num_classes") or max(count, 1),
         groups=told.get("groups"),
-        **{key: None if given is None else tuple(given) for key, given in names.items()},
+        class_names=class_names,
+        node_names=node_names,
     )
 
 
