@@ -363,7 +363,9 @@ def test_a_training_that_fails_says_so(nodes: NodeView, y: Any, known: Any) -> N
         (lambda c, n, y: c.fit(n, np.stack((y, y), 1)), "of 0, 1 and -1"),
         (lambda c, n, y: c.fit(n.features, y).predict(n.features, labels={0: 1}), "leave them"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels={0: 9}), "label 9 in row 0 is no class"),
-        (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "node 999; nodes run from 0"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "node 999; nodes are numbers"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "node 'a'; nodes are numbers"),
+        (lambda c, n, y: c.fit(n[[]], []), "no label in y is known"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels=[1, 2]), "each node of the graph needs"),
         (
             lambda c, n, y: c.fit(n, y).predict(n.with_graph(n.graph.with_features(None))),

@@ -1,10 +1,12 @@
 """The shape of the package: one direction of imports, short modules, nothing unsafe."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,29 +127,59 @@ def test_every_public_name_is_there_and_there_are_few() -> None:
     assert set(unimp.__all__) <= set(dir(unimp))
 
 
-@pytest.fixture(scope="module")
-def fresh_import() -> str:
-    """What a fresh interpreter has imported with `unimp`; every public name is then asked for,
-    with the network shut all along."""
-    program = """
+NETWORK_SHUT = """
 import socket, sys
 def refuse(*args, **kwargs):
-    raise AssertionError(f"importing unimp asked for the network: {args}")
-socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-import unimp
-print(*sorted({name.split(".")[0] for name in sys.modules}))
-for name in unimp.__all__:
-    getattr(unimp, name)
+    raise AssertionError(f"unimp asked for the network: {args}")
+for name in ("connect", "connect_ex", "bind", "sendto"):
+    setattr(socket.socket, name, refuse)
+socket.create_connection = socket.getaddrinfo = socket.gethostbyname = refuse
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
+
+
+def in_a_fresh_interpreter(program: str, **options: Any) -> str:
+    """What a program prints that starts with the network shut."""
+    command = [sys.executable, "-W", "error", "-c", NETWORK_SHUT + program]
+    here = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=here, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def fresh_import() -> str:
+    """What is imported with `unimp`; every public name is then asked for."""
+    return in_a_fresh_interpreter("""
+import unimp
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+for name in unimp.__all__:
+    getattr(unimp, name)
+""")
+
+
 def test_importing_contacts_no_network(fresh_import: str) -> None:
     assert "unimp" in fresh_import.split()
+
+
+def test_training_and_predicting_contact_no_network(tmp_path: Path) -> None:
+    said = in_a_fresh_interpreter(
+        """
+from unimp.cli import app
+small = ["task.scale=0.002", "model.width=4", "train.epochs=2", "train.device=cpu"]
+settings = [word for setting in small for word in ("--set", setting)]
+app(["train", "synthetic-arxiv", *settings, "--out", "run"], standalone_mode=False)
+app(["predict", "run", "--out", "predictions.csv"], standalone_mode=False)
+""",
+        cwd=tmp_path,
+    )
+    assert "test" in said
+    assert (tmp_path / "predictions.csv").stat().st_size > 0
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_a_program_that_asks_for_the_network_would_be_found() -> None:
+    with pytest.raises(AssertionError, match="asked for the network"):
+        in_a_fresh_interpreter("socket.create_connection(('localhost', 9))")
 
 
 @pytest.mark.parametrize(

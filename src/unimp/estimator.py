@@ -166,7 +166,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         at_hand, known = self._run_on(
             view.graph, same=_is_graph(X) and self._is_at_hand(view.graph)
         )
-        if labels is not None:
+        if labels is not None and len(labels):
             if not _is_graph(X):
                 raise TaskError("labels are of nodes, and X is a plain matrix; leave them out")
             new = self._codes(labels, known)
@@ -278,13 +278,13 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _codes(self, labels: Any, like: Tensor) -> Tensor:
         """Labels that came later as class numbers of all nodes, like those given to `fit`."""
         if isinstance(labels, Mapping):
-            numbers = np.array(list(labels), dtype=np.int64)
-            outside = numbers[(numbers < 0) | (numbers >= len(like))]
-            if len(outside):
-                raise TaskError(
-                    f"a label is given for node {outside[0]}; nodes run from 0 to {len(like) - 1}"
-                )
-            given = list(labels.values())
+            for node in labels:
+                if not isinstance(node, int | np.integer) or not 0 <= node < len(like):
+                    raise TaskError(
+                        f"a label is given for node {node!r}; nodes are numbers from 0 to "
+                        f"{len(like) - 1}"
+                    )
+            numbers, given = np.array(list(labels), dtype=np.int64), list(labels.values())
         else:
             numbers, given = np.arange(len(like)), labels
         codes = np.full(tuple(like.shape), UNLABELED, dtype=np.int64)
@@ -338,7 +338,7 @@ def _labels_of_nodes(view: NodeView, codes: NDArray[np.int64]) -> NDArray[np.int
     """The labels of all nodes of the graph: those of the view's rows, and unknown elsewhere."""
     labels = np.full((view.graph.num_nodes, *codes.shape[1:]), UNLABELED, dtype=np.int64)
     labels[view.numbers] = codes
-    clash = np.flatnonzero((labels[view.numbers] != codes).reshape(len(codes), -1).any(1))
+    clash = np.unique(np.nonzero(labels[view.numbers] != codes)[0])
     if len(clash):
         raise TaskError(
             f"node {view.numbers[clash[0]]} stands in several rows with different labels; give "

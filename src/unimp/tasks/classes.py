@@ -28,15 +28,16 @@ def encode_classes(values: Any) -> tuple[Codes, Classes]:
 
 def codes_of(values: Any, classes: Classes) -> Codes:
     """Class numbers [n] where the classes are given; a value that is none of them is refused."""
-    labels, known = _labels(values)
-    codes = np.full(len(labels), UNLABELED, dtype=np.int64)
+    codes, found = encode_classes(values)
     place = {value: code for code, value in enumerate(classes.tolist())}
-    for row in np.flatnonzero(known):
-        value = labels[row : row + 1].tolist()[0]
+    for code, value in enumerate(found.tolist()):
         if value not in place:
             hint = nearest_names(str(value), [str(name) for name in place])
+            row = int(np.flatnonzero(codes == code)[0])
             raise TaskError(f"label {value!r} in row {row} is no class of this task; {hint}")
-        codes[row] = place[value]
+    numbers = np.array([place[value] for value in found.tolist()], dtype=np.int64)
+    known = codes != UNLABELED
+    codes[known] = numbers[codes[known]]
     return codes
 
 
