@@ -9,6 +9,7 @@ validation, the confidence.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.graph.graph import Graph
+from unimp.inference.suggest import (
+    Suggestion,
+    chance_of_error,
+    suggest_nodes,
+    uncertainty,
+    unknown_nodes,
+)
 from unimp.tasks.labels import UNLABELED, is_known
 from unimp.tasks.task import Task
 
@@ -81,8 +90,7 @@ def predictions_table(
     columns: dict[str, Any] = {"node": pa.array(node_ids(task))}
     label = None
     if task.is_multilabel:
-        above = [np.flatnonzero(row) for row in (probabilities > 0.5).numpy()]
-        columns["prediction"] = pa.array(" ".join(names[t] for t in row) for row in above)
+        columns["prediction"] = pa.array(_predicted(probabilities, names, task), pa.string())
     else:
         lookup = np.array([*names, ""], dtype=object)
         chances, prediction = probabilities.max(1)
@@ -101,6 +109,67 @@ def predictions_table(
         for c, name in enumerate(names):
             columns[f"p_{name}"] = pa.array(probabilities[:, c].numpy())
     return pa.table(columns)
+
+
+def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> pa.Table:
+    """The `number` unknown nodes whose label would teach most, best first, as an Arrow table.
+
+    rank         1 for the label that would teach most
+    node         the node's name, or number
+    label        empty, to be filled in: the table is then a label file
+    prediction   what is predicted now; of binary tasks, the names of those above one half
+    confidence   the calibrated probability of that class (of binary tasks: a mean)
+    uncertainty  entropy over classes as a share of the largest, 0 to 1
+    reaches      unsure unknown nodes that it has an edge to
+    why          in words
+
+    chances [N, C] are the model's own, with `observed` as inputs.
+    """
+    import pyarrow as pa
+
+    if number < 1:
+        raise RunError(f"{number} suggestions; ask for at least 1")
+    error = chance_of_error(chances, multilabel=task.is_multilabel)
+    found = suggest_nodes(task.graph, error, unknown_nodes(task, observed), number)
+    nodes = torch.tensor([one.node for one in found], dtype=torch.int64)
+    rows, ids, names = chances[nodes], node_ids(task), class_names(task)
+    columns: dict[str, Any] = {
+        "rank": pa.array(range(1, len(found) + 1), pa.int64()),
+        "node": pa.array(ids[one.node] for one in found),
+        "label": pa.nulls(len(found), pa.string()),
+        "prediction": pa.array(_predicted(rows, names, task), pa.string()),
+        "confidence": pa.array((1.0 - error[nodes]).numpy()),
+        "uncertainty": pa.array(uncertainty(rows, multilabel=task.is_multilabel).numpy()),
+        "reaches": pa.array((one.unsure for one in found), pa.int64()),
+        "why": pa.array(
+            (_why(one, row, names, task) for one, row in zip(found, rows, strict=True)),
+            pa.string(),
+        ),
+    }
+    return pa.table(columns)
+
+
+def _predicted(chances: Tensor, names: Sequence[str], task: Task) -> list[str]:
+    if task.is_multilabel:
+        above = (chances > 0.5).numpy()
+        return [" ".join(names[t] for t in np.flatnonzero(row).tolist()) for row in above]
+    return [names[c] for c in chances.argmax(1).tolist()]
+
+
+def _why(one: Suggestion, row: Tensor, names: Sequence[str], task: Task) -> str:
+    """A suggestion's reason: what it may be, whom it reaches, and what stands beside it."""
+    if task.is_multilabel:
+        unsure = int(((row > 0.2) & (row < 0.8)).sum())
+        may_be = f"unsure of {unsure} of {len(names)} tasks"
+    else:
+        best = torch.topk(row, min(2, len(names)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        may_be = " or ".join(f"{names[c]} ({100 * chance:.0f} %)" for c, chance in pairs)
+    reach = f"{one.unsure} of its {one.neighbors} unknown neighbors are unsure"
+    if not one.neighbors:
+        reach = "it has no unknown neighbors"
+    beside = "" if one.beside is None else f"; a neighbor of suggestion {one.beside}"
+    return f"{may_be}; {reach}{beside}"
 
 
 def write_table(path: Path, table: pa.Table) -> None:

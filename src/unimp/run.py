@@ -37,7 +37,7 @@ from unimp.inference.live import Live
 from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagation import propagate_labels
-from unimp.predictions import keep_observed, predictions_table
+from unimp.predictions import keep_observed, predictions_table, suggestions
 from unimp.preparation import (
     choose_device,
     graph_for,
@@ -196,6 +196,14 @@ class Run:
         """
         chances, observed = self.predict(labels), self.observed_with(labels)
         return predictions_table(self.task, chances, observed, every_class=probabilities)
+
+    def suggest(self, number: int = 50, labels: Given | None = None) -> pa.Table:
+        """The unknown nodes whose label would teach most, as an Arrow table, best first.
+
+        `labels` arrived since: they are inputs, and not asked for again.
+        """
+        observed = self.observed_with(labels)
+        return suggestions(self.task, self.chances(self.scores(observed)), observed, number)
 
     def observed_share(self, rate: float) -> Tensor:
         """A random share of the train labels, as the model may see them; smaller ones lie in
