@@ -178,13 +178,14 @@ def extend_task(
     old = pa.array(task.node_names, pa.large_string())
     ids, values, labels = old, None, None
     if nodes is not None:
+        ids = None  # unless they can be read
         table = _open_more(nodes, "nodes", layout, transforms, problems)
         if table is not None:
             fresh = _fresh_ids(table, layout.id, old, problems)
             values = _values(table, {e.column: e.kind for e in transforms.nodes}, problems)
             _check_widths(table.name, transforms, values, problems)
             labels = _labels_of_more(table, layout, task, problems)
-            ids = old if fresh is None else pa.concat_arrays([old, fresh])
+            ids = None if fresh is None else pa.concat_arrays([old, fresh])
     joined, edge_values = None, None
     if edges is not None:
         table = _open_more(edges, "edges", layout, transforms, problems)
