@@ -8,8 +8,11 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 import unimp
 from unimp.cli import app, main
 from unimp.errors import RunError, TaskError
+from unimp.tasks.tables import user_ids
 
 SMALL = ["--set", "train.epochs=3", "--set", "model.width=4", "--set", "train.device=cpu"]
 
@@ -191,6 +195,26 @@ def test_a_task_from_frames_keeps_its_transforms_in_the_run(tmp_path: Path) -> N
     assert loaded.task.tables == task.tables
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["task"] == "people"
     loaded.extended(nodes={"name": ["Ann"], "age": [30], "town": ["A"]})
+
+
+@pytest.mark.parametrize("form", ["csv", "frame"])
+def test_ids_that_are_numbers_are_numbers_in_predictions(form: str, tmp_path: Path) -> None:
+    people = {"id": [7, 12, 3], "label": ["a", "b", "a"], "set": ["train", "train", "val"]}
+    knows = {"source": [7, 12], "target": [12, 3]}
+    given: list[Any] = [people, knows]
+    if form == "csv":
+        given = [tmp_path / "n.csv", tmp_path / "e.csv"]
+        for path, table in zip(given, (people, knows), strict=True):
+            pyarrow.csv.write_csv(pa.table(table), path)
+    run = unimp.run(
+        unimp.task_from_tables(*given, features={}),
+        out=tmp_path / "run",
+        settings=["model.name=label-propagation"],
+    )
+    table = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
+    assert table["node"].to_pylist() == [7, 12, 3]
+    larger = run.extended(nodes={"id": ["x"]})
+    assert user_ids(larger.task).to_pylist() == ["7", "12", "3", "x"]
 
 
 def test_transforms_that_are_damaged_are_told(finished: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables in: files and frames of any kind give the same columns, and ids say which node is meant."""
+"""Tables in: files and frames of any kind give the same columns, and ids say who is meant."""
 
 from pathlib import Path
 from typing import Any
