@@ -29,6 +29,7 @@ from unimp.inference.suggest import (
     unknown_nodes,
 )
 from unimp.tasks.labels import UNLABELED, is_known
+from unimp.tasks.tables import user_ids
 from unimp.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -192,9 +193,12 @@ def write_table(path: Path, table: pa.Table) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def node_ids(task: Task) -> list[str] | range:
-    """What the user calls the nodes: their names, or their numbers."""
-    return range(task.graph.num_nodes) if task.node_names is None else list(task.node_names)
+def node_ids(task: Task) -> list[str] | list[int] | range:
+    """What the user calls the nodes: their ids, as text or numbers, or their numbers here."""
+    if task.node_names is None:
+        return range(task.graph.num_nodes)
+    ids: list[str] | list[int] = user_ids(task).to_pylist()
+    return ids
 
 
 def class_names(task: Task) -> tuple[str, ...]:

@@ -415,3 +415,20 @@ def test_the_language_models_first_guess_is_right_for_three_quarters_of_the_test
     first[has_any] = x.column[x.indptr[:-1][has_any]]
     right = (first[test] == task.labels[test]).float().mean()
     assert right.item() == pytest.approx(0.744, abs=0.002)
+
+
+def test_many_long_names_are_kept_as_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimp.tasks.npz._MOST_PADDED", 10)
+    names = ("a", "ü " * 50, "", "c")
+    task = Task(
+        name="long",
+        graph=Graph.from_edges([[0, 1], [1, 2]], num_nodes=4),
+        labels=torch.tensor([0, 1, 1, -1]),
+        split=Split(torch.tensor([0]), torch.tensor([1]), torch.tensor([2])),
+        metric="accuracy",
+        num_classes=2,
+        node_names=names,
+    )
+    save_npz(task, tmp_path / "long.npz")
+    assert np.load(tmp_path / "long.npz")["node_names"].dtype == np.uint8
+    assert load_npz(tmp_path / "long.npz").node_names == names

@@ -147,3 +147,12 @@ def test_the_hash_changes_with_the_groups_and_not_with_how_they_are_given() -> N
     other = GROUPS.clone()
     other[1] = 3
     assert small_task(groups=other).data_hash() != task.data_hash()
+
+
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+def test_the_hash_does_not_look_at_the_width_of_sparse_places(width: Any) -> None:
+    rows = sp.csr_array(torch.ones(5, 3).numpy())
+    other = rows.copy()
+    other.indices, other.indptr = rows.indices.astype(width), rows.indptr.astype(width)
+    one, two = (small_task(graph=small_graph(x=x)) for x in (rows, other))
+    assert one.data_hash() == two.data_hash()

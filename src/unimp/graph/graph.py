@@ -128,9 +128,11 @@ class Graph:
     @property
     def arrays(self) -> list[Tensor | None]:
         """All that the graph says: in-edges, their features as they lie on them, and x."""
-        x = self.x
-        features = [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
-        return [self.indptr, self.source, self.edge_attr_of(None), *features]
+        x, edges = self.x, [self.indptr, self.source, self.edge_attr_of(None)]
+        if not isinstance(x, SparseFeatures):
+            return [*edges, x]
+        # Places of values are the same in whatever width they are kept.
+        return [*edges, x.indptr.long(), x.column.long(), x.value]
 
     def edge_attr_of(self, slots: Tensor | None) -> Tensor | None:
         """Features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""

@@ -190,7 +190,11 @@ def note_unknown(
 
 def skip_words(where: str) -> str:
     """How to leave out what names an unknown id, as the reader would write it."""
-    return 'unknown_ids = "skip" under [tables]' if where == "nodes" else "--unknown-ids skip"
+    return (
+        'unknown_ids = "skip" under [tables]'
+        if where == "nodes"
+        else ('--unknown-ids skip (in Python: unknown_ids="skip")')
+    )
 
 
 def to_numpy(values: Any) -> NDArray[Any]:

@@ -156,10 +156,18 @@ class ArrayFile:
         return None
 
     def texts(self, key: str, count: int | None) -> tuple[str, ...] | None:
-        """An array of `count` names; with None any count will do."""
+        """An array of `count` names, or lines of UTF-8 as bytes; with None any count will do."""
         array = self.get(key)
         if array is None:
             return None
+        if array.dtype == np.uint8 and array.ndim == 1:
+            try:
+                array = np.array(array.tobytes().decode().split("\n"), dtype=object)
+            except UnicodeDecodeError as error:
+                self.note(f"{key}: not UTF-8 text ({error}); write the names again")
+                return None
+            if count in (None, len(array)):
+                return tuple(array.tolist())
         if array.dtype.kind != "U" or array.ndim != 1 or count not in (None, len(array)):
             wanted = "names" if count is None else f"{count} names"
             self.note(f"{key}: {array.dtype} {array.shape}; expected {wanted} of dtype str")

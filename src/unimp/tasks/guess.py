@@ -270,7 +270,6 @@ def _counts(values: Any) -> bool:
 
 
 def _kind_of_text(table: Table, column: str) -> tuple[str, str]:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     everything = words(table, column, Problems()).drop_null()
@@ -282,13 +281,14 @@ def _kind_of_text(table: Table, column: str) -> tuple[str, str]:
     distinct, rows = len(everything.unique()), len(everything)
     if distinct == 1 and rows == table.num_rows:
         return "", "the same in every row"
-    long = pc.mean(pc.count_substring_regex(looked_at, r"\S+").cast(pa.float64())).as_py()
+    tokens = pc.list_flatten(pc.utf8_split_whitespace(looked_at))
+    long = len(tokens) / len(looked_at)
     if pc.all(pc.match_substring_regex(looked_at, r"^\d{4}-\d\d-\d\d")).as_py():
         return "", "dates; make a number of them, such as days since one"
     if distinct <= _few(rows):
         return "categorical", f"{distinct} different values"
-    if long >= 2.5:
-        return "text", f"{long:.0f} words in a cell"
+    if long >= 2.5 or (long > 1.2 and len(tokens.unique()) < 0.6 * len(tokens)):
+        return "text", f"{long:.1f} words in a cell"
     if distinct > rows / 2:
         return "", "nearly all different, like a name; text, if its words tell something"
     return "categorical", f"{distinct} different values; the commonest 1,000 get a column"

@@ -9,7 +9,7 @@
 
 Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`, and
 `groups` [N], numbers of groups that the split keeps together. Other arrays are left alone, save the
-one that `features` names. Nothing is ever unpickled.
+one that `features` names. Many names may be lines of UTF-8 as uint8. Nothing is ever unpickled.
 """
 
 from pathlib import Path
@@ -30,6 +30,7 @@ _PARTS = ("train", "val", "test")
 _OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
 _MOST_CLASSES = 1_000_000
+_MOST_PADDED = 1 << 24  # bytes of names kept as an array of strings
 
 
 def load_npz(
@@ -117,10 +118,22 @@ def save_npz(task: Task, path: Path) -> None:
     if task.class_names is not None:
         arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
     if task.node_names is not None:
-        arrays["node_names"] = np.array(task.node_names, dtype=np.str_)
+        arrays["node_names"] = _names(task.node_names)
     if task.groups is not None:
         arrays["groups"] = _narrow(task.groups.numpy())
     write_atomically(Path(path), npz_bytes(arrays))
+
+
+def _names(names: tuple[str, ...]) -> Array:
+    """Names as an array of strings; as lines of text where that is much smaller.
+
+    Strings are padded to the longest, four bytes a letter: one long id among a million would cost
+    gigabytes.
+    """
+    padded = 4 * len(names) * max(map(len, names), default=0)
+    if padded < _MOST_PADDED or any("\n" in name for name in names):
+        return np.array(names, dtype=np.str_)
+    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
 
 
 def _narrow(numbers: Array) -> Array:

@@ -69,7 +69,7 @@ class Rows:
         for warning in self.warnings:
             LOG.warning(warning)
         transforms, x, edge_attr = Transforms.fitted(
-            self.layout, self.node_values, self.edge_values
+            self.layout, self.node_values, self.edge_values, whole_ids=are_whole(self.ids)
         )
         edges = np.stack((self.edges.source, self.edges.target))
         graph = Graph.from_edges(edges, num_nodes=len(self.ids), x=x, edge_attr=edge_attr)
@@ -178,13 +178,14 @@ def extend_task(
     old = pa.array(task.node_names, pa.large_string())
     ids, values, labels = old, None, None
     if nodes is not None:
+        ids = None  # unless they can be read
         table = _open_more(nodes, "nodes", layout, transforms, problems)
         if table is not None:
             fresh = _fresh_ids(table, layout.id, old, problems)
             values = _values(table, {e.column: e.kind for e in transforms.nodes}, problems)
             _check_widths(table.name, transforms, values, problems)
             labels = _labels_of_more(table, layout, task, problems)
-            ids = old if fresh is None else pa.concat_arrays([old, fresh])
+            ids = None if fresh is None else pa.concat_arrays([old, fresh])
     joined, edge_values = None, None
     if edges is not None:
         table = _open_more(edges, "edges", layout, transforms, problems)
@@ -215,6 +216,26 @@ def extend_task(
         node_names=tuple(ids.to_pylist()),
         groups=groups,
     )
+
+
+def are_whole(ids: Any) -> bool:
+    """Whether ids are whole numbers, as such or in words that say exactly one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_integer(ids.type):
+        return True
+    return bool(pc.all(pc.match_substring_regex(ids, r"^(0|-?[1-9]\d{0,17})$")).as_py())
+
+
+def user_ids(task: Task) -> Any:
+    """Node ids as an Arrow column of the kind that their user gave: text or whole numbers."""
+    import pyarrow as pa
+
+    names = pa.array(task.node_names or map(str, range(task.graph.num_nodes)), pa.string())
+    if task.tables is not None and task.tables.whole_ids and are_whole(names):
+        return names.cast(pa.int64())
+    return names
 
 
 def _check_layout(layout: Layout, problems: Problems) -> None:

@@ -65,10 +65,16 @@ class Transforms:
     nodes: tuple[Encoder, ...]
     edges: tuple[Encoder, ...]
     sparse: bool  # node features are kept sparse
+    whole_ids: bool = False  # ids are whole numbers, though kept as text
 
     @classmethod
     def fitted(
-        cls, layout: Layout, nodes: Mapping[str, Any], edges: Mapping[str, Any]
+        cls,
+        layout: Layout,
+        nodes: Mapping[str, Any],
+        edges: Mapping[str, Any],
+        *,
+        whole_ids: bool = False,
     ) -> tuple[Transforms, Any, Any]:
         """Fit on values by column; also the node and edge features they come to."""
         made: list[list[Encoder]] = []
@@ -81,7 +87,7 @@ class Transforms:
             encoders = [encoder for encoder in encoders if encoder.width]
             made.append(encoders)
             blocks.append([encoder.encode(values[encoder.column]) for encoder in encoders])
-        transforms = cls(layout, tuple(made[0]), tuple(made[1]), _is_sparse(blocks[0]))
+        transforms = cls(layout, tuple(made[0]), tuple(made[1]), _is_sparse(blocks[0]), whole_ids)
         return transforms, transforms._joined(blocks[0]), _dense(blocks[1])
 
     def node_features(self, values: Mapping[str, Any]) -> Any:
@@ -107,6 +113,7 @@ class Transforms:
             "nodes": [to_plain(encoder) for encoder in self.nodes],
             "edges": [to_plain(encoder) for encoder in self.edges],
             "sparse": self.sparse,
+            "whole_ids": self.whole_ids,
         }
         write_atomically(path, (json.dumps(plain, ensure_ascii=False) + "\n").encode())
 
@@ -122,6 +129,7 @@ def load_transforms(path: Path) -> Transforms:
             nodes=tuple(from_plain(encoder) for encoder in plain["nodes"]),
             edges=tuple(from_plain(encoder) for encoder in plain["edges"]),
             sparse=bool(plain["sparse"]),
+            whole_ids=bool(plain["whole_ids"]),
         )
     except RunError:
         raise

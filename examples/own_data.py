@@ -1,0 +1,30 @@
+"""From two frames to predictions, in Python; run it in the folder examples/own-data."""
+
+from __future__ import annotations
+
+# start: two frames and the column to predict
+import pandas as pd
+
+import unimp
+
+nodes = pd.read_csv("packages.csv")
+edges = pd.read_csv("relations.csv")
+task = unimp.task_from_tables(
+    nodes,
+    edges,
+    id="package",
+    source="package",
+    target="needs",
+    label="section",
+    features={"words": "text", "relations": "numeric"},
+    edge_features={"relation": "categorical"},
+)
+run = unimp.run(task, out="runs/frames")
+# end
+
+# later: more rows, scored by what was learned
+later = run.extended(pd.read_csv("new-packages.csv"), pd.read_csv("new-relations.csv"))
+chances = later.predict()  # a row a node, old ones first
+found = pd.DataFrame(chances, index=later.task.node_names, columns=later.task.class_names)
+print(found.tail(6).idxmax(axis=1))
+# end
