@@ -3,9 +3,9 @@
     UNIMP_DATA=… python benchmarks/explain.py          → results/explain.json
 
 The recipe is `arxiv-labels`, with weights as they are drawn: time does not depend on them. Nodes
-are drawn at random, and the largest hubs are added. An explanation is all that `unimp explain` tells of
-a node: attention of each layer and rolled out, the exact effects of labels and edges, and what
-remains without any.
+are drawn at random, and the largest hubs are added. An explanation is all that `unimp explain`
+tells of a node: attention of each layer and rolled out, the exact effects of labels and edges, and
+what remains without any.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python proofs/audit.py                        trains each seed → results/audit.json
     python proofs/audit.py --weights FOLDER       takes FOLDER/flipped-<seed>.safetensors
 
-For each seed, 5 % of the train labels are replaced by another class at random, the recipe is trained
-on what it is then given, and every train label is hidden alone and predicted back from the others.
-What is asked: at least 60 % of the wrong labels among the first 10 % of the ranking. The score that
-ranks, log p(suggested) − log p(given), was chosen beforehand, on seed 5.
+For each seed, 5 % of the train labels are replaced by another class at random, the recipe is
+trained on what it is then given, and every train label is hidden alone and predicted back from the
+others. What is asked: at least 60 % of the wrong labels among the first 10 % of the ranking. The
+score that ranks, log p(suggested) − log p(given), was chosen beforehand, on seed 5.
 """
 
 from __future__ import annotations

@@ -10,20 +10,22 @@ from unimp.report.markup import folded, table
 from unimp.report.style import STYLE
 
 SHOWN = 8  # labels, and edges, that the picture shows
-WIDTH, ROW, TOP = 360.0, 36.0, 34.0
-COLUMNS = (14.0, 132.0, 250.0)  # the node itself, its neighbors, those farther away
-ROOM = 17  # letters of a name
+WIDTH, ROW, TOP = 384.0, 34.0, 30.0
+COLUMNS = (100.0, 164.0, 280.0)  # the node itself, its neighbors, those farther away
+ROOM = 15  # letters of a name
 
 PICTURE_STYLE = """
-.picture svg { max-width: 44rem; margin: 0 auto }
+.picture svg { max-width: 38rem; margin: 0 auto }
 .link { fill: none; stroke: var(--bar); stroke-linecap: round }
 .link.for { stroke: var(--right) } .link.against { stroke: var(--wrong) }
 .node { fill: var(--card); stroke: var(--soft); stroke-width: 1.5 }
 .node.for { fill: var(--right); stroke: var(--right) }
 .node.against { fill: var(--wrong); stroke: var(--wrong) }
-.node.self { fill: var(--ink); stroke: var(--ink) }
+.node.known { fill: var(--bar) } .node.self { fill: var(--ink); stroke: var(--ink) }
 svg text.name { fill: var(--ink); font-size: 11px; font-weight: 600 }
 svg text.about { font-size: 10px } svg text.head { font-size: 11px }
+svg text.name, svg text.about { paint-order: stroke; stroke: var(--card); stroke-width: 3px;
+  stroke-linejoin: round }
 .for-text { color: var(--right) } .against-text { color: var(--wrong) }
 """
 
@@ -89,8 +91,8 @@ def picture(told: Mapping[str, Any]) -> str:
     effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
     places, height = _places(told["node"], list(links), labels)
     drawn = [
-        text((x, 14), words, kind="head")
-        for x, words in zip(COLUMNS, ("the node", "neighbors", "farther away"), strict=True)
+        text((x - 5, 14), words, kind="head")
+        for x, words in zip(COLUMNS[1:], ("neighbors", "farther away"), strict=True)
         if any(place[0] == x for place in places.values())
     ]
     widest = max(links.values())
@@ -145,19 +147,23 @@ def _link(start: Point, end: Point, width: float, kind: str, words: str) -> str:
 
 
 def _node(name: Any, place: Point, told: Mapping[str, Any], label: Mapping[str, Any] | None) -> str:
-    x, y = place
+    (x, y), anchor, side = place, "start", 9
     if name == told["node"]:
         kind, words = "self", f"{told['class']} {_percent(told['probability'])}"
+        anchor, side = "end", -9
     elif label is None:
         kind, words = "", ""
     else:
-        kind = _kind(label["effect"])
+        kind = f"known {_kind(label['effect'])}"
         moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
         words = f"{_plain_label(label['label'])}{moved}"
+    below = text((x + side, y + 10), words, kind="about", room=ROOM + 3, anchor=anchor)
     return (
         f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>"
-        + text((x + 9, y - 2), str(name), kind="name", room=ROOM)
-        + (text((x + 9, y + 10), words, kind="about", room=ROOM + 3) if words else "")
+        + text(
+            (x + side, y - 2 if words else y + 4), str(name), kind="name", room=ROOM, anchor=anchor
+        )
+        + (below if words else "")
     )
 
 
@@ -175,7 +181,7 @@ def _labels(told: Mapping[str, Any], top: int) -> str:
         "computed): points of probability that it adds or takes."
     )
     header = ["effect", "node", "label", "hops", _share(told)]
-    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4)))
+    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4), less=(3,)))
 
 
 def _edges(told: Mapping[str, Any], top: int) -> str:
