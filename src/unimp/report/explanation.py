@@ -10,18 +10,18 @@ from unimp.report.markup import folded, table
 from unimp.report.style import STYLE
 
 SHOWN = 8  # labels, and edges, that the picture shows
-WIDTH, ROW, TOP = 384.0, 34.0, 30.0
-COLUMNS = (100.0, 164.0, 280.0)  # the node itself, its neighbors, those farther away
-ROOM = 15  # letters of a name
+WIDTH, ROW, TOP = 400.0, 34.0, 30.0
+COLUMNS = (104.0, 168.0, 286.0)  # the node itself, its neighbors, those farther away
+ROOM = 14  # letters of a name
 
 PICTURE_STYLE = """
 .picture svg { max-width: 38rem; margin: 0 auto }
 .link { fill: none; stroke: var(--bar); stroke-linecap: round }
 .link.for { stroke: var(--right) } .link.against { stroke: var(--wrong) }
 .node { fill: var(--card); stroke: var(--soft); stroke-width: 1.5 }
-.node.for { fill: var(--right); stroke: var(--right) }
+.node.known { fill: var(--bar) } .node.for { fill: var(--right); stroke: var(--right) }
 .node.against { fill: var(--wrong); stroke: var(--wrong) }
-.node.known { fill: var(--bar) } .node.self { fill: var(--ink); stroke: var(--ink) }
+.node.self { fill: var(--ink); stroke: var(--ink) }
 svg text.name { fill: var(--ink); font-size: 11px; font-weight: 600 }
 svg text.about { font-size: 10px } svg text.head { font-size: 11px }
 svg text.name, svg text.about { paint-order: stroke; stroke: var(--card); stroke-width: 3px;
@@ -75,7 +75,7 @@ def _picture_section(told: Mapping[str, Any]) -> str:
         return ""
     return (
         "<section><h2>What drove it</h2><p class='soft'>Messages flow from right to left. A line's "
-        "width is the share of it all that passes there; a filled dot is a known label. "
+        "width is the share that passes there; a filled dot is a known label. "
         "<span class='for-text'>Blue</span> speaks for the class, "
         "<span class='against-text'>orange</span> against it, gray is not computed or hardly "
         f"matters.</p><div class='card picture'>{drawing}</div></section>"
