@@ -10,8 +10,8 @@ from unimp.report.markup import folded, table
 from unimp.report.style import STYLE
 
 SHOWN = 8  # labels, and edges, that the picture shows
-WIDTH, ROW, TOP = 400.0, 34.0, 30.0
-COLUMNS = (104.0, 168.0, 286.0)  # the node itself, its neighbors, those farther away
+WIDTH, ROW, TOP = 412.0, 34.0, 30.0
+COLUMNS = (118.0, 178.0, 294.0)  # the node itself, its neighbors, those farther away
 ROOM = 14  # letters of a name
 
 PICTURE_STYLE = """
@@ -157,7 +157,7 @@ def _node(name: Any, place: Point, told: Mapping[str, Any], label: Mapping[str, 
         kind = f"known {_kind(label['effect'])}"
         moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
         words = f"{_plain_label(label['label'])}{moved}"
-    below = text((x + side, y + 10), words, kind="about", room=ROOM + 3, anchor=anchor)
+    below = text((x + side, y + 10), words, kind="about", room=ROOM + 2, anchor=anchor)
     return (
         f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>"
         + text(
