@@ -41,7 +41,7 @@ def wrong() -> tuple[Run, Tensor]:
             seed=0,
         )
     )
-    settings = ["model.width=8", "model.layers=2", "train.epochs=40", "train.lr=1e-2"]
+    settings = ["model.width=8", "model.layers=2", "train.epochs=25", "train.lr=2e-2"]
     return run(task, settings=[*settings, "train.device=cpu"]), which
 
 
