@@ -1,6 +1,7 @@
 """The pages under docs/: their examples run, and their links lead somewhere."""
 
 import doctest
+import json
 import re
 import runpy
 import textwrap
@@ -10,7 +11,11 @@ import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = DOCS.parent / "examples"
-SHOWN = {"scikit-learn.md": "scikit_learn.py", "graph-libraries.md": "graph_libraries.py"}
+SHOWN = {
+    "scikit-learn.md": "scikit_learn.py",
+    "graph-libraries.md": "graph_libraries.py",
+    "explaining.md": "explaining.py",
+}
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
@@ -45,3 +50,22 @@ def test_the_example_for_other_libraries_runs(capsys: pytest.CaptureFixture[str]
     pytest.importorskip("torch_geometric.data", reason="needs torch_geometric")
     runpy.run_path(str(EXAMPLES / "graph_libraries.py"))["main"](epochs=2)
     assert "karate club" in capsys.readouterr().out
+
+
+def test_the_example_for_explanations_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runpy.run_path(str(EXAMPLES / "explaining.py"))["main"](epochs=25) >= 0.6
+    assert "labels look wrong" in capsys.readouterr().out
+
+
+def test_figures_of_the_page_on_explanations_are_those_measured() -> None:
+    page = (DOCS / "explaining.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"<!-- (\w+: \w+) -->(.*?)<!-- end -->", page))
+    explained = json.loads((DOCS.parent / "benchmarks/results/explain.json").read_text("utf-8"))
+    audited = json.loads((DOCS.parent / "proofs/results/audit.json").read_text("utf-8"))
+    assert shown == {
+        "explain: median": f"{explained['median-s']['value']:.2f}",
+        "explain: worst": f"{explained['worst-s']['value']:.2f}",
+        "explain: found": f"{100 * explained['found']['value']:.0f} %",
+        "audit: mean": f"{100 * audited['mean']:.0f} %",
+        "audit: least": f"{100 * audited['least']:.0f} %",
+    }

@@ -96,7 +96,7 @@ def changed(graph: Graph, observed: Tensor, change: Change) -> tuple[Graph, Tens
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), chunk=st.sampled_from([3, 40, 10_000]))
 def test_answers_after_changes_equal_computing_everything_again(
     name: str, seed: int, chunk: int
@@ -115,7 +115,7 @@ def test_answers_after_changes_equal_computing_everything_again(
 
 
 @pytest.mark.parametrize("name", ["unimp", "gcn", "appnp"])
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 10_000))
 def test_states_that_follow_changes_for_good_are_those_of_the_changed_graph(
     name: str, seed: int
@@ -136,7 +136,7 @@ def test_states_that_follow_changes_for_good_are_those_of_the_changed_graph(
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
 def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: int) -> None:
     graph = graph_of(seed, nodes=40, edges=40)

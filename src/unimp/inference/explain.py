@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from unimp.inference.live import Live
 from unimp.inference.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.tasks.labels import is_known
+from unimp.tasks.task import Task
 
 EXACT = 20
 """Labels, and edges, whose exact effect is computed: those with the largest shares."""
@@ -24,6 +25,9 @@ EXACT = 20
 BUDGET = 400_000
 """Edges that the exact effects may take, half for labels and half for edges: part of a second. A
 hub's many neighbors would take more; what does not fit keeps its share alone."""
+
+SHOWN = 8
+"""Labels, and edges, that a picture shows."""
 
 SPREAD = 3
 """Hops that are looked at where a model has no layers, such as label propagation."""
@@ -78,6 +82,7 @@ class Explanation:
     labels: list[LabelEffect]  # largest effect first, then those not computed, by share
     edges: list[EdgeEffect]
     attention: list[list[tuple[int, float]]]  # of each layer, the first first: in-neighbors
+    links: list[tuple[int, int, float]]  # source, target, share: how those named are joined
 
     @property
     def exact_labels(self) -> int:
@@ -87,8 +92,53 @@ class Explanation:
     def exact_edges(self) -> int:
         return sum(one.without is not None for one in self.edges)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def named(self, task: Task) -> dict[str, Any]:
+        """The same under the task's own names, as JSON can hold it."""
+        ids = task.node_names or range(task.graph.num_nodes)
+        classes = task.class_names or tuple(str(c) for c in range(task.num_classes))
+
+        def label(given: int | list[int] | None) -> Any:
+            return (
+                [classes[c] for c in given]
+                if isinstance(given, list)
+                else (None if given is None else classes[given])
+            )
+
+        def outcome(one: LabelEffect | EdgeEffect) -> dict[str, Any]:
+            known = one.without is not None
+            effect = one.effect(self.probability) if known else None
+            return {"share": one.share, "without": one.without, "effect": effect}
+
+        return {
+            "node": ids[self.node],
+            "class": classes[self.target],
+            "probability": self.probability,
+            "classes": [{"class": classes[c], "probability": p} for c, p in self.classes],
+            "observed": label(self.observed),
+            "without_labels": self.without_labels,
+            "without_edges": self.without_edges,
+            "shares_are": "attention" if self.attends else "those of an even walk",
+            "followed": self.followed,
+            "known_labels": self.known_labels,
+            "exact_labels": self.exact_labels,
+            "exact_edges": self.exact_edges,
+            "labels": [
+                {"node": ids[one.node], "label": label(one.label), "hops": one.hops} | outcome(one)
+                for one in self.labels
+            ],
+            "edges": [
+                {"source": ids[one.source], "target": ids[one.target], "both_ways": one.both_ways}
+                | outcome(one)
+                for one in self.edges
+            ],
+            "attention": [
+                [{"node": ids[n], "weight": weight} for n, weight in layer]
+                for layer in self.attention
+            ],
+            "links": [
+                {"source": ids[s], "target": ids[t], "share": share} for s, t, share in self.links
+            ],
+        }
 
 
 def explain(
@@ -134,6 +184,26 @@ def explain(
     label_without = dict(zip(hide, found, strict=False))
     edge_without = dict(zip(cut, found[len(hide) :], strict=True))
     likeliest = probabilities.topk(min(5, len(probabilities)))
+    labels = _strongest(
+        [
+            LabelEffect(
+                node=int(rollout.nodes[k]),
+                label=_label(observed[int(rollout.nodes[k])]),
+                hops=int(rollout.hops[k]),
+                share=float(rollout.share[k]),
+                without=label_without.get(k),
+            )
+            for k in known[: max(top, exact)].tolist()
+        ],
+        probability,
+    )
+    effects = _strongest(
+        [
+            EdgeEffect(*e, len(_ways(graph, *e)) > 1, share, edge_without.get(e))
+            for e, share in edges.items()
+        ],
+        probability,
+    )
     return Explanation(
         node=node,
         target=target,
@@ -147,27 +217,10 @@ def explain(
         ),
         without_edges=without_edges,
         known_labels=len(known),
-        labels=_strongest(
-            [
-                LabelEffect(
-                    node=int(rollout.nodes[k]),
-                    label=_label(observed[int(rollout.nodes[k])]),
-                    hops=int(rollout.hops[k]),
-                    share=float(rollout.share[k]),
-                    without=label_without.get(k),
-                )
-                for k in known[: max(top, exact)].tolist()
-            ],
-            probability,
-        ),
-        edges=_strongest(
-            [
-                EdgeEffect(*e, len(_ways(graph, *e)) > 1, share, edge_without.get(e))
-                for e, share in edges.items()
-            ],
-            probability,
-        ),
+        labels=labels,
+        edges=effects,
         attention=_attention(answers, node, top) if attends else [],
+        links=_links(rollout, labels[:SHOWN], effects[:SHOWN]),
     )
 
 
@@ -203,6 +256,27 @@ def _ways(graph: Graph, source: int, target: int) -> list[tuple[int, int]]:
 def _sources(graph: Graph, node: int) -> list[int]:
     begin, end = graph.indptr[node : node + 2].tolist()
     return list(dict.fromkeys(graph.source[begin:end].tolist()))
+
+
+def _links(
+    rollout: Rollout, labels: Sequence[LabelEffect], edges: Sequence[EdgeEffect]
+) -> list[tuple[int, int, float]]:
+    """The edges named, and those by which what is named reaches the node: the largest shares."""
+    hops = dict(zip(rollout.nodes.tolist(), rollout.hops.tolist(), strict=True))
+    links = {(e.source, e.target): e.share for e in edges}
+    waiting = [one.node for one in labels] + sorted({end for pair in links for end in pair})
+    while waiting:
+        source = waiting.pop()
+        far = hops.get(source, 0)
+        if any(s == source and hops.get(t, far) < far for s, t in links):
+            continue
+        for k in np.flatnonzero(rollout.source == source).tolist():  # the largest share first
+            target = int(rollout.target[k])
+            if hops.get(target, far) < far:
+                links[source, target] = float(rollout.flow[k])
+                waiting.append(target)
+                break
+    return [(s, t, f) for (s, t), f in links.items()]
 
 
 def _affordable(

@@ -94,6 +94,10 @@ class Reach:
         """Edges and rows that computing them takes."""
         return sum(int(self.in_degree[nodes].sum()) + len(nodes) for nodes in rows[1:])
 
+    def pairs(self, source: Nodes, target: Nodes) -> Nodes:
+        """A number for each pair of nodes."""
+        return source.astype(np.int64) * self.num_nodes + target
+
     def both(self, one: Nodes, other: Nodes) -> Nodes:
         """The nodes that are in both."""
         if len(one) > len(other):

@@ -1,0 +1,195 @@
+"""explain."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from unimp.cli.console import RunFolder, app, out, require_label_inputs
+from unimp.errors import RunError
+from unimp.graph.files import write_atomically
+from unimp.inference.changes import Whole
+from unimp.inference.explain import BUDGET, EXACT, explain
+from unimp.report.explanation import explanation_page
+from unimp.run import load_run
+from unimp.tasks.label_file import read_labels
+from unimp.tasks.names import find_class, find_node
+
+AFFORDED = 5 * BUDGET
+"""A command computes the states first, which takes a while: a second more for exact effects."""
+
+UNLIMITED = 2**62
+
+
+@app.command("explain")
+def explain_node(
+    folder: RunFolder,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or its number.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--class", metavar="NAME", help="The class or binary task. Default: likeliest."
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="CSV with columns node,label: labels that came after training."),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
+    exact: Annotated[
+        int, typer.Option(help="Labels, and edges, whose exact effect is computed.", min=0)
+    ] = EXACT,
+    patient: Annotated[
+        bool, typer.Option("--all", help="Exact however long it takes, as at a hub it may.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON in place of text.")] = False,
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Write it into this file in place of printing it.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--report", help="Write a page with a picture into this file.")
+    ] = None,
+) -> None:
+    """Tell which neighbors and known labels drove the prediction of a node."""
+    loaded = load_run(folder)
+    task = loaded.task
+    if labels is not None:
+        require_label_inputs(loaded, "--labels")
+    extra = None if labels is None else read_labels(labels, task)
+    number = find_node(task, node)
+    target = None if name is None else find_class(task, name)
+    for file in (path, page):
+        if file is not None and file.is_dir():
+            raise RunError(f"{file} is a folder; name the file that it is to be")
+    began = time.perf_counter()
+    answers = loaded.hold(extra, around=torch.tensor([number]))
+    held = time.perf_counter() - began
+    found = explain(
+        answers,
+        task.graph,
+        loaded.observed_with(extra),
+        number,
+        chances=loaded.chances,
+        takes_labels=loaded.takes_labels,
+        target=target,
+        top=top,
+        exact=exact,
+        budget=UNLIMITED if patient else AFFORDED,
+    )
+    took = time.perf_counter() - began - held
+    told = found.named(task)
+    told["binary"] = task.is_multilabel
+    if isinstance(answers, Whole):
+        told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
+    else:
+        told["computed"] = (
+            f"states of the {len(answers.held):,} of {task.graph.num_nodes:,} nodes that it rests "
+            f"on in {held:.1f} s, then the rest in {took:.1f} s"
+        )
+    if loaded.recipe.inference.regime != "exact":
+        told["computed"] += "; exact inference, while the run's own predictions are over parts"
+    written = json.dumps(told, indent=2, ensure_ascii=False) if as_json else text_of(told, top)
+    if path is None:
+        out.print(written)
+    else:
+        write_atomically(path, (written + "\n").encode())
+    if page is not None:
+        write_atomically(page, explanation_page(told, loaded.recipe.name, top).encode())
+    for file in (path, page):
+        if file is not None:
+            out.print(f"{told['node']}: {file}")
+
+
+def text_of(told: Mapping[str, Any], top: int) -> str:
+    """An explanation in a few lines."""
+    now = told["probability"]
+    rest = [
+        f"{one['class']} {percent(one['probability'])}"
+        for one in told["classes"]
+        if one["class"] != told["class"]
+    ]
+    lines = [f"{told['node']}: {told['class']}, {percent(now)}"]
+    if rest:
+        lines.append(f"then {', '.join(rest)}")
+    if told["observed"] is not None:
+        lines.append(f"its own label is an input: {in_words(told['observed'])}")
+    lines.append("")
+    whole = [("if no label were seen", told["without_labels"])]
+    whole.append(("if it heard from nobody", told["without_edges"]))
+    for words, chance in whole:
+        if chance is not None:
+            lines.append(f"{words:<24} {percent(chance)} ({points(chance - now)})")
+    share = "attention" if told["shares_are"] == "attention" else "even walk"
+    if told["labels"]:
+        lines += ["", f"Known labels ({exactly(told, 'labels', told['known_labels'])})"]
+        lines += columns(
+            [("effect", "node", "label", "hops", share)]
+            + [
+                (effect(one), str(one["node"]), in_words(one["label"]), str(one["hops"]),
+                 percent(one["share"]))
+                for one in told["labels"][:top]
+            ]
+        )  # fmt: skip
+    if told["edges"]:
+        lines += ["", f"Edges ({exactly(told, 'edges', None)})"]
+        lines += columns(
+            [("effect", "edge", share)]
+            + [
+                (effect(one), f"{one['source']} {arrow(one)} {one['target']}",
+                 percent(one["share"]))
+                for one in told["edges"][:top]
+            ]
+        )  # fmt: skip
+    if told["attention"]:
+        lines += ["", "Attention of each layer, heads averaged"]
+        for number, layer in enumerate(told["attention"], 1):
+            names = ", ".join(f"{one['node']} {percent(one['weight'])}" for one in layer[:5])
+            lines.append(f"  layer {number}  {names or 'hears from nobody'}")
+    lines += ["", told["computed"]]
+    return "\n".join(lines)
+
+
+def exactly(told: Mapping[str, Any], what: str, count: int | None) -> str:
+    """How the effects came about."""
+    among = f"of {count:,} found within reach, " if count is not None else ""
+    chosen = "attention rolled out over the layers"
+    if told["shares_are"] != "attention":
+        chosen = "an even walk, as the model has no attention"
+    return (
+        f"{among}{told['exact_' + what]} of the {len(told[what])} largest shares computed exactly; "
+        f"shares are of {chosen}"
+    )
+
+
+def effect(one: Mapping[str, Any]) -> str:
+    return "–" if one["effect"] is None else points(one["effect"])
+
+
+def arrow(one: Mapping[str, Any]) -> str:
+    return "↔" if one["both_ways"] else "→"
+
+
+def percent(chance: float) -> str:
+    return f"{100 * chance:.1f} %"
+
+
+def points(change: float) -> str:
+    """A change in percentage points."""
+    return f"{100 * change:+.2f}".replace("-", "−")
+
+
+def in_words(label: str | Sequence[str]) -> str:
+    return label if isinstance(label, str) else " ".join(label) or "none"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield ("  " + "  ".join(cells)).rstrip()

@@ -1,0 +1,256 @@
+"""The page of one explanation: a picture of who drove a prediction, and the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unimp.report.drawing import Point, escape, svg, text
+from unimp.report.markup import folded, table
+from unimp.report.style import STYLE
+
+SHOWN = 8  # labels, and edges, that the picture shows
+WIDTH, ROW, TOP = 412.0, 34.0, 30.0
+COLUMNS = (118.0, 178.0, 294.0)  # the node itself, its neighbors, those farther away
+ROOM = 14  # letters of a name
+
+PICTURE_STYLE = """
+.picture svg { max-width: 38rem; margin: 0 auto }
+.link { fill: none; stroke: var(--bar); stroke-linecap: round }
+.link.for { stroke: var(--right) } .link.against { stroke: var(--wrong) }
+.node { fill: var(--card); stroke: var(--soft); stroke-width: 1.5 }
+.node.known { fill: var(--bar) } .node.for { fill: var(--right); stroke: var(--right) }
+.node.against { fill: var(--wrong); stroke: var(--wrong) }
+.node.self { fill: var(--ink); stroke: var(--ink) }
+svg text.name { fill: var(--ink); font-size: 11px; font-weight: 600 }
+svg text.about { font-size: 10px } svg text.head { font-size: 11px }
+svg text.name, svg text.about { paint-order: stroke; stroke: var(--card); stroke-width: 3px;
+  stroke-linejoin: round }
+.for-text { color: var(--right) } .against-text { color: var(--wrong) }
+"""
+
+
+def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
+    """One HTML file that asks for nothing outside itself; `told` is `Explanation.named`."""
+    title = f"Why {told['node']} is {told['class']}"
+    now = told["probability"]
+    others = ", ".join(
+        f"{escape(one['class'])} {_percent(one['probability'])}"
+        for one in told["classes"]
+        if one["class"] != told["class"]
+    )
+    tiles = [
+        (
+            f"probability of {escape(told['class'])}",
+            _percent(now),
+            f"then {others}" if others else "",
+        )
+    ]
+    for words, chance in (
+        ("if no label were seen", told["without_labels"]),
+        ("if it heard from nobody", told["without_edges"]),
+    ):
+        if chance is not None:
+            tiles.append((words, _percent(chance), f"{_points(chance - now)} points"))
+    own = told["observed"]
+    note = "" if own is None else f"<p class='note'>Its own label is an input: {_label(own)}.</p>"
+    body = "".join(
+        f"<div class='tile'><span>{words}</span><b>{value}</b><span>{more}</span></div>"
+        for words, value, more in tiles
+    )
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{escape(title)}</title><style>{STYLE}{PICTURE_STYLE}</style></head><body>"
+        f"<header><h1>{escape(title)}</h1><p class='soft'>run {escape(run)}</p></header><main>"
+        f"<section><div class='tiles'>{body}</div>{note}</section>"
+        f"{_picture_section(told)}{_labels(told, top)}{_edges(told, top)}{_attention(told)}"
+        f"<p class='soft'>{escape(told['computed'])}.</p></main></body></html>\n"
+    )
+
+
+def _picture_section(told: Mapping[str, Any]) -> str:
+    drawing = picture(told)
+    if not drawing:
+        return ""
+    return (
+        "<section><h2>What drove it</h2><p class='soft'>Messages flow from right to left. A line's "
+        "width is the share that passes there; a filled dot is a known label. "
+        "<span class='for-text'>Blue</span> speaks for the class, "
+        "<span class='against-text'>orange</span> against it, gray is not computed or hardly "
+        f"matters.</p><div class='card picture'>{drawing}</div></section>"
+    )
+
+
+def picture(told: Mapping[str, Any]) -> str:
+    """The node at the left, its neighbors, and who stands behind them."""
+    links = {(one["source"], one["target"]): one["share"] for one in told["links"]}
+    if not links:
+        return ""
+    labels = {one["node"]: one for one in told["labels"][:SHOWN]}
+    effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
+    places, height = _places(told["node"], list(links), labels)
+    drawn = [
+        text((x - 5, 14), words, kind="head")
+        for x, words in zip(COLUMNS[1:], ("neighbors", "farther away"), strict=True)
+        if any(place[0] == x for place in places.values())
+    ]
+    widest = max(links.values())
+    for (source, target), share in sorted(links.items(), key=lambda item: item[1]):
+        drawn.append(
+            _link(
+                places[source],
+                places[target],
+                1 + 6 * share / widest,
+                _kind(effects.get((source, target))),
+                f"{source} → {target}: {_percent(share)}",
+            )
+        )
+    for name, place in places.items():
+        drawn.append(_node(name, place, told, labels.get(name)))
+    about = f"The nodes and edges that drove the prediction {told['class']} of {told['node']}"
+    return svg(WIDTH, height, f"What drove {told['node']}", about, drawn)
+
+
+def _places(
+    node: Any, links: Sequence[tuple[Any, Any]], labels: Mapping[Any, Mapping[str, Any]]
+) -> tuple[dict[Any, Point], float]:
+    """Where each node stands: neighbors in rows of their own, who is behind them beside them."""
+    near = list(dict.fromkeys(s for s, t in links if t == node and s != node))
+    others = dict.fromkeys(end for link in links for end in link)
+    far = [name for name in others if name != node and name not in near]
+    behind = {name: [s for s, t in links if t == name and s in far] for name in near}
+    order: list[Any] = []
+    for name in near:
+        order += [s for s in behind[name] if s not in order]
+    order += [name for name in far if name not in order]
+    rows = max(len(near), len(order), 1)
+    height = TOP + rows * ROW + 4
+    places: dict[Any, Point] = {node: (COLUMNS[0], TOP + ROW * (rows - 1) / 2 + 8)}
+    for column, names in ((COLUMNS[1], near), (COLUMNS[2], order)):
+        gap = rows / max(1, len(names))
+        for k, name in enumerate(names):
+            places[name] = (column, TOP + 8 + ROW * (gap * (k + 0.5) - 0.5))
+    return places, height
+
+
+def _link(start: Point, end: Point, width: float, kind: str, words: str) -> str:
+    (x1, y1), (x2, y2) = start, end
+    middle = (x1 + x2) / 2
+    if x1 == x2:  # two of one column: a bow beside them
+        middle = x1 - 26
+    return (
+        f"<path class='link {kind}' stroke-width='{width:.1f}' d='M{x1:.1f},{y1:.1f} "
+        f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}'>"
+        f"<title>{escape(words)}</title></path>"
+    )
+
+
+def _node(name: Any, place: Point, told: Mapping[str, Any], label: Mapping[str, Any] | None) -> str:
+    (x, y), anchor, side = place, "start", 9
+    if name == told["node"]:
+        kind, words = "self", f"{told['class']} {_percent(told['probability'])}"
+        anchor, side = "end", -9
+    elif label is None:
+        kind, words = "", ""
+    else:
+        kind = f"known {_kind(label['effect'])}"
+        moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
+        words = f"{_plain_label(label['label'])}{moved}"
+    below = text((x + side, y + 10), words, kind="about", room=ROOM + 2, anchor=anchor)
+    return (
+        f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>"
+        + text(
+            (x + side, y - 2 if words else y + 4), str(name), kind="name", room=ROOM, anchor=anchor
+        )
+        + (below if words else "")
+    )
+
+
+def _labels(told: Mapping[str, Any], top: int) -> str:
+    if not told["labels"]:
+        return ""
+    rows = [
+        [_effect(one), escape(one["node"]), _label(one["label"]), str(one["hops"]),
+         _percent(one["share"])]
+        for one in told["labels"][:top]
+    ]  # fmt: skip
+    words = (
+        f"{told['known_labels']:,} were found within reach. For the {len(told['labels'])} with the "
+        f"largest share, the exact change if that label alone were hidden ({told['exact_labels']} "
+        "computed): points of probability that it adds or takes."
+    )
+    header = ["effect", "node", "label", "hops", _share(told)]
+    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4), less=(3,)))
+
+
+def _edges(told: Mapping[str, Any], top: int) -> str:
+    if not told["edges"]:
+        return ""
+    rows = [
+        [_effect(one), f"{escape(one['source'])} {'↔' if one['both_ways'] else '→'} "
+         f"{escape(one['target'])}", _percent(one["share"])]
+        for one in told["edges"][:top]
+    ]  # fmt: skip
+    words = (
+        f"The exact change if that edge alone were taken away, both ways where it goes both ways "
+        f"({told['exact_edges']} of {len(told['edges'])} computed)."
+    )
+    return _section("Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2)))
+
+
+def _attention(told: Mapping[str, Any]) -> str:
+    if not told["attention"]:
+        return ""
+    rows = [
+        [
+            str(number),
+            ", ".join(f"{escape(o['node'])} {_percent(o['weight'])}" for o in layer)
+            or "hears from nobody",
+        ]
+        for number, layer in enumerate(told["attention"], 1)
+    ]
+    words = "<p class='soft'>The node's own attention, heads averaged, the first layer first.</p>"
+    return folded("Attention of each layer", words + table(rows, ["layer", "in-neighbors"]))
+
+
+def _section(title: str, words: str, body: str) -> str:
+    return (
+        f"<section><h2>{title}</h2><p class='soft'>{words}</p><div class='card'>{body}</div>"
+        "</section>"
+    )
+
+
+def _share(told: Mapping[str, Any]) -> str:
+    return "attention" if told["shares_are"] == "attention" else "even walk"
+
+
+def _kind(effect: float | None) -> str:
+    """Which way it speaks, where it says something."""
+    if effect is None or abs(effect) < 5e-5:
+        return ""
+    return "for" if effect > 0 else "against"
+
+
+def _effect(one: Mapping[str, Any]) -> str:
+    if one["effect"] is None:
+        return "–"
+    kind = _kind(one["effect"])
+    written = _points(one["effect"])
+    return f"<b class='{kind}-text'>{written}</b>" if kind else written
+
+
+def _label(label: Any) -> str:
+    return escape(_plain_label(label))
+
+
+def _plain_label(label: Any) -> str:
+    return label if isinstance(label, str) else " ".join(label) or "none"
+
+
+def _percent(chance: float) -> str:
+    return f"{100 * chance:.1f} %"
+
+
+def _points(change: float) -> str:
+    return f"{100 * change:+.2f}".replace("-", "−")

@@ -1,0 +1,138 @@
+"""`unimp explain` and `unimp audit` from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unimp.cli import app
+from unimp.run import load_run, run
+from unimp.tasks.synthetic import synthetic_task
+
+SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
+
+
+TASK = replace(
+    synthetic_task(num_nodes=80, num_edges=240, num_classes=3, num_features=4, edge_features=2),
+    node_names=tuple(f"package-{i}" for i in range(80)),
+    class_names=("libs", "net", "science"),
+)
+NODE = int(TASK.graph.in_degree.argmax())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a task with names."""
+    folder = tmp_path_factory.mktemp("runs") / "named"
+    run(TASK, out=folder, settings=SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def propagated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "propagated"
+    run("synthetic", out=folder, settings=["task.scale=0.01", "model.name=label-propagation"])
+    return folder
+
+
+def told(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 1
+    return str(result.exception)
+
+
+def test_an_explanation_is_told_in_words(finished: Path) -> None:
+    text = told("explain", finished, f"package-{NODE}", "--top", "3")
+    assert text.startswith(f"package-{NODE}: ")
+    for words in ("if no label were seen", "Known labels", "Edges", "layer 3", "computed exactly"):
+        assert words in text
+    assert "of 80 nodes that it rests on" in text
+    named = told("explain", finished, str(NODE), "--top", "3")
+    assert named.splitlines()[:10] == text.splitlines()[:10]  # by number: the same node
+
+
+def test_an_explanation_as_json_is_that_of_the_text(finished: Path, tmp_path: Path) -> None:
+    found = json.loads(told("explain", finished, f"package-{NODE}", "--json", "--class", "net"))
+    assert (found["node"], found["class"]) == (f"package-{NODE}", "net")
+    loaded = load_run(finished)
+    chances = loaded.chances(loaded.scores(loaded.observed_with(None)))
+    assert found["probability"] == pytest.approx(float(chances[NODE, 1]), abs=1e-5)
+    assert f"package-{NODE}: " in told(
+        *("explain", finished, f"package-{NODE}", "--json", "--out", tmp_path / "why.json")
+    )
+    assert json.loads((tmp_path / "why.json").read_text("utf-8"))["node"] == f"package-{NODE}"
+
+
+def test_labels_that_came_later_are_seen(finished: Path, tmp_path: Path) -> None:
+    node = load_run(finished).task.split.test[0].item()
+    (tmp_path / "more.csv").write_text(f"node,label\npackage-{node},science\n")
+    arguments = ("explain", finished, f"package-{node}", "--labels", tmp_path / "more.csv")
+    assert "its own label is an input: science" in told(*arguments)
+
+
+def test_a_page_with_a_picture_is_written(finished: Path, tmp_path: Path) -> None:
+    told("explain", finished, f"package-{NODE}", "--report", tmp_path / "why.html")
+    page = (tmp_path / "why.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<svg" in page
+    assert f"Why package-{NODE} is" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path) -> None:
+    text = told("explain", propagated, "5")
+    assert "as the model has no attention" in text
+    assert "every change computed on the whole graph" in text
+    assert "layer 1" not in text
+
+
+def test_a_misspelt_node_or_class_answers_with_the_nearest(finished: Path) -> None:
+    assert "did you mean 'package-7'" in refused("explain", finished, "pakage-7")
+    assert "numbers run from 0 to 79" in refused("explain", finished, "80")
+    assert "did you mean 'science'" in refused("explain", finished, "3", "--class", "scienc")
+    assert "is a folder" in refused("explain", finished, "3", "--out", finished)
+
+
+@pytest.mark.parametrize("more", [[], ["--folds", "5"], ["--reveal", "train+val"]])
+def test_an_audit_writes_a_table_under_the_users_ids(
+    finished: Path, tmp_path: Path, more: list[str]
+) -> None:
+    text = told("audit", finished, "--out", tmp_path / "audit.csv", *more)
+    with (tmp_path / "audit.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    split = load_run(finished).task.split
+    known = split.known("train+val" if "--reveal" in more else "train")
+    assert {row["node"] for row in rows} == {f"package-{i}" for i in known.tolist()}
+    assert {row["given"] for row in rows} <= {"libs", "net", "science"}
+    margins = [float(row["margin"]) for row in rows]
+    assert margins == sorted(margins, reverse=True)
+    assert rows[0]["node"] in text
+    how = "a 5th of them at a time" if "--folds" in more else "each alone"
+    assert f"{len(rows)} known labels hidden, {how}" in text
+
+
+def test_an_audit_may_be_cut_short_and_runs_without_a_model_too(
+    propagated: Path, tmp_path: Path
+) -> None:
+    told("audit", propagated, "--out", tmp_path / "audit.csv", "-n", "3")
+    assert len((tmp_path / "audit.csv").read_text("utf-8").splitlines()) == 4
+
+
+def test_an_audit_refuses_what_it_cannot_do(finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "audit.csv"
+    assert "train+val" in refused("audit", finished, "--reveal", "val", "--out", path)
+    assert "2 or more" in refused("audit", finished, "--folds", "1", "--out", path)
+    assert "group" in refused("audit", finished, "--by", "groups", "--out", path)
+    assert "no groups" in refused("audit", finished, "--by", "group", "--out", path)
+    assert not path.exists()
