@@ -4,7 +4,7 @@ Each module holds the commands of its name; importing it puts them into the app,
 which `unimp --help` lists them.
 """
 
-from unimp.cli import train, predict, reproduce, recipe, data  # noqa: F401, I001
+from unimp.cli import train, estimate, predict, reproduce, recipe, data  # noqa: F401, I001
 from unimp.cli.console import app, main
 
 __all__ = ["app", "main"]
