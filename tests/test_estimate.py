@@ -17,8 +17,13 @@ from unimp.run import run
 from unimp.tasks.task import Task
 
 RECIPE = Recipe(name="small").with_settings(
-    ["task.name=synthetic", "task.scale=0.05", "model.width=8", "train.epochs=3"]
-    + ["train.device=cpu"]
+    [
+        "task.name=synthetic",
+        "task.scale=0.05",
+        "model.width=8",
+        "train.epochs=3",
+        "train.device=cpu",
+    ]
 )
 
 
@@ -114,7 +119,7 @@ def test_a_time_limit_bounds_what_is_said(task: Task) -> None:
     recipe = RECIPE.with_settings(["train.epochs=1000000", "train.time_limit=90s"])
     found = said(recipe, task, timed=True)
     assert found.seconds == 90.0
-    assert "2 min at most" in found.in_words()
+    assert "at most 2 min in all" in found.in_words()
 
 
 def test_the_command_says_it_in_a_line() -> None:
