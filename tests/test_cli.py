@@ -3,12 +3,15 @@
 import io
 import json
 import math
+import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -22,6 +25,7 @@ from unimp.cli.recipe import size_of_model
 from unimp.cli.train import fresh_folder
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
+from unimp.graph.lock import locked
 from unimp.recipe import choices, load_recipe, options, recipe_names
 from unimp.run import load_run
 from unimp.tasks.debian import load_debian
@@ -29,6 +33,8 @@ from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
+from unimp.training import checkpoint
+from unimp.training.checkpoint import save_checkpoint
 
 TINY = [
     *("--set", "task.scale=0.02"),
@@ -201,6 +207,103 @@ def test_one_finished_seed_among_several_is_told_before_any_is_trained(
     told("train", "synthetic", *TINY, "--set", "model.width=4", "--out", "kept/seed-1")
     text = refused("train", "synthetic", *TINY, "--seeds", "0-1", "--out", "kept")
     assert "kept/seed-1 holds a finished run with other settings (model.width 4, now 8, " in text
+
+
+LONGER = ["--set", "train.epochs=6", "--set", "train.checkpoint_every=1e-9"]
+
+
+def signaled(
+    monkeypatch: pytest.MonkeyPatch, after: int, number: int = signal.SIGINT
+) -> Callable[..., str]:
+    """A command that is sent a signal once so many checkpoints were written."""
+    left = after
+
+    def save_and_signal(*arguments: Any) -> None:
+        nonlocal left
+        save_checkpoint(*arguments)
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+
+    def attempt(*arguments: str | Path) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save_checkpoint", save_and_signal)
+            patch.setattr(checkpoint, "SHARE", 0)
+            result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+        assert result.exit_code == 128 + number
+        assert "Traceback" not in result.output
+        return result.output
+
+    return attempt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_says_how_to_go_on_and_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    told("train", "synthetic", *TINY, *LONGER, "--out", "whole")
+    stop = signaled(monkeypatch, 5, number)
+    text = stop("train", "synthetic", *TINY, *LONGER, "--out", "kept")
+    stopped = re.search(
+        r"stopped in epoch (\d) of 6, seed 0; the same command goes on from there, in kept", text
+    )
+    assert stopped
+    assert signal.getsignal(signal.SIGTERM) is before
+    text = told("train", "synthetic", *TINY, *LONGER, "--out", "kept")
+    assert f"synthetic seed 0: going on in epoch {stopped[1]}, from kept" in text
+    for name in ("model.safetensors", "predictions.parquet"):
+        assert (here / "kept" / name).read_bytes() == (here / "whole" / name).read_bytes()
+    assert (here / "kept" / "report.html").exists()
+
+
+def test_of_several_seeds_the_finished_are_kept_and_the_interrupted_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "synthetic", *TINY, *LONGER, "--seeds", "0-2"]
+    text = signaled(monkeypatch, 16)(*command)
+    assert "in epoch 3 of 6, seed 1; the same command goes on from there" in text
+    first = (here / "runs" / "synthetic" / "seed-0" / "manifest.json").stat().st_mtime_ns
+    text = told(*command)
+    assert "going on with runs/synthetic, where this command was interrupted" in text
+    assert "runs/synthetic/seed-0 holds this run already; nothing is trained" in text
+    assert "synthetic seed 1: going on in epoch 3" in text
+    assert text.endswith("run folder: runs/synthetic\n")
+    assert (here / "runs/synthetic/seed-0/manifest.json").stat().st_mtime_ns == first
+    assert "run folder: runs/synthetic-2\n" in told(*command)  # as the first is whole
+
+
+def test_without_a_folder_the_newest_interrupted_run_of_the_same_recipe_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "synthetic", *TINY, *LONGER]
+    signaled(monkeypatch, 2)(*command)
+    signaled(monkeypatch, 2)(*command, "--set", "train.lr=0.5")
+    assert sorted(p.name for p in (here / "runs").iterdir()) == ["synthetic", "synthetic-2"]
+    assert "run folder: runs/synthetic-3\n" in told(*command, "--seeds", "7")
+    with locked(here / "runs" / "synthetic"):  # somebody is at it
+        assert "run folder: runs/synthetic-4\n" in told(*command)
+    assert "run folder: runs/synthetic\n" in told(*command)
+    assert load_run(here / "runs" / "synthetic").recipe.train.lr == 0.001
+
+
+def test_a_time_limit_is_for_all_seeds_together(here: Path) -> None:
+    told("train", "synthetic", *TINY, "--seeds", "0-1", "--time-limit", "10m", "--out", "kept")
+    assert load_run(here / "kept" / "seed-1").recipe.train.time_limit == 300
+
+
+def test_a_time_limit_that_is_none_is_refused(refused: Callable[..., str]) -> None:
+    text = refused("train", "synthetic", *TINY, "--time-limit", "soon")
+    assert "--time-limit 'soon': write seconds, or a number with s, m or h" in text
+
+
+def test_a_preset_and_a_sink_are_named_on_the_command_line(
+    here: Path, refused: Callable[..., str]
+) -> None:
+    told("train", "synthetic", *TINY, "--preset", "quick", "--out", "kept")
+    recipe = load_run(here / "kept").recipe
+    assert (recipe.model.layers, recipe.model.width, recipe.train.epochs) == (2, 8, 2)
+    assert "no sink 'tensor'" in refused("train", "synthetic", "--log", "tensor", "--out", "no")
 
 
 def test_a_loss_that_stops_being_a_number_is_told_and_the_run_kept(

@@ -1,6 +1,5 @@
 """Runs end to end on small graphs: they learn, they use labels that come later, they repeat."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimp import preparation
+from unimp import fitting, preparation
 from unimp import run as run_function
 from unimp.errors import BackendError, RecipeError, RunError
 from unimp.graph.graph import Graph
@@ -419,7 +418,7 @@ def test_a_run_with_masks_by_group_learns_and_repeats() -> None:
 def test_the_groups_hidden_are_those_of_the_task_in_any_order_of_nodes(
     order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module: Any = sys.modules[Run.__module__]
+    module: Any = fitting
     make_batches = module.make_batches
     made: list[Masks] = []
 

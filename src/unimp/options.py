@@ -204,8 +204,10 @@ class MaskOptions(Section):
 class BatchOptions(Section):
     """How the graph is cut for training."""
 
-    regime: Literal["full", "partition", "neighbors"] = option(
-        "full", "the whole graph, random parts of it, or sampled neighbors of hidden nodes"
+    regime: Literal["auto", "full", "partition", "neighbors"] = option(
+        "auto",
+        "the whole graph, random parts of it, or sampled neighbors of hidden nodes; auto: the "
+        "whole graph where training on it fits in memory, else neighbors",
     )
     prune: bool = option(
         True, "full, on CPU: compute only what the hidden nodes can be reached from; the same loss"

@@ -95,7 +95,7 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reor
     device if whole."""
     reordered = reorder(task.graph, recipe.task.order)
     graph = model.prepare(reordered.graph)
-    whole = recipe.batch.regime == "full" and recipe.inference.regime == "exact"
+    whole = recipe.batch.regime in ("full", "auto") and recipe.inference.regime == "exact"
     if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
         graph = graph.to(device)
     return replace(reordered, graph=graph)

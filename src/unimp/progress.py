@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unimp.memory import peak_memory
 from unimp.recipe import Recipe
 from unimp.training.loop import Epoch
 
@@ -23,6 +24,10 @@ class Shown:
 
     on_epoch: Callable[[Epoch], None]  # called after each epoch
     note: Callable[[str], None]  # something to know beside
+    is_watched: bool = True  # whether anybody reads it
+
+
+UNSEEN = Shown(lambda epoch: None, lambda text: None, is_watched=False)
 
 
 @contextmanager
@@ -37,7 +42,7 @@ def shown_progress(recipe: Recipe, seed: int, wanted: bool | None = None) -> Ite
     line = Line(recipe, seed)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     if wanted is False:
-        yield Shown(lambda epoch: None, lambda text: None)
+        yield UNSEEN
     elif "ipykernel" in sys.modules:
         with _overwritten(line) as shown:
             yield shown
@@ -56,7 +61,7 @@ def shown_progress(recipe: Recipe, seed: int, wanted: bool | None = None) -> Ite
     elif wanted:
         yield _now_and_then(line)
     else:
-        yield Shown(lambda epoch: None, lambda text: None)
+        yield UNSEEN
 
 
 class Line:
@@ -132,10 +137,5 @@ def memory() -> str:
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     if on_gpu:
         return f"{on_gpu / 2**30:.1f} GiB of GPU memory"
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return ""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    kib = peak / 1024 if sys.platform == "darwin" else peak  # bytes there, KiB elsewhere
-    return f"{kib / 2**20:.1f} GiB of memory"
+    peak = peak_memory()
+    return f"{peak / 2**30:.1f} GiB of memory" if peak else ""

@@ -130,6 +130,13 @@ class Recipe(Section):
         task = self.task.model_copy(update={"name": str(path.resolve())})
         return self.model_copy(update={"task": task})
 
+    def with_regime(self, regime: Literal["full", "partition", "neighbors"]) -> Recipe:
+        """This recipe with the graph cut in one way."""
+        if self.batch.regime == regime:
+            return self
+        batch = self.batch.model_copy(update={"regime": regime})
+        return self.model_copy(update={"batch": batch})
+
     def with_absolute_paths(self) -> Recipe:
         """This recipe with absolute paths, so that it means the same from any folder."""
         paths = {

@@ -5,8 +5,9 @@ Read this file first. Each step is one call to the stage that does it:
     task     what is asked          tasks.catalog.load_task
     model    what answers           recipe.build_model
     graph    nodes in memory order  graph.reorder.reorder
+    regime   what fits in memory    estimate.estimate
     batches  how the graph is cut   training.batching.make_batches
-    fit      masked label training  training.loop.fit
+    fit      masked label training  fitting.train, training.loop.fit
     predict  logits, given labels   inference.logits.predict_logits
     smooth   if the recipe says so  inference.correct_and_smooth
     trust    one temperature        inference.calibrate
@@ -20,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from unimp import run_folder, unfinished
 from unimp.errors import RecipeError, RunError
+from unimp.fitting import train, typical_epoch, with_estimate
 from unimp.graph.graph import Graph
 from unimp.graph.tables import UnknownIds
 from unimp.inference.calibrate import as_logits, calibrate, measured
@@ -58,12 +59,8 @@ from unimp.tasks.label_file import Given, later_labels
 from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
 from unimp.tasks.tables import extend_task
 from unimp.tasks.task import Sizes, Task
-from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import load_weights
-from unimp.training.loop import Epoch, Fit, Keep, Schedule, TrainingState, fit
-
-SCORINGS_AFTER = 5
-"""How often all nodes may be predicted after training: both protocols, the file, the report."""
+from unimp.training.loop import Epoch, Fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -317,6 +314,7 @@ def _made(
 ) -> Run:
     """A run that is trained, or trained on, scored and written."""
     started, resume = time.perf_counter(), None
+    recipe = unfinished.as_begun(folder, recipe)
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     learns = model is not None or recipe.label_rate > 0
     groups_of(recipe, task, learns)  # refused, if it is, before anything is written
@@ -329,6 +327,7 @@ def _made(
                 f"model made a {type(trained).__name__}, which does not say what it may look "
                 "at; wrap it: MaskedLabels(module, sizes, width=…)"
             )
+        recipe = with_estimate(recipe, trained, task, device, shown, own_model=model is not None)
     own_model = type(trained).__name__ if model is not None else None
     data_hash = "" if folder is None else task.data_hash()
     made_with = unfinished.made_with(
@@ -402,67 +401,6 @@ def _made(
     return finished
 
 
-def train(
-    model: NodeModel,
-    recipe: Recipe,
-    task: Task,
-    *,
-    seed: int,
-    device: str,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    resume: TrainingState | None = None,
-    keep: Keep = lambda state, ended: None,
-) -> Fit:
-    """Train `model` on the task's train labels by masked label prediction."""
-    reordered = graph_for(recipe, model, task, device)
-    labels = reordered.to_here(task.labels)
-    known = mask_of(task.split.train, len(labels))
-    masks = Masks(
-        known,
-        recipe.mask.label_rate if model.learns_from_labels else 0.0,
-        redraw=recipe.mask.redraw,
-        seed=seed,
-        order=reordered.order,
-        groups=groups_of(recipe, task, model.learns_from_labels),
-    )
-    cut = recipe.batch.model_dump()
-    # Layer by layer, what is cut away changes nothing; a module run as a whole would see less.
-    cut["prune"] = cut["prune"] and model.by_layer
-    batches = make_batches(
-        reordered.graph, labels, masks, num_layers=model.num_layers, device=device, **cut
-    )
-    observed = reveal_only(task.split.train, task.labels)
-
-    def evaluate() -> dict[str, float]:
-        logits = logits_of(model, recipe, reordered, observed, seed=seed, device=device)
-        return score_split(logits, task, "train")
-
-    options = recipe.train
-    schedule = Schedule(
-        epochs=options.epochs,
-        eval_from=options.eval_from,
-        eval_every=options.eval_every,
-        patience=options.patience,
-        time_limit=options.time_limit,
-        scorings_after=SCORINGS_AFTER,
-    )
-    return fit(
-        model,
-        batches,
-        labels,
-        schedule,
-        lr=options.lr,
-        weight_decay=options.weight_decay,
-        evaluate=evaluate,
-        on_epoch=on_epoch,
-        device=device,
-        precision=options.precision,
-        replay=options.replay and model.by_layer,  # what a module does in Python would stand still
-        resume=resume,
-        keep=keep,
-    )
-
-
 def load_run(
     folder: Path | str,
     *,
@@ -494,10 +432,3 @@ def load_run(
         load_weights(loaded, folder / "model.safetensors")
         loaded = loaded.to(device).eval()
     return Run(recipe, manifest["seed"], task, loaded, metrics, device, folder)
-
-
-def typical_epoch(result: Fit) -> float:
-    """The median time of an epoch, in seconds, of those without a scoring where there are such."""
-    plain = [epoch.seconds for epoch in result.history if epoch.scores is None]
-    taken = plain or [epoch.seconds for epoch in result.history]
-    return median(taken) if taken else 0.0

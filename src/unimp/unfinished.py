@@ -127,6 +127,14 @@ def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
     return [path.name for path in place.iterdir()] == [LOCK]
 
 
+def as_begun(folder: Path | None, recipe: Recipe) -> Recipe:
+    """A recipe that leaves its regime open, with the regime in which the run was begun."""
+    if folder is None or recipe.batch.regime != "auto" or not (folder / CHECKPOINT).exists():
+        return recipe
+    begun = read_about(folder / CHECKPOINT)["made_with"]["recipe"]["batch"]["regime"]
+    return recipe if begun == "auto" else recipe.with_regime(begun)
+
+
 def made_with(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
     """What a checkpoint depends on: gone on with another, training would end elsewhere.
 

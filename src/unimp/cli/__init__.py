@@ -4,8 +4,8 @@ Each module holds the commands of its name; importing it puts them into the app,
 which `unimp --help` lists them.
 """
 
-from unimp.cli import tables, train, predict, explain, audit, suggest  # noqa: F401, I001
-from unimp.cli import reproduce, recipe, data  # noqa: F401, I001
+from unimp.cli import tables, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001
+from unimp.cli import reproduce, recipe, data  # noqa: F401
 from unimp.cli.console import app, main
 
 __all__ = ["app", "main"]

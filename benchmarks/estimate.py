@@ -1,0 +1,87 @@
+"""What the estimate of a run says, and what the run takes: memory and seconds an epoch.
+
+    python benchmarks/estimate.py        → benchmarks/results/estimate.json
+
+Each case is trained for a few epochs in a process of its own; memory is the most that the process
+had (VmHWM), an epoch the median. A ratio of 1 is an estimate that came true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import measure
+
+# name → recipe, settings
+CASES = {
+    "debian": ("debian", []),
+    "debian-neighbors": ("debian", ["batch.regime=neighbors"]),
+    "synthetic": ("synthetic", ["task.scale=6"]),
+    "arxiv-half": ("synthetic-arxiv", ["task.scale=0.5"]),
+    "arxiv-half-whole": ("synthetic-arxiv", ["task.scale=0.5", "batch.prune=false"]),
+    "arxiv-half-partition": ("synthetic-arxiv", ["task.scale=0.5", "batch.regime=partition"]),
+    "arxiv-half-neighbors": ("synthetic-arxiv", ["task.scale=0.5", "batch.regime=neighbors"]),
+    "products-neighbors": ("products-paper", ["task.name=synthetic-products", "task.scale=0.03"]),
+}
+PROGRAM = """
+import json, sys, statistics
+from unimp.allocator import keep_freed_memory
+keep_freed_memory()
+from unimp.estimate import estimate
+from unimp.memory import peak_memory
+from unimp.preparation import choose_device, seeded, task_of
+from unimp.recipe import load_recipe
+from unimp.fitting import train
+recipe = load_recipe(sys.argv[1], sys.argv[2:])
+device = choose_device("cpu")
+task = task_of(recipe, 0)
+with seeded(0, device):
+    model = recipe.build_model(task.sizes)
+    said = estimate(recipe, model, task, device)
+    recipe = recipe.with_settings([f"batch.regime={said.regime}"])
+    epochs = []
+    train(model, recipe, task, seed=0, device=device, on_epoch=epochs.append)
+plain = [e.seconds for e in epochs[1:] if e.scores is None]
+print(json.dumps({
+    "regime": said.regime, "said_memory": said.memory, "memory": peak_memory(),
+    "said_epoch": said.seconds_an_epoch, "epoch": statistics.median(plain),
+    "words": said.in_words(),
+}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=measure.FOLDER)
+    options = parser.parse_args()
+    figures = measure.Figures("estimate", options.out)
+    for name in options.cases:
+        recipe, settings = CASES[name]
+        given = [*settings, f"train.epochs={options.epochs}", f"train.eval_from={options.epochs}"]
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, recipe, *given],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(f"{name}: {found['words']}", flush=True)
+        what = f"{recipe} {' '.join(settings)}: {found['regime']}".replace(" :", ":")
+        gib, said = found["memory"] / 2**30, found["said_memory"] / 2**30
+        figures.add(f"{name}-gib", gib, f"{what}, peak memory, GiB")
+        figures.add(
+            f"{name}-memory-ratio", said / gib, f"{what}, memory said over taken", "1/1.5–1.5"
+        )
+        figures.add(f"{name}-seconds", found["epoch"], f"{what}, seconds an epoch")
+        ratio = found["said_epoch"] / found["epoch"]
+        figures.add(f"{name}-time-ratio", ratio, f"{what}, seconds, said over taken")
+
+
+if __name__ == "__main__":
+    main()

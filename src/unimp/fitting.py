@@ -1,0 +1,100 @@
+"""A recipe's model trained on a task: what it is about to take, how it is cut, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from unimp.estimate import estimate
+from unimp.model.node_model import NodeModel
+from unimp.preparation import graph_for, groups_of
+from unimp.progress import Shown
+from unimp.recipe import Recipe
+from unimp.scoring import logits_of, score_split
+from unimp.tasks.labels import mask_of, reveal_only
+from unimp.tasks.task import Task
+from unimp.training.batching import Masks, make_batches
+from unimp.training.loop import Epoch, Fit, Keep, Schedule, TrainingState, fit
+
+SCORINGS_AFTER = 5
+"""How often all nodes may be predicted after training: both protocols, the file, the report."""
+
+
+def with_estimate(
+    recipe: Recipe, model: NodeModel, task: Task, device: str, shown: Shown, *, own_model: bool
+) -> Recipe:
+    """Say what the run is about to take, and put the regime that follows into the recipe."""
+    if own_model:  # of whose layers nothing is known
+        return recipe.with_regime("full") if recipe.batch.regime == "auto" else recipe
+    said = estimate(recipe, model, task, device, timed=shown.is_watched)
+    shown.note(said.in_words())
+    return recipe.with_regime(said.regime)
+
+
+def train(
+    model: NodeModel,
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    device: str,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    resume: TrainingState | None = None,
+    keep: Keep = lambda state, ended: None,
+) -> Fit:
+    """Train `model` on the task's train labels by masked label prediction."""
+    reordered = graph_for(recipe, model, task, device)
+    labels = reordered.to_here(task.labels)
+    known = mask_of(task.split.train, len(labels))
+    masks = Masks(
+        known,
+        recipe.mask.label_rate if model.learns_from_labels else 0.0,
+        redraw=recipe.mask.redraw,
+        seed=seed,
+        order=reordered.order,
+        groups=groups_of(recipe, task, model.learns_from_labels),
+    )
+    cut = recipe.batch.model_dump()
+    cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
+    # Layer by layer, what is cut away changes nothing; a module run as a whole would see less.
+    cut["prune"] = cut["prune"] and model.by_layer
+    batches = make_batches(
+        reordered.graph, labels, masks, num_layers=model.num_layers, device=device, **cut
+    )
+    observed = reveal_only(task.split.train, task.labels)
+
+    def evaluate() -> dict[str, float]:
+        logits = logits_of(model, recipe, reordered, observed, seed=seed, device=device)
+        return score_split(logits, task, "train")
+
+    options = recipe.train
+    schedule = Schedule(
+        epochs=options.epochs,
+        eval_from=options.eval_from,
+        eval_every=options.eval_every,
+        patience=options.patience,
+        time_limit=options.time_limit,
+        scorings_after=SCORINGS_AFTER,
+    )
+    return fit(
+        model,
+        batches,
+        labels,
+        schedule,
+        lr=options.lr,
+        weight_decay=options.weight_decay,
+        evaluate=evaluate,
+        on_epoch=on_epoch,
+        device=device,
+        precision=options.precision,
+        replay=options.replay and model.by_layer,  # what a module does in Python would stand still
+        resume=resume,
+        keep=keep,
+    )
+
+
+def typical_epoch(result: Fit) -> float:
+    """The median time of an epoch, in seconds, of those without a scoring where there are such."""
+    plain = [epoch.seconds for epoch in result.history if epoch.scores is None]
+    taken = plain or [epoch.seconds for epoch in result.history]
+    return median(taken) if taken else 0.0

@@ -1,0 +1,60 @@
+"""How much memory there is, and how much this process has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+
+def available_memory(device: str) -> int:
+    """Bytes that this process may still take: on the GPU, or of main memory and its cgroup."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [_free_of_machine(), *_free_of_cgroups()]
+    return min(bytes_ for bytes_ in found if bytes_ is not None)
+
+
+def resident_memory() -> int:
+    """Bytes that this process has in main memory now; 0 where the system does not say."""
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return peak_memory()
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in main memory."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, KiB elsewhere
+
+
+def _free_of_machine() -> int:
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(s.split()[1]) for s in lines if s.startswith("MemAvailable"))
+    with suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 2**63
+
+
+def _free_of_cgroups() -> list[int]:
+    """What the limits of cgroups, version 2 or 1, leave; nothing where there are none."""
+    free = []
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+            free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+    return free
