@@ -29,7 +29,7 @@ from unimp.graph.files import write_atomically
 from unimp.inference.explain import EXACT, explain
 from unimp.preparation import task_of
 from unimp.recipe import load_recipe
-from unimp.run import Run, load_run
+from unimp.trained import Run, load_run
 
 ROOT = Path(__file__).parent.parent
 HUBS = 10
@@ -101,7 +101,7 @@ def measure_candidates(folder: Path, figures: Figures, nodes: int = 20) -> None:
 
 
 def write_docs() -> None:
-    """The figures of docs/explaining.md, from results/explain.json and proofs/results/audit.json."""
+    """The figures of docs/explaining.md, from explain.json and proofs/results/audit.json."""
     times = json.loads((FOLDER / "explain.json").read_text("utf-8"))
     audited = json.loads((ROOT / "proofs" / "results" / "audit.json").read_text("utf-8"))
     shown = {

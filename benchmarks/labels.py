@@ -24,7 +24,8 @@ from torch import Tensor
 from results import FOLDER, provenance, put_between
 from unimp.allocator import keep_freed_memory
 from unimp.graph.files import write_atomically
-from unimp.run import run, score_split
+from unimp.run import run
+from unimp.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task

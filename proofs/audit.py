@@ -24,12 +24,13 @@ from torch import Tensor
 
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
+from unimp.fitting import train
 from unimp.graph.files import write_atomically
 from unimp.inference.audit import Audit, audit
 from unimp.preparation import task_of
 from unimp.recipe import Recipe, load_recipe
-from unimp.run import Run, train
 from unimp.tasks.task import Task
+from unimp.trained import Run
 from unimp.training.checkpoint import load_weights, save_weights
 
 FILE = Path(__file__).parent / "results" / "audit.json"

@@ -27,12 +27,12 @@ from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.lock import locked
 from unimp.recipe import choices, load_recipe, options, recipe_names
-from unimp.run import load_run
 from unimp.tasks.debian import load_debian
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
+from unimp.trained import load_run
 from unimp.training import checkpoint
 from unimp.training.checkpoint import save_checkpoint
 

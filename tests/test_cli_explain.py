@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from unimp.cli import app
-from unimp.run import load_run, run
+from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
+from unimp.trained import load_run
 
 SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
 

@@ -14,8 +14,9 @@ from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.predictions import keep_observed, known_in_neighbors, predictions_table, write_table
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run
+from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
+from unimp.trained import Run, load_run
 
 RECIPE = Recipe(name="small").with_settings(
     [

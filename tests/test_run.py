@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import unimp
 from unimp import fitting, preparation
 from unimp import run as run_function
 from unimp.errors import BackendError, RecipeError, RunError
@@ -17,12 +18,14 @@ from unimp.inference.logits import predict_logits, probabilities
 from unimp.ops import native
 from unimp.preparation import task_of
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run, score_split
+from unimp.run import run
+from unimp.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import Run, load_run
 from unimp.training.batching import Batches, Masks
 from unimp.training.loop import Epoch
 
@@ -330,7 +333,7 @@ def test_a_run_shows_its_scores_by_protocol(homophilous: Run) -> None:
 
 def test_the_package_offers_the_same_run() -> None:
     assert run_function is run
-    assert load_run.__module__ == "unimp.run"
+    assert unimp.load_run is load_run
 
 
 def test_no_set_is_scored_whose_labels_are_inputs(homophilous: Run) -> None:

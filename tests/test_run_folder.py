@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from unimp import run_folder
 from unimp.errors import RunError
 from unimp.recipe import Recipe, read_recipe
-from unimp.run import Run, load_run, run
+from unimp.run import run
 from unimp.run_folder import write_json
+from unimp.trained import Run, load_run
 
 FILES = {
     "recipe.toml",

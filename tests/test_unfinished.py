@@ -19,9 +19,10 @@ from unimp.errors import RunError
 from unimp.graph.lock import in_use, locked
 from unimp.model.masked_labels import MaskedLabels
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run
+from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
+from unimp.trained import load_run
 from unimp.training.checkpoint import load_checkpoint, save_checkpoint
 from unimp.training.interruption import Interruption, signals_held
 from unimp.training.loop import Epoch
@@ -270,7 +271,7 @@ def test_a_finished_run_is_loaded_and_not_trained(
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(sys.modules[Run.__module__], "train", refuse)
+    monkeypatch.setattr("unimp.fitting.train", refuse)
     again = run(RECIPE, seed=2, out=tmp_path / "run")
     assert torch.equal(again.predict(), made.predict())
     assert again.metrics == load_run(tmp_path / "run").metrics

@@ -17,12 +17,13 @@ from unimp.model.transformer_conv import TransformerConv
 from unimp.model.unimp import UniMP
 from unimp.ops.attention import graph_attention
 from unimp.recipe import Recipe, load_recipe
-from unimp.run import Run, load_run, run
+from unimp.run import run
 from unimp.tasks.catalog import load_task
 from unimp.tasks.from_tables import task_from_tables
 from unimp.tasks.labels import UNLABELED, LabelMask, Split, mask_labels
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
+from unimp.trained import Run, load_run
 
 if TYPE_CHECKING:
     from unimp.estimator import UniMPClassifier

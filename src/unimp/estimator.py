@@ -25,12 +25,13 @@ from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
 from unimp.preparation import preparation
 from unimp.recipe import Recipe, Settings, options
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.tasks.catalog import prepare_graph
 from unimp.tasks.classes import codes_of, encode_classes
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
+from unimp.trained import Run
 
 DEFAULT = Recipe()
 

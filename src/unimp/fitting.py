@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+from unimp import unfinished
 from unimp.estimate import estimate
 from unimp.model.node_model import NodeModel
 from unimp.preparation import graph_for, groups_of
@@ -91,6 +95,46 @@ def train(
         resume=resume,
         keep=keep,
     )
+
+
+def train_in_folder(
+    model: NodeModel,
+    recipe: Recipe,
+    task: Task,
+    folder: Path | None,
+    made_with: Mapping[str, Any],
+    started: float,
+    say: Callable[[str], None],
+    on_epoch: Callable[[Epoch], None],
+) -> tuple[Fit, float]:
+    """Train, or go on from the folder's checkpoint, and keep one; and the seconds spent before.
+
+    made_with: what a checkpoint depends on (unfinished.made_with). A time limit counts from
+    `started`, by time.perf_counter, and what was spent before.
+    """
+    resume = None if folder is None else unfinished.found_checkpoint(folder, made_with)
+    history = unfinished.History(folder, resume.history if resume else ())
+
+    def keep_epoch(epoch: Epoch) -> None:
+        history.add(epoch)
+        on_epoch(epoch)
+
+    if resume is not None:
+        say(f"going on in epoch {resume.position.epoch}, from {folder}")
+    with unfinished.checkpoints(folder, made_with, recipe, say) as keep:
+        limit = recipe.train.time_limit
+        left = limit and max(limit - (time.perf_counter() - started), 1e-9)
+        result = train(
+            model,
+            recipe.with_settings({"train.time_limit": float(left)}),
+            task,
+            seed=made_with["seed"],
+            device=str(next(model.parameters()).device),
+            on_epoch=keep_epoch,
+            resume=resume,
+            keep=keep,
+        )
+    return result, resume.position.spent if resume else 0.0
 
 
 def typical_epoch(result: Fit) -> float:

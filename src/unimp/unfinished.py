@@ -127,6 +127,10 @@ def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
     return [path.name for path in place.iterdir()] == [LOCK]
 
 
+def is_begun(folder: Path) -> bool:
+    return (folder / CHECKPOINT).exists()
+
+
 def as_begun(folder: Path | None, recipe: Recipe) -> Recipe:
     """A recipe that leaves its regime open, with the regime in which the run was begun."""
     if folder is None or recipe.batch.regime != "auto" or not (folder / CHECKPOINT).exists():

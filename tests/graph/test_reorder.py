@@ -19,10 +19,12 @@ from unimp.graph import reorder as module
 from unimp.graph.graph import Graph
 from unimp.graph.reorder import node_order, reorder
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run, score_split
+from unimp.run import run
+from unimp.scoring import score_split
 from unimp.tasks.labels import Split, reveal_only
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
+from unimp.trained import Run, load_run
 
 NODES = 120
 REGIMES = {

@@ -11,9 +11,10 @@ from unimp.errors import TaskError
 from unimp.inference.audit import FOLDS, audit, named_rows, write_audit
 from unimp.preparation import task_of
 from unimp.recipe import load_recipe
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import Run
 
 
 def spoiled(task: Task, share: float = 0.05) -> tuple[Task, Tensor]:

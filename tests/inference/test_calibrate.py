@@ -13,10 +13,11 @@ from unimp.inference.calibrate import (
     fit_temperature,
 )
 from unimp.recipe import Recipe
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.tasks.labels import Split
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import Run
 
 SETTINGS = [
     "task.name=synthetic",

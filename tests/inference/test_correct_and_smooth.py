@@ -15,11 +15,13 @@ from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import probabilities
 from unimp.model.propagation import Normalization
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run, score_split
+from unimp.run import run
+from unimp.scoring import score_split
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import Run, load_run
 
 Maker = Callable[..., Graph]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)

@@ -12,9 +12,9 @@ from unimp.inference.live import Live
 from unimp.inference.rollout import roll_out, weigh_by_attention, weigh_evenly
 from unimp.preparation import task_of
 from unimp.recipe import load_recipe
-from unimp.run import Run
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
+from unimp.trained import Run
 
 SMALL = ["task.scale=0.02", "model.width=4", "train.device=cpu"]
 

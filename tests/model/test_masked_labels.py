@@ -15,11 +15,12 @@ from unimp import MaskedLabels
 from unimp.errors import RecipeError, RunError
 from unimp.inference.logits import predict_logits
 from unimp.ops.sampling import ALL, sample_hops
-from unimp.run import load_run, run
+from unimp.run import run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
+from unimp.trained import load_run
 
 unimp_run = sys.modules["unimp.run"]  # the module; `unimp.run` is the function
 WIDTH = 6

@@ -14,11 +14,12 @@ from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.recipe import Recipe, load_recipe
-from unimp.run import load_run, run
+from unimp.run import run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import load_run
 
 NAMES = ["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp"]
 

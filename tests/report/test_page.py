@@ -15,8 +15,9 @@ from unimp.cli import app
 from unimp.errors import RunError
 from unimp.model.unimp import UniMP
 from unimp.report import evidence, write_comparison, write_report
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.tasks.task import Sizes, Task
+from unimp.trained import Run
 
 VOID = {"meta"}
 SMALL = ["task.scale=0.05", "train.epochs=4", "model.width=4"]

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from unimp.cli import app
 from unimp.errors import UnimpError
-from unimp.run import load_run
 from unimp.studies import reproduce as module
 from unimp.studies.inference_figures import degree_names
 from unimp.studies.reproduce import NO_MATPLOTLIB, STUDIES, find_studies
 from unimp.tasks.labels import is_known
+from unimp.trained import load_run
 
 FIGURES = ("figure-a", "figure-b", "figure-c", "figure-d", "margin")
 

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from unimp.model.unimp import UniMP
 from unimp.recipe import load_recipe
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
+from unimp.trained import Run
 from unimp.training.batching import Gathered, Masks, make_batches
 from unimp.training.loop import Schedule, fit
 

@@ -11,8 +11,8 @@ from rich.progress import Progress
 from unimp.cli.console import RunFolder, app, out, print_rows, require_label_inputs
 from unimp.errors import RunError, nearest_names
 from unimp.inference.audit import audit, named_rows, write_audit
-from unimp.run import load_run
 from unimp.tasks.labels import PROTOCOLS, reveal_only
+from unimp.trained import load_run
 
 UNITS = ("node", "group")
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError
-from unimp.run import Run
+from unimp.trained import Run
 
 app = typer.Typer(
     no_args_is_help=True,

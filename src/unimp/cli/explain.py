@@ -17,9 +17,9 @@ from unimp.graph.files import write_atomically
 from unimp.inference.changes import Whole
 from unimp.inference.explain import BUDGET, EXACT, explain
 from unimp.report.explanation import explanation_page
-from unimp.run import load_run
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.names import find_class, find_node
+from unimp.trained import load_run
 
 AFFORDED = 5 * BUDGET
 """A command computes the states first, which takes a while: a second more for exact effects."""

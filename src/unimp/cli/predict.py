@@ -11,9 +11,9 @@ from unimp.cli.console import RunFolder, app, out, require_label_inputs
 from unimp.errors import RunError, nearest_names
 from unimp.graph.tables import UnknownIds
 from unimp.predictions import write_table
-from unimp.run import Run, load_run
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.labels import PROTOCOLS
+from unimp.trained import Run, load_run
 
 
 @app.command()

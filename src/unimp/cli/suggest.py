@@ -9,7 +9,7 @@ import typer
 
 from unimp.cli.console import RunFolder, app, out, print_rows
 from unimp.predictions import write_table
-from unimp.run import load_run
+from unimp.trained import load_run
 
 SHOWN = 10
 

@@ -29,9 +29,10 @@ from unimp.options import seconds_of
 from unimp.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.recipe import Recipe
 from unimp.report import write_report
-from unimp.run import Run, run
+from unimp.run import run
 from unimp.sinks import SINKS
 from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.trained import Run
 from unimp.training.checkpoint import read_about
 
 

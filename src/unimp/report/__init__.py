@@ -14,7 +14,7 @@ from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.report.evidence import find_runs, gather
 from unimp.report.page import page_html
-from unimp.run import Run
+from unimp.trained import Run
 
 __all__ = ["write_comparison", "write_report"]
 
