@@ -250,8 +250,11 @@ def test_transduction_keeps_given_labels_and_fills_in_the_rest(
     fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
 ) -> None:
     assert np.array_equal(fitted.transduction_[known], y[known])
-    rest = np.setdiff1d(np.arange(len(y)), known)
-    assert np.array_equal(fitted.transduction_[rest], fitted.predict(nodes[rest]))
+    assert np.array_equal(fitted.transduction_, fitted.predict(nodes))
+    chances = fitted.predict_proba(nodes)
+    assert (chances[known, y[known]] == 1).all()
+    assert chances.sum(1) == pytest.approx(1)
+    assert (np.delete(chances, known, 0) < 1).all()
 
 
 def test_labels_that_came_later_are_inputs_without_retraining(

@@ -23,6 +23,7 @@ from torch import Tensor
 from unimp.errors import RecipeError, TaskError, TrainingError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
+from unimp.predictions import keep_observed
 from unimp.preparation import preparation
 from unimp.recipe import Recipe, Settings, options
 from unimp.run import run
@@ -67,7 +68,8 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     At prediction every label given to `fit` is an input, those of validation nodes too, and so are
     `labels`, which came later: {node: class}, or one label for each node of the graph, unknown
     where nothing is new. Nothing is trained again. On another graph than that of `fit`, `labels`
-    alone are inputs. A node whose label is an input is told its answer: score others.
+    alone are inputs. A label that is an input comes back as it is, with probability 1: score
+    other nodes. Other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe, with its defaults (`unimp recipe show`), but for three:
     `validation_fraction`, the stratified share of known labels by which the epoch is chosen (0:
@@ -155,9 +157,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
                 "or scaled features may help"
             )
-        chances = self.run_.chances(self.run_.scores(task.labels))
-        guess = chances.argmax(1) if labels.ndim == 1 else chances > 0.5
-        self.transduction_ = self._named(np.where(labels == UNLABELED, guess.numpy(), labels))
+        self.transduction_ = self._likeliest(_chances(self.run_, task.labels))
         return self
 
     def predict_proba(self, X: Any, labels: Any = None) -> NDArray[np.float64]:
@@ -172,19 +172,11 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise TaskError("labels are of nodes, and X is a plain matrix; leave them out")
             new = self._codes(labels, known)
             known = torch.where(new == UNLABELED, known, new)
-        chances: NDArray[np.float64] = (
-            at_hand.chances(at_hand.scores(known)).double().numpy()[view.numbers]
-        )
-        if not self.run_.task.is_multilabel:
-            chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it
-        return chances
+        return _chances(at_hand, known)[view.numbers]
 
     def predict(self, X: Any, labels: Any = None) -> NDArray[Any]:
         """The likeliest class of each of the nodes X; or 0 and 1 for each binary task."""
-        chances = self.predict_proba(X, labels)
-        if self.run_.task.is_multilabel:
-            return self._named(chances > 0.5)
-        return self._named(chances.argmax(1))
+        return self._likeliest(self.predict_proba(X, labels))
 
     def score(self, X: Any, y: Any) -> float:
         """Accuracy over the known labels in y; of binary tasks, the mean ROC-AUC."""
@@ -298,12 +290,21 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes[numbers] = found
         return torch.from_numpy(codes).to(like.dtype)
 
-    def _named(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Class numbers as the classes that y has; entries of binary tasks as 0 and 1."""
-        if codes.ndim == 2:
-            return codes.astype(np.int64)
-        named: NDArray[Any] = self.classes_[codes]
+    def _likeliest(self, chances: NDArray[np.float64]) -> NDArray[Any]:
+        """The classes, as y has them; of binary tasks 0 and 1."""
+        if self.run_.task.is_multilabel:
+            return (chances > 0.5).astype(np.int64)
+        named: NDArray[Any] = self.classes_[chances.argmax(1)]
         return named
+
+
+def _chances(run: Run, known: Tensor) -> NDArray[np.float64]:
+    """Probabilities of all nodes where these labels are known; they are kept as they are."""
+    given = keep_observed(run.chances(run.scores(known)), known)
+    chances: NDArray[np.float64] = given.double().numpy()
+    if known.ndim == 1:
+        chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it
+    return chances
 
 
 def _is_graph(X: Any) -> bool:
