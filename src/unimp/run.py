@@ -184,6 +184,14 @@ class Run:
         observed = self.observed_with(labels)
         return keep_observed(self.chances(self.scores(observed)), observed)
 
+    def smoothed(self) -> Run:
+        """This run with Correct & Smooth after its model: the same weights, calibrated anew."""
+        recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
+        refuse_smoothing(recipe, self.task, own_model=self.model is not None)
+        smooth = replace(self, recipe=recipe)
+        found = smooth.calibrate(smooth.scores(smooth.observed_with(None)))
+        return replace(smooth, metrics={**self.metrics, "calibration": found})
+
     def predictions(
         self, labels: Given | None = None, *, probabilities: bool | None = None
     ) -> pa.Table:
