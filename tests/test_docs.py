@@ -15,6 +15,7 @@ SHOWN = {
     "scikit-learn.md": "scikit_learn.py",
     "graph-libraries.md": "graph_libraries.py",
     "explaining.md": "explaining.py",
+    "predicting.md": "predicting.py",
 }
 PAGES = sorted(DOCS.rglob("*.md"))
 
@@ -69,3 +70,27 @@ def test_figures_of_the_page_on_explanations_are_those_measured() -> None:
         "audit: mean": f"{100 * audited['mean']:.0f} %",
         "audit: least": f"{100 * audited['least']:.0f} %",
     }
+
+
+def test_the_example_for_predicting_runs(tmp_path: Path) -> None:
+    main = runpy.run_path(str(EXAMPLES / "predicting.py"))["main"]
+    assert 0 < main(epochs=1, layers=1, folder=str(tmp_path)) < 1
+
+
+def test_figures_of_the_page_on_predicting_are_those_measured() -> None:
+    page = (DOCS / "predicting.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"<!-- (\w+: [\w-]+) -->(.*?)<!-- end -->", page))
+    results = DOCS.parent / "proofs" / "results"
+    error = json.loads((results / "calibration.json").read_text("utf-8"))
+    assert error["held"]
+    expected = {
+        f"calibration: {when}": f"{error['ece']['test'][when]['mean']:.3f}"
+        for when in ("before", "after")
+    }
+    expected["calibration: worst"] = f"{max(r['ece']['test']['after'] for r in error['runs']):.3f}"
+    for form, means in json.loads((results / "suggest.json").read_text("utf-8"))["summary"].items():
+        for what in ("suggested", "random"):
+            gain = means[f"gain_{what}"]
+            text = f"{100 * gain['mean']:+.2f} ± {100 * gain['std']:.2f}"
+            expected[f"{what}: {form}"] = text
+    assert shown == expected

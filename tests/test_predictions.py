@@ -175,3 +175,12 @@ def test_probabilities_of_very_many_are_left_out_unless_asked_for(
     monkeypatch.setattr(predictions, "MOST_ENTRIES", 1999)
     assert "p_0" not in made.predictions().column_names
     assert "p_0" in made.predictions(probabilities=True).column_names
+
+
+def test_a_run_smoothed_later_is_one_that_was_smoothed_from_the_start(made: Run) -> None:
+    expected = run(RECIPE.with_settings(["smooth.form=correct-and-smooth"]), seed=3)
+    smoothed = made.smoothed()
+    later = {int(made.task.split.test[0]): 1}
+    assert torch.equal(smoothed.predict(later), expected.predict(later))
+    assert smoothed.metrics["calibration"] == expected.metrics["calibration"]
+    assert not torch.equal(smoothed.predict(later), made.predict(later))

@@ -22,7 +22,14 @@ from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel
 from unimp.model.propagation import propagate_labels
 from unimp.predictions import keep_observed, predictions_table, suggestions
-from unimp.preparation import choose_device, graph_for, groups_of, preparation, task_of
+from unimp.preparation import (
+    choose_device,
+    graph_for,
+    groups_of,
+    preparation,
+    refuse_smoothing,
+    task_of,
+)
 from unimp.recipe import Recipe
 from unimp.scoring import logits_of, score_split
 from unimp.tasks.catalog import prepare
@@ -153,6 +160,14 @@ class Run:
         """
         observed = self.observed_with(labels)
         return keep_observed(self.chances(self.scores(observed)), observed)
+
+    def smoothed(self) -> Run:
+        """This run with Correct & Smooth after its model: the same weights, calibrated anew."""
+        recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
+        refuse_smoothing(recipe, self.task, own_model=self.model is not None)
+        smooth = replace(self, recipe=recipe)
+        found = smooth.calibrate(smooth.scores(smooth.observed_with(None)))
+        return replace(smooth, metrics={**self.metrics, "calibration": found})
 
     def predictions(
         self, labels: Given | None = None, *, probabilities: bool | None = None

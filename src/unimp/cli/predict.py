@@ -54,6 +54,10 @@ def predict(
     unknown_ids: Annotated[
         str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
     ] = "refuse",
+    smooth: Annotated[
+        bool,
+        typer.Option("--smooth", help="Correct & Smooth after the model; the same weights."),
+    ] = False,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("predictions.parquet"),
@@ -69,7 +73,8 @@ def predict(
 
     With --nodes and --edges the graph of a run made from tables grows first.
     """
-    loaded = with_more_rows(load_run(folder), nodes, edges, unknown_ids)
+    loaded = load_run(folder)
+    loaded = with_more_rows(loaded.smoothed() if smooth else loaded, nodes, edges, unknown_ids)
     if labels is not None:
         require_label_inputs(loaded, "--labels")
     extra = None if labels is None else read_labels(labels, loaded.task)

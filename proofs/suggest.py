@@ -1,0 +1,178 @@
+"""What 500 suggested labels are worth on `debian`, beside 500 random ones; nothing is retrained.
+
+    python proofs/suggest.py            trains seeds 0–4 → proofs/results/suggest.json
+    python proofs/suggest.py RUN RUN …  runs that are there already
+
+Protocol. Candidates are what `unimp suggest` may name on a task that knows every label: the test
+set. The true labels of the chosen ones become inputs beside the train labels. Scored is test
+accuracy on the nodes that neither the suggestions nor any random draw revealed, the same nodes for
+all and for the score before, so that nothing is gained by taking hard nodes out, nor by being told
+an answer. Random is the mean of several draws.
+
+Two ways to predict, with the same weights: the model as it is, and with Correct & Smooth after it
+(`smooth.form=correct-and-smooth`, its defaults). What `suggest` weighs by was chosen on split 10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unimp
+from unimp.graph.files import write_atomically
+from unimp.inference.suggest import chance_of_error, suggest_nodes, unknown_nodes
+from unimp.tasks.labels import mask_of
+from unimp.tasks.metrics import accuracy, mean_and_std
+
+RESULTS = Path(__file__).parent / "results" / "suggest.json"
+FORMS = ("none", "correct-and-smooth")
+
+
+def runs(folders: Sequence[Path], recipe: str, seeds: Sequence[int]) -> Iterator[unimp.Run]:
+    """The runs in these folders, or new ones."""
+    if folders:
+        yield from (unimp.load_run(folder) for folder in folders)
+    else:
+        yield from (unimp.run(recipe, seed=seed) for seed in seeds)
+
+
+class Answers:
+    """What a run says of all nodes once some labels more are inputs, smoothed or not."""
+
+    def __init__(self, run: unimp.Run) -> None:
+        self.run = run
+        self.logits: dict[str, Tensor] = {}  # the model runs once for each set of labels
+
+    def smoothed(self, form: str, key: str) -> unimp.Run:
+        """The run with Correct & Smooth after it or not, its logits for `key` remembered."""
+        recipe = self.run.recipe.with_settings([f"smooth.form={form}"])
+
+        class Remembering(unimp.Run):
+            def logits(_, observed: Tensor) -> Tensor:  # noqa: N805
+                if key not in self.logits:
+                    self.logits[key] = self.run.logits(observed)
+                return self.logits[key]
+
+        run = self.run
+        return Remembering(recipe, run.seed, run.task, run.model, {}, run.device)
+
+    def scores(self, form: str, key: str, nodes: Tensor) -> Tensor:
+        """Scores when the true labels of `nodes` are inputs too."""
+        observed = self.run.observed_with(None)
+        observed[nodes] = self.run.task.labels[nodes]
+        return self.smoothed(form, key).scores(observed)
+
+
+def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
+    """What suggested and random labels gain in one run, for each form."""
+    task, answers = run.task, Answers(run)
+    nothing = torch.empty(0, dtype=torch.int64)
+    observed = run.observed_with(None)
+    unknown = unknown_nodes(task, observed)
+    candidates = torch.nonzero(unknown).squeeze(1)
+    generator = torch.Generator().manual_seed(run.seed)
+    random = [
+        candidates[torch.randperm(len(candidates), generator=generator)[:number]]
+        for _ in range(draws)
+    ]
+    found: dict[str, Any] = {"seed": run.seed, "candidates": len(candidates), "forms": {}}
+    for form in FORMS:
+        before = answers.scores(form, "train", nothing)
+        smoothed = answers.smoothed(form, "train")
+        calibrated = replace(smoothed, metrics={"calibration": smoothed.calibrate(before)})
+        error = chance_of_error(calibrated.chances(before), multilabel=False)
+        chosen = suggest_nodes(task.graph, error, unknown, number)
+        nodes = torch.tensor([suggestion.node for suggestion in chosen])
+        revealed = mask_of(torch.cat((nodes, *random)), task.graph.num_nodes)
+        scored = task.split.test[~revealed[task.split.test]]
+        labels = task.labels[scored]
+        base = accuracy(before[scored], labels)
+        suggested = accuracy(answers.scores(form, f"suggested {form}", nodes)[scored], labels)
+        others = [
+            accuracy(answers.scores(form, f"random {k}", drawn)[scored], labels)
+            for k, drawn in enumerate(random)
+        ]
+        mean = sum(others) / len(others)
+        wrong = before[nodes].argmax(1) != task.labels[nodes]
+        found["forms"][form] = {
+            "scored": len(scored),
+            "before": base,
+            "suggested": suggested,
+            "random": others,
+            "gain_suggested": suggested - base,
+            "gain_random": mean - base,
+            "difference": suggested - mean,
+            "suggested_that_were_wrong": float(wrong.double().mean()),
+        }
+    return found
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means and deviations over seeds, of gains and of their paired difference."""
+    found: dict[str, Any] = {}
+    for form in FORMS:
+        for what in ("before", "gain_suggested", "gain_random", "difference"):
+            mean, std = mean_and_std([row["forms"][form][what] for row in rows])
+            found.setdefault(form, {})[what] = {"mean": mean, "std": std}
+        above = sum(row["forms"][form]["difference"] > 0 for row in rows)
+        found[form]["seeds_above_random"] = f"{above} of {len(rows)}"
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--recipe", default="debian")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(5)))
+    parser.add_argument("-n", "--number", type=int, default=500)
+    parser.add_argument("--draws", type=int, default=2, help="random choices a seed")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    rows = []
+    for run in runs(given.folders, given.recipe, given.seeds):
+        rows.append(one(run, given.number, given.draws))
+        for form, row in rows[-1]["forms"].items():
+            print(
+                f"seed {run.seed}, smooth.form={form}: {100 * row['before']:.2f}, suggested "
+                f"{100 * row['gain_suggested']:+.3f}, random {100 * row['gain_random']:+.3f}",
+                flush=True,
+            )
+    found = {
+        "command": "python proofs/suggest.py",
+        "protocol": "candidates: the test set; true labels of the chosen become inputs beside the "
+        "train labels; scored: test nodes that no choice revealed; nothing is retrained",
+        "recipe": given.recipe,
+        "labels": given.number,
+        "draws": given.draws,
+        "summary": summary(rows),
+        "runs": rows,
+        "unimp": unimp.__version__,
+        "torch": torch.__version__,
+        "platform": platform.machine(),
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(given.out, (json.dumps(found, indent=2) + "\n").encode())
+    for form, means in found["summary"].items():
+        gains = ", ".join(
+            f"{what} {100 * means[what]['mean']:+.3f} ± {100 * means[what]['std']:.3f}"
+            for what in ("gain_suggested", "gain_random", "difference")
+        )
+        print(f"smooth.form={form}: {gains} ({means['seeds_above_random']} above random)")
+    raised = [
+        means["gain_suggested"]["mean"] > max(0.0, means["gain_random"]["mean"])
+        for means in found["summary"].values()
+    ]
+    return 0 if any(raised) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
