@@ -44,6 +44,7 @@ from unimp.preparation import (
     graph_for,
     groups_of,
     preparation,
+    refuse_nothing_hidden,
     refuse_smoothing,
     seeded,
     tables_of,
@@ -319,6 +320,8 @@ def _made(
     learns = model is not None or recipe.label_rate > 0
     groups_of(recipe, task, learns)  # refused, if it is, before anything is written
     refuse_smoothing(recipe, task, own_model=model is not None)
+    if model is None:
+        refuse_nothing_hidden(recipe, task.split.train.numel())
     trained, result = None, Fit(stopped="nothing to train")
     if recipe.model.name != "label-propagation" or model is not None:
         trained = (model or recipe.build_model)(task.sizes).to(device)
