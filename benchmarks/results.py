@@ -41,7 +41,7 @@ PAGES = [
     README,
     *(
         README.parent / "docs" / f"{page}.md"
-        for page in ("concepts", "reproducing", "results", "speed")
+        for page in ("concepts", "own-data", "reproducing", "results", "speed")
     ),
 ]
 # The line of the README's table, and of which rows of each table it is.
@@ -321,12 +321,27 @@ def with_results(text: str, folder: Path) -> str:
             f"otherwise idle (`{took['command']}`)."
         )
         text = put_between(text, "<!-- results: demo -->", line)
+    tables = folder / "tables.json"
+    if tables.exists():
+        text = put_between(text, "<!-- results: tables -->", tables_line(tables))
     look = folder / "reproduce.json"
     if look.exists():
         took = json.loads(look.read_text(encoding="utf-8"))
         line = f"`{took['command']}`: {took['seconds'] / 60:.0f} minutes on {took['hardware']}."
         text = put_between(text, "<!-- results: reproduce -->", line)
     return text
+
+
+def tables_line(path: Path) -> str:
+    """Time and memory of reading and checking large tables, in words."""
+    took = json.loads(path.read_text(encoding="utf-8"))
+    found = (
+        f"{form} in {took[key]['seconds']:.0f} seconds and {took[key]['gib_peak']:.1f} GiB"
+        for key, form in (("csv", "CSV"), ("parquet", "Parquet"))
+    )
+    sizes = f"{took['nodes']:,} nodes and {took['edges']:,} edges"
+    where = f"on {took['hardware']} (`{took['command']}`)"
+    return f"`unimp check` on {sizes}: {', '.join(found)}, {where}."
 
 
 # What the README shows of the figures that benchmarks leave: file, heading, names of figures.

@@ -158,6 +158,8 @@ def main() -> None:
     results: dict[str, Any] = {
         "command": f"python benchmarks/tables.py --nodes {arguments.nodes} --edges "
         f"{arguments.edges}",
+        "nodes": arguments.nodes,
+        "edges": arguments.edges,
         "aim": "60 seconds, 4 GiB",
         "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
         "pyarrow": pa.__version__,

@@ -85,6 +85,15 @@ def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
     raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {what}; set smooth.form=none")
 
 
+def refuse_nothing_hidden(recipe: Recipe, count: int) -> None:
+    """Masked label prediction hides some of the train labels; all of too few would be observed."""
+    if recipe.model.name != "label-propagation" and round(recipe.label_rate * count) >= count:
+        raise RecipeError(
+            f"{count} train labels are too few for mask.label_rate {recipe.label_rate:g}: none "
+            "would be hidden and predicted; give more of them, or lower mask.label_rate"
+        )
+
+
 def preparation(recipe: Recipe) -> dict[str, bool]:
     """What the recipe does to any task's graph."""
     return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})

@@ -187,6 +187,8 @@ def differences(found: Recipe, wanted: Recipe) -> list[str]:
     before, now = found.model_dump(), wanted.model_dump()
     if now["batch"]["regime"] == "auto":
         now["batch"]["regime"] = before["batch"]["regime"]
+    if now["task"]["name"] == "tables" and Path(before["task"]["name"]).name == "task.npz":
+        now["task"]["name"] = before["task"]["name"]  # a run keeps what it read from tables
     return [
         f"{section}.{key} {before[section][key]}, now {now[section][key]}"
         for section, key, _ in options()
@@ -212,6 +214,9 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
         if not path.is_file():
             raise RecipeError(f"no recipe file {name}")
         recipe = read_recipe(_text_of(path), path.stem).with_tables_in(path.parent)
+        kept = path.parent / recipe.task.name
+        if recipe.task.name == "task.npz" and kept.is_file():  # the recipe of a run
+            recipe = recipe.with_task(kept)
     elif path.suffix == ".npz" or str(name) in task_names():
         recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
     else:
@@ -334,16 +339,24 @@ def _validated(values: dict[str, Any]) -> Recipe:
         return Recipe.model_validate(values)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in problem['loc'][:2])}: {_told(problem)} "
+            f"{'.'.join(str(part) for part in _place_of(problem))}: {_told(problem)} "
             f"(given: {problem['input']!r})"
             for problem in error.errors()
         ]
         raise RecipeError("\n".join(dict.fromkeys(problems))) from error
 
 
+def _place_of(problem: ErrorDetails) -> tuple[int | str, ...]:
+    """Section and option; of an option that holds columns, the column too."""
+    place = problem["loc"]
+    return place[: 3 if place[:2] in (("tables", "features"), ("tables", "edge_features")) else 2]
+
+
 def _told(problem: ErrorDetails) -> str:
     """What is wrong with a value; a word that the option does not take, by the nearest it does."""
     place, given = problem["loc"][:2], problem["input"]
+    if problem["type"] == "dict_type":
+        return 'it takes columns and the kind of each; write {column = "numeric"}'
     if len(place) < 2 or place[0] not in SECTIONS:
         return problem["msg"]
     declared = _section_fields(str(place[0])).get(str(place[1]))

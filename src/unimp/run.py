@@ -33,6 +33,7 @@ from unimp.preparation import (
     choose_device,
     groups_of,
     preparation,
+    refuse_nothing_hidden,
     refuse_smoothing,
     seeded,
     tables_of,
@@ -125,6 +126,8 @@ def _made(
     learns = model is not None or recipe.label_rate > 0
     groups_of(recipe, task, learns)  # refused, if it is, before anything is written
     refuse_smoothing(recipe, task, own_model=model is not None)
+    if model is None:
+        refuse_nothing_hidden(recipe, task.split.train.numel())
 
     trained = _model(recipe, model, task, device)
     own_model = type(trained).__name__ if model is not None else None

@@ -15,7 +15,7 @@ from unimp.errors import RecipeError, TaskError
 from unimp.graph.files import write_atomically
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, open_table
-from unimp.preparation import groups_of, refuse_smoothing, rows_of, task_of
+from unimp.preparation import groups_of, refuse_nothing_hidden, refuse_smoothing, rows_of, task_of
 from unimp.recipe import load_recipe
 from unimp.tasks.guess import Guess, guess
 from unimp.tasks.table_summary import cautions, summary
@@ -72,6 +72,7 @@ def check(
         return
     rows = rows_of(recipe)
     split = rows.split(0)
+    refuse_nothing_hidden(recipe, split.train.numel())
     if recipe.mask.unit == "group" and recipe.label_rate > 0 and rows.groups is None:
         raise RecipeError("mask.unit is 'group', but [tables] names no group; set mask.unit=node")
     if recipe.smooth.form != "none" and rows.labels.ndim == 2:

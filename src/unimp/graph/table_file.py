@@ -91,7 +91,8 @@ def open_table(
         else:
             opened = _from_frame(given, name, problems, choose)
     except _unreadable() as error:
-        problems.note(name, f"cannot be read ({_first_line(error)})", "write the file again")
+        fix = "write the file again" if from_file else "give each column values of one kind"
+        problems.note(name, f"cannot be read ({_first_line(error)})", fix)
         return None
     if opened is not None and opened.num_rows == 0:
         problems.note(name, "has no rows", "give it at least one below the header")
@@ -355,9 +356,15 @@ def _chosen(
             problems.note(
                 name,
                 "there is no such column",
-                nearest_names(column, there) if there else "the file names none",
+                _near(column, there),
                 column=column,
             )
         elif column in twice:
             problems.note(name, "two columns have this name", "rename one of them", column=column)
     return [c for c in dict.fromkeys((*wanted, *optional)) if c in there and c not in twice]
+
+
+def _near(column: str, there: Sequence[str]) -> str:
+    """What may have been meant; of very many columns only some are told."""
+    hint = nearest_names(column, there) if there else "the table names none"
+    return hint if len(hint) < 1000 else f"{hint[:900]} … ({len(there):,} columns)"
