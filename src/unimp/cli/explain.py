@@ -84,7 +84,6 @@ def explain_node(
     )
     took = time.perf_counter() - began - held
     told = found.named(task)
-    told["binary"] = task.is_multilabel
     if isinstance(answers, Whole):
         told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
     else:
