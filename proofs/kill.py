@@ -30,6 +30,7 @@ import pyarrow.parquet  # noqa: F401
 import rich.live  # noqa: F401
 import sklearn.metrics  # noqa: F401
 import torch
+import torch._dynamo
 
 from unimp import __version__
 from unimp.cli import main as main_of_unimp
@@ -41,7 +42,7 @@ FORKS = multiprocessing.get_context("fork")
 Process = multiprocessing.process.BaseProcess
 RESULTS = Path(__file__).parent / "results" / "kill.json"
 SETTINGS = [
-    "task.scale=0.2",
+    "task.scale=0.1",
     "model.width=16",
     "train.eval_every=5",
     "train.lr=0.01",
@@ -50,14 +51,14 @@ SETTINGS = [
     "train.checkpoint_every=1e-9",
 ]
 REGIMES = {
-    "full": ["batch.regime=full", "train.epochs=120"],
-    "partition": ["batch.regime=partition", "batch.parts=4", "train.epochs=60"],
+    "full": ["batch.regime=full", "train.epochs=80"],
+    "partition": ["batch.regime=partition", "batch.parts=4", "train.epochs=40"],
     "neighbors": [
         "batch.regime=neighbors",
-        "batch.batch_size=100",
+        "batch.batch_size=10",
         "batch.fanout=[5]",
         "mask.redraw=step",
-        "train.epochs=30",
+        "train.epochs=20",
     ],
 }
 BYTES = ("model.safetensors", "predictions.parquet")

@@ -1,0 +1,37 @@
+"""Stop a run, go on by the same call, and get what an uninterrupted run gives, bit for bit."""
+
+import torch
+
+import unimp
+
+
+def train(folder, stop_after=None):
+    def on_epoch(epoch):
+        if epoch.epoch == stop_after:
+            raise KeyboardInterrupt  # as Ctrl-C does
+
+    return unimp.run(
+        "synthetic",
+        settings=[
+            "task.scale=0.05",
+            "model.width=16",
+            "train.epochs=20",
+            "train.device=cpu",
+            "train.checkpoint_every=0.01",  # seconds; 60 unless set
+        ],
+        out=folder,
+        on_epoch=on_epoch,
+    )
+
+
+try:
+    train("runs/stopped", stop_after=12)
+except KeyboardInterrupt:
+    print("stopped in epoch 12")
+
+resumed = train("runs/stopped")  # goes on from the checkpoint
+whole = train("runs/whole")
+assert torch.equal(resumed.predict(), whole.predict())
+
+again = train("runs/stopped")  # finished: loaded, not trained
+assert again.metrics == resumed.metrics
