@@ -115,7 +115,9 @@ def walk(
     assert len(set(suggested)) == 20
     assert set(suggested) <= {row["node"] for row in unknown}
 
-    # What was suggested is asked for, and used without retraining.
+    # What was suggested is asked for, and used without retraining; a new class needs training.
+    classes = {row["section"] for row in rows_of(folder / "nodes.csv")}
+    suggested = [node for node in suggested if truth[node] in classes]
     with (folder / "told.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["node", "label"], *([n, truth[n]] for n in suggested)])
     steps.append(command(folder, "predict", "run", "--labels", "told.csv", "--out", "again.csv"))
