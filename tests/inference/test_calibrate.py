@@ -1,6 +1,9 @@
 """Calibration: a temperature that makes probabilities true, and says where there is none."""
 
+import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -164,3 +167,14 @@ def test_a_line_tells_means_over_runs() -> None:
     assert calibration_in_words([one, two]) == (
         "confidence: temperature 1.30; calibration error 0.070 → 0.015 on test"
     )
+
+
+def test_the_proof_measures_runs_that_are_there(tmp_path: Path) -> None:
+    """The short form of proofs/calibration.py."""
+    made = run(Recipe(name="small").with_settings(SETTINGS), out=tmp_path / "run")
+    proof = runpy.run_path(str(Path(__file__).parents[2] / "proofs" / "calibration.py"))
+    code = proof["main"]([str(tmp_path / "run"), "--out", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["runs"][0]["ece"] == made.metrics["calibration"]["ece"]
+    after = made.metrics["calibration"]["ece"]["test"]["after"]
+    assert found["held"] == (after <= 0.03) == (code == 0)

@@ -98,6 +98,13 @@ def test_the_page_of_a_run_shows_scores_plots_recipe_protocol_and_manifest(folde
     assert manifest["data_hash"] in page
 
 
+def test_a_page_says_what_calibration_did(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    kept = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["calibration"]
+    assert f"confidence: temperature {kept['temperature']:.2f}; calibration error" in text
+    assert f"→ {kept['ece']['test']['after']:.3f} on test" in text
+
+
 def test_several_runs_are_compared_in_one_table(several: Path) -> None:
     page = (several / "report.html").read_text(encoding="utf-8")
     assert "3 recipes on synthetic" in page

@@ -165,9 +165,11 @@ def calibration_in_words(found: Sequence[Mapping[str, Any]]) -> str:
     parts = []
     for name, word in (("val", "validation"), ("test", "test")):
         errors = [one["ece"][name] for one in found if name in one["ece"]]
-        if errors:
+        # A run that failed has none that is a number, which JSON keeps as null.
+        if errors and all(math.isfinite(e[when] or math.nan) for e in errors for when in e):
             before, after = (
                 sum(e[when] for e in errors) / len(errors) for when in ("before", "after")
             )
             parts.append(f"{before:.3f} → {after:.3f} on {word}")
-    return f"confidence: temperature {degree:.2f}; calibration error {', '.join(parts)}"
+    error = f"; calibration error {', '.join(parts)}" if parts else ""
+    return f"confidence: temperature {degree:.2f}{error}"

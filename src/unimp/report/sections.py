@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unimp.inference.calibrate import calibration_in_words
 from unimp.report import plots
 from unimp.report.drawing import escape, swatch
 from unimp.report.groups import Comparison, Group
@@ -95,6 +96,10 @@ def confidence(groups: Drawn) -> str:
         "calibration error (ECE) is the mean distance from it, over 15 bins of equal width by "
         "the probability given.</p>"
     )
+    for _, group in groups:
+        kept = [run.metrics["calibration"] for run in group.runs if "calibration" in run.metrics]
+        if kept:
+            words += f"<p>{escape(f'{group.name}, {calibration_in_words(kept)}')}.</p>"
     if len(rows) > 1:
         words += f"<div class='card'>{table(rows, ['recipe', 'ECE, %'], numbers=(1,))}</div>"
     return panels("Confidence", words, found)

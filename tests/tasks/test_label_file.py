@@ -1,0 +1,101 @@
+"""Labels that came after training: from files of both kinds, by name, and for binary tasks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+from unimp.errors import RunError, TaskError
+from unimp.tasks.label_file import later_labels, read_labels
+from unimp.tasks.synthetic import synthetic_task
+from unimp.tasks.task import Task
+
+
+@pytest.fixture
+def numbered() -> Task:
+    return synthetic_task(num_nodes=20, num_edges=30, num_classes=3)
+
+
+@pytest.fixture
+def named(numbered: Task) -> Task:
+    ids = tuple(f"n{i}" for i in range(20))
+    return replace(numbered, node_names=ids, class_names=("red", "green", "blue"))
+
+
+@pytest.fixture
+def binary() -> Task:
+    task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
+    return replace(task, class_names=("red", "round", "ripe"))
+
+
+def known(labels: torch.Tensor) -> dict[tuple[int, ...], int]:
+    places = torch.nonzero(labels >= 0).tolist()
+    return {tuple(place): int(labels[tuple(place)]) for place in places}
+
+
+def parquet(path: Path, **columns: list[object]) -> Path:
+    pyarrow.parquet.write_table(pa.table(columns), path)
+    return path
+
+
+def test_parquet_is_read_by_name(tmp_path: Path, named: Task) -> None:
+    path = parquet(
+        tmp_path / "more.parquet", other=[1, 2], node=["n3", "n5"], label=["blue", "red"]
+    )
+    assert known(read_labels(path, named)) == {(3,): 2, (5,): 0}
+
+
+def test_numbers_in_parquet_may_be_numbers(tmp_path: Path, numbered: Task) -> None:
+    path = parquet(tmp_path / "more.parquet", node=[3, 5], label=[2, 0])
+    assert known(read_labels(path, numbered)) == {(3,): 2, (5,): 0}
+
+
+def test_problems_of_parquet_are_told_by_row(tmp_path: Path, named: Task) -> None:
+    path = parquet(tmp_path / "more.parquet", node=["n3", "m5"], label=["bleu", "red"])
+    with pytest.raises(TaskError) as problem:
+        read_labels(path, named)
+    assert "row 1, label 'bleu' is unknown; did you mean 'blue'" in str(problem.value)
+    assert "row 2, node 'm5' is unknown; did you mean 'n5'" in str(problem.value)
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path, named: Task) -> None:
+    (tmp_path / "more.parquet").write_text("node,label\nn3,blue\n")
+    with pytest.raises(TaskError, match="cannot read"):
+        read_labels(tmp_path / "more.parquet", named)
+    path = parquet(tmp_path / "other.parquet", id=["n3"], label=["blue"])
+    with pytest.raises(TaskError, match="must name the columns node and label"):
+        read_labels(path, named)
+
+
+def test_a_row_whose_label_is_empty_says_nothing(tmp_path: Path, named: Task) -> None:
+    (tmp_path / "more.csv").write_text("node,label,why\nn3,,unsure\nn4,red,\nn5, ,\n")
+    assert known(read_labels(tmp_path / "more.csv", named)) == {(4,): 0}
+    path = parquet(tmp_path / "more.parquet", node=["n3", "n4"], label=[None, "red"])
+    assert known(read_labels(path, named)) == {(4,): 0}
+
+
+def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_path: Path) -> None:
+    expected = {(3, 1): 1, (3, 2): 0, (5, 0): 1}
+    given = {3: {"round": 1, "ripe": 0}, 5: {0: 1}}
+    assert known(later_labels(given, binary)) == expected
+    (tmp_path / "more.csv").write_text("node,label,value\n3,round,1\n3,ripe,0\n5,red,1\n")
+    assert known(later_labels(tmp_path / "more.csv", binary)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({3: 1}, "several labels a node"),
+        ({3: {"round": 2}}, "task 'round' is 2; it is 0 or 1"),
+        ({3: {"rounds": 1}}, "no task 'rounds'; did you mean 'round'"),
+        ({3: {7: 1}}, "task 7 is not there"),
+    ],
+)
+def test_entries_that_cannot_be_are_refused(
+    binary: Task, given: dict[int, object], told: str
+) -> None:
+    with pytest.raises(RunError, match=told):
+        later_labels(given, binary)
