@@ -127,6 +127,39 @@ def test_train_makes_the_same_checks(here: Path, refused: Callable[..., str]) ->
     assert not (here / "run").exists()
 
 
+def test_the_same_command_again_finds_the_run_and_other_tables_are_told(
+    here: Path, refused: Callable[..., str]
+) -> None:
+    told("init", "people.csv", "knows.csv")
+    told("train", "recipe.toml", *SMALL, "--out", "run")
+    before = (here / "run" / "manifest.json").read_bytes()
+    told("train", "recipe.toml", *SMALL, "--out", "run")
+    assert (here / "run" / "manifest.json").read_bytes() == before
+    with (here / "people.csv").open("a") as file:
+        file.write("Ann,30,A,red\n")
+    assert "other data" in refused("train", "recipe.toml", *SMALL, "--out", "run")
+
+
+def test_the_recipe_in_a_run_can_be_trained_again(here: Path) -> None:
+    told("init", "people.csv", "knows.csv")
+    told("train", "recipe.toml", *SMALL, "--out", "run")
+    (here / "people.csv").unlink()
+    told("train", "run/recipe.toml", "--out", "again")
+    one, two = unimp.load_run("run"), unimp.load_run("again")
+    assert torch.equal(one.predict(), two.predict())
+
+
+def test_one_label_is_too_few_to_hide_some(here: Path, refused: Callable[..., str]) -> None:
+    (here / "n.csv").write_text("id,label,set\na,x,train\nb,y,val\nc,x,test\n")
+    (here / "e.csv").write_text("source,target\na,b\nb,c\n")
+    told("init", "n.csv", "e.csv")
+    said = refused("check", "recipe.toml")
+    assert "none would be hidden" in said
+    assert refused("train", "recipe.toml", "--out", "run").endswith(said)
+    assert not (here / "run").exists()
+    told("check", "recipe.toml", "--set", "model.name=mlp")
+
+
 def test_every_misspelt_option_is_told_at_once(here: Path, refused: Callable[..., str]) -> None:
     (here / "r.toml").write_text('[tables]\nnodse = "a"\nlable = "b"\n[modle]\n')
     said = refused("check", "r.toml")
