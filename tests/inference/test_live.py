@@ -239,3 +239,33 @@ def test_a_module_of_ones_own_has_no_states_to_hold() -> None:
     model = MaskedLabels(nn.Identity(), sizes, width=5)
     with pytest.raises(GraphError, match="Whole"):
         Live(model, Reordered(graph, None), labels_of(graph, 0))
+
+
+def test_nodes_that_are_held_for_others_alone_cannot_be_asked_about() -> None:
+    graph, model = chain_and_hub(), model_of("unimp")
+    observed = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    live = Live(model, prepared(model, graph), observed, around=torch.tensor([13]))
+    assert sorted(live.held.tolist()) == [10, 11, 12, 13]
+    for node in (12, 20):
+        with pytest.raises(GraphError, match=f"node {node} is not among those"):
+            live.after([Change.hide([10])], [torch.tensor([node])])
+
+
+@pytest.mark.parametrize("name", ["unimp", "gcn"])
+def test_a_change_for_good_that_fails_leaves_everything_as_it_was(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of(0)
+    model, observed = model_of(name), labels_of(graph, 0)
+    live = Live(model, prepared(model, graph), observed)
+    before, everyone = live.logits, torch.arange(25)
+    pairs = graph.edge_index.long().t()
+    gone = Change.take_away(pairs[pairs[:, 0] != pairs[:, 1]][:3])
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "read_out", lambda h: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            live.commit(gone)
+    assert live.logits.equal(before)
+    assert live.after([Change.hide(everyone)], [everyone])[0].equal(
+        Live(model, prepared(model, graph), observed).after([Change.hide(everyone)], [everyone])[0]
+    )

@@ -16,7 +16,7 @@ from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.inference.changes import Whole
 from unimp.inference.explain import BUDGET, EXACT, explain
-from unimp.report.explanation import explanation_page
+from unimp.report.explanation import SEEN, explanation_page
 from unimp.tasks.label_file import read_labels
 from unimp.tasks.names import find_class, find_node
 from unimp.trained import load_run
@@ -111,7 +111,7 @@ def text_of(told: Mapping[str, Any], top: int) -> str:
     rest = [
         f"{one['class']} {percent(one['probability'])}"
         for one in told["classes"]
-        if one["class"] != told["class"]
+        if one["class"] != told["class"] and one["probability"] >= SEEN
     ]
     lines = [f"{told['node']}: {told['class']}, {percent(now)}"]
     if rest:
@@ -180,7 +180,8 @@ def percent(chance: float) -> str:
 
 def points(change: float) -> str:
     """A change in percentage points."""
-    return f"{100 * change:+.2f}".replace("-", "−")
+    written = f"{100 * change:+.2f}"
+    return "0.00" if float(written) == 0 else written.replace("-", "−")
 
 
 def in_words(label: str | Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from unimp.tasks.task import Task
 EXACT = 20
 """Labels, and edges, whose exact effect is computed: those with the largest shares."""
 
-BUDGET = 400_000
+BUDGET = 600_000
 """Edges that the exact effects may take, half for labels and half for edges: part of a second. A
 hub's many neighbors would take more; what does not fit keeps its share alone."""
 

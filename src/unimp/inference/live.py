@@ -166,17 +166,19 @@ class Live:
     def commit(self, change: Change) -> None:
         if not self.is_whole:
             raise GraphError("only states of all nodes can follow a change for good; hold them all")
-        planned = self._plan(change, None)
+        planned, before = self._plan(change, None), self.graph
         if planned.gone.numel():
             graph = self.graph.without_edges(*planned.gone)
             self._walk_on(with_convolution_weights(graph) if self._assembly.degrees else graph)
-            planned = replace(planned, gone=planned.gone[:, :0])
-        for layer, rows in enumerate(self._computed([planned])):
-            nodes = torch.from_numpy(planned.rows[layer])
-            self._states[layer] = self._states[layer].clone()
-            self._states[layer][nodes] = rows
-        nodes = torch.from_numpy(planned.rows[-1])
-        self._logits[nodes] = self._read_out(self._states[-1][nodes])
+        try:
+            computed = list(self._computed([replace(planned, gone=planned.gone[:, :0])]))
+            logits = self._read_out(computed[-1])
+        except BaseException:  # all of it is done, or nothing
+            self._walk_on(before)
+            raise
+        for state, nodes, rows in zip(self._states, planned.rows, computed, strict=True):
+            state[torch.from_numpy(nodes)] = rows
+        self._logits[torch.from_numpy(planned.rows[-1])] = logits
         self.observed[planned.nodes] = planned.labels
         self._plans.clear()
         self.__dict__.pop("without_labels", None)
@@ -226,9 +228,14 @@ class Live:
 
     def _places_of(self, targets: Tensor) -> Tensor:
         places = self.here(targets)
-        if bool((places < 0).any()):
-            node = int(targets[places < 0][0])
-            raise GraphError(f"node {node} is not among those whose states are held")
+        held = places >= 0
+        if self._rows:  # of the others only what these rest on is known
+            held &= torch.isin(places, self._rows[-1])
+        if not bool(held.all()):
+            raise GraphError(
+                f"node {int(targets[~held][0])} is not among those that answers are held for; name "
+                "it in `around`, or hold all"
+            )
         return places
 
     def _gone(self, change: Change) -> Tensor:

@@ -9,6 +9,7 @@ from unimp.report.drawing import Point, escape, svg, text
 from unimp.report.markup import folded, table
 from unimp.report.style import STYLE
 
+SEEN = 0.0005  # a probability that is more than 0.0 %
 SHOWN = 8  # labels, and edges, that the picture shows
 WIDTH, ROW, TOP = 412.0, 34.0, 30.0
 COLUMNS = (118.0, 178.0, 294.0)  # the node itself, its neighbors, those farther away
@@ -37,7 +38,7 @@ def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
     others = ", ".join(
         f"{escape(one['class'])} {_percent(one['probability'])}"
         for one in told["classes"]
-        if one["class"] != told["class"]
+        if one["class"] != told["class"] and one["probability"] >= SEEN
     )
     tiles = [
         (
@@ -181,7 +182,7 @@ def _labels(told: Mapping[str, Any], top: int) -> str:
         "computed): points of probability that it adds or takes."
     )
     header = ["effect", "node", "label", "hops", _share(told)]
-    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4), less=(3,)))
+    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4), less=(3, 4)))
 
 
 def _edges(told: Mapping[str, Any], top: int) -> str:
@@ -196,7 +197,9 @@ def _edges(told: Mapping[str, Any], top: int) -> str:
         f"The exact change if that edge alone were taken away, both ways where it goes both ways "
         f"({told['exact_edges']} of {len(told['edges'])} computed)."
     )
-    return _section("Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2)))
+    return _section(
+        "Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2), less=(2,))
+    )
 
 
 def _attention(told: Mapping[str, Any]) -> str:
@@ -253,4 +256,5 @@ def _percent(chance: float) -> str:
 
 
 def _points(change: float) -> str:
-    return f"{100 * change:+.2f}".replace("-", "−")
+    written = f"{100 * change:+.2f}"
+    return "0.00" if float(written) == 0 else written.replace("-", "−")
