@@ -277,6 +277,17 @@ def test_a_finished_run_is_loaded_and_not_trained(
     assert again.metrics == load_run(tmp_path / "run").metrics
 
 
+def test_what_a_process_left_that_ended_just_after_the_manifest_is_cleared_away(
+    tmp_path: Path,
+) -> None:
+    run(RECIPE, out=tmp_path / "run")
+    whole = {path.name for path in (tmp_path / "run").iterdir()}
+    for name in (unfinished.CHECKPOINT, ".lock"):
+        (tmp_path / "run" / name).write_bytes(b"left")
+    run(RECIPE, out=tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == whole
+
+
 # One process a folder
 
 

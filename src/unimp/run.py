@@ -100,6 +100,7 @@ def run(
             # Another process may have finished it before this one held the folder.
             if folder is None or not run_folder.is_finished(folder):
                 return _made(recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch)
+    unfinished.clear(folder)
     found = load_run(folder, device=recipe.train.device, model=model)
     if own_task is not None:
         given = prepare(own_task, **preparation(recipe))

@@ -193,8 +193,15 @@ def checkpoints(
 
 
 def forget(folder: Path) -> None:
-    """Take the checkpoint away: the run is whole."""
+    """Take away what a finished run needs no more: its checkpoint."""
     (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    """Take away what a process left that ended between finishing its run and letting go of it."""
+    if (folder / CHECKPOINT).exists() or (folder / LOCK).exists():
+        with suppress(RunError, OSError), locked(folder):  # not if somebody is at it
+            forget(folder)
 
 
 class History:

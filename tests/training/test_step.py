@@ -16,7 +16,7 @@ from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 from unimp.trained import Run
 from unimp.training.batching import Gathered, Masks, make_batches
-from unimp.training.loop import Schedule, fit
+from unimp.training.loop import Keep, Schedule, TrainingState, fit
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -34,6 +34,8 @@ def losses(
     epochs: int = 12,
     redraw: Any = "epoch",
     lr: float = 1e-2,
+    resume: TrainingState | None = None,
+    keep: Keep = lambda state, ended: None,
 ) -> list[float]:
     torch.manual_seed(0)
     model = UniMP(task.sizes, layers=2, width=8, dropout=dropout, attention_dropout=dropout).cuda()
@@ -52,6 +54,8 @@ def losses(
         evaluate=lambda: {"val": 0.0},
         device="cuda",
         replay=replay,
+        resume=resume,
+        keep=keep,
     )
     return [epoch.loss for epoch in done.history]
 
@@ -63,6 +67,21 @@ def test_replayed_steps_are_the_steps(multilabel: int) -> None:
     taken, replayed = (losses(task, replay=replay) for replay in (False, True))
     assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
     torch.testing.assert_close(replayed, taken, rtol=1e-4, atol=1e-5)
+
+
+@gpu
+@pytest.mark.parametrize("at", [2, 7])  # before a step is recorded, and while it is replayed
+def test_a_step_that_is_replayed_goes_on_from_a_state(at: int) -> None:
+    task, states = some_task(), {}
+
+    def keep(state: Any, ended: bool) -> None:
+        found = state()
+        states[found.position.epoch] = found
+
+    whole = losses(task, replay=True, dropout=0.3, keep=keep)
+    resumed = losses(task, replay=True, dropout=0.3, resume=states[at])
+    assert resumed[: at - 1] == whole[: at - 1]
+    torch.testing.assert_close(resumed, whole, rtol=1e-4, atol=1e-5)
 
 
 @gpu
