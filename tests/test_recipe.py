@@ -299,3 +299,12 @@ def test_label_propagation_has_no_model_to_build() -> None:
     sizes = Sizes(features=3, edge_features=0, classes=2, multilabel=False)
     with pytest.raises(RecipeError, match="no parameters"):
         Recipe().with_settings(["model.name=label-propagation"]).build_model(sizes)
+
+
+@pytest.mark.parametrize(("columns", "encoded"), [(1, True), (15, True), (16, False), (128, False)])
+def test_few_columns_are_encoded_as_the_norm_would_leave_little_of_them(
+    columns: int, encoded: bool
+) -> None:
+    sizes = Sizes(features=columns, edge_features=0, classes=3, multilabel=False)
+    assert Recipe().encodes_features(sizes) is encoded
+    assert (getattr(Recipe().build_model(sizes), "feature_encoder", None) is not None) is encoded

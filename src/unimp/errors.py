@@ -6,6 +6,7 @@
     ├── BackendError   a kernel that is named, but cannot run here
     ├── RecipeError    an option that does not exist or does not fit
     ├── TrainingError  a loss that stopped being a number, a mask with nothing to predict
+    │   └── NonFiniteError  answers that did
     └── RunError       a run folder that is damaged, of other data, or not there
 
 All are `ValueError`s too, so that callers who know nothing of this package catch what they expect.
@@ -39,6 +40,10 @@ class RecipeError(UnimpError):
 
 class TrainingError(UnimpError):
     """Training cannot go on."""
+
+
+class NonFiniteError(TrainingError):
+    """Answers stopped being numbers."""
 
 
 class RunError(UnimpError):

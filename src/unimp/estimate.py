@@ -212,8 +212,7 @@ def in_width(recipe: Recipe, task: Task) -> int:
     m, x = recipe.model, task.graph.x
     if x is None or (m.name == "unimp" and "X" not in m.inputs):
         return m.label_width
-    encoded = isinstance(x, SparseFeatures) if m.feature_encoder == "auto" else m.feature_encoder
-    return hidden_width(recipe) if encoded else x.shape[1]
+    return hidden_width(recipe) if recipe.encodes_features(task.sizes) else x.shape[1]
 
 
 def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> float:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from unimp import unfinished
+from unimp.errors import NonFiniteError
 from unimp.estimate import estimate
 from unimp.model.node_model import NodeModel
 from unimp.preparation import graph_for, groups_of
@@ -69,6 +70,8 @@ def train(
 
     def evaluate() -> dict[str, float]:
         logits = logits_of(model, recipe, reordered, observed, seed=seed, device=device)
+        if not bool(logits.isfinite().all()):  # weights that are finite may still be too large
+            raise NonFiniteError("an answer became non-finite")
         return score_split(logits, task, "train")
 
     options = recipe.train

@@ -152,7 +152,9 @@ class ModelOptions(Section):
         "average", "the last layer averages its heads (equation 5), or a linear layer follows it"
     )
     feature_encoder: bool | Literal["auto"] = option(
-        "auto", "Linear + LayerNorm on features before labels are added; auto: if they are sparse"
+        "auto",
+        "Linear + LayerNorm on features before labels are added; auto: if they are sparse, or of "
+        "fewer than 16 columns",
     )
     edge_features: bool = option(True, "use edge features, where the task has them")
     edge_encoder: Literal["per-layer", "shared"] = option(

@@ -42,6 +42,9 @@ from unimp.tasks.task import Sizes
 Settings = Iterable[str] | Mapping[str, Any]
 """What is laid over a recipe: texts `section.key=value`, or {"section.key": value}."""
 
+NARROW = 16
+"""Features of fewer columns are encoded, unless a recipe says otherwise."""
+
 LAYER_OF: dict[str, Literal["transformer", "gat", "gcn"]] = {
     "unimp": "transformer",
     "gat": "gat",
@@ -115,7 +118,7 @@ class Recipe(Section):
             gate_bias=m.gate_bias,
             input_norm=m.input_norm,
             head=m.head,
-            feature_encoder=sizes.sparse if m.feature_encoder == "auto" else m.feature_encoder,
+            feature_encoder=self.encodes_features(sizes),
             edge_encoder=m.edge_encoder,
             use_features="X" in m.inputs,
             use_labels="Y" in m.inputs,
@@ -152,6 +155,15 @@ class Recipe(Section):
         named = {key: getattr(self.tables, key) for key in TABLE_FILES}
         paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
         return self.model_copy(update={"tables": self.tables.model_copy(update=paths)})
+
+    def encodes_features(self, sizes: Sizes) -> bool:
+        """Whether features are encoded before labels are added to them.
+
+        The norm that follows would leave little of a few columns: of one nothing, of two a sign.
+        """
+        if self.model.feature_encoder != "auto":
+            return self.model.feature_encoder
+        return sizes.sparse or sizes.features < NARROW
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())

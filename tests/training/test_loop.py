@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimp.errors import TrainingError
+from unimp.errors import NonFiniteError, TrainingError
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
 from unimp.recipe import Recipe
@@ -254,6 +254,31 @@ def test_a_finite_loss_with_a_non_finite_gradient_does_not_spoil_the_kept_state(
     assert result.failed
     assert "non-finite in epoch 3" in result.stopped
     assert torch.equal(model.logits, states[2])
+
+
+def test_answers_that_are_no_numbers_end_the_run_with_the_last_good_state() -> None:
+    model = OneVector()
+    states, keep = states_by_epoch(model)
+    scored = script([0.5, 0.4])
+
+    def evaluate() -> dict[str, float]:
+        if len(states) == 2:
+            raise NonFiniteError("an answer became non-finite")
+        return dict(scored())
+
+    result = fit(
+        model,
+        OneBatch(),
+        LABELS,
+        Schedule(epochs=9),
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=evaluate,
+        on_epoch=keep,
+    )
+    assert result.failed
+    assert result.stopped == "an answer became non-finite in epoch 3"
+    assert torch.equal(model.logits, states[1])
 
 
 def test_one_step_is_adam_with_the_decay_added_to_the_gradient() -> None:

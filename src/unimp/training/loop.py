@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.errors import TrainingError
+from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.batching import Batch, Batches
 from unimp.training.precision import Precision, matmuls_in
@@ -119,7 +119,7 @@ def fit(
     *,
     lr: float,
     weight_decay: float,
-    evaluate: Callable[[], Scores],
+    evaluate: Callable[[], Scores],  # raises NonFiniteError where logits are no numbers
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
@@ -184,7 +184,11 @@ def fit(
             ended, result.failed = f"a weight became non-finite in epoch {epoch}", True
             break
         trained = time.perf_counter()
-        scores = evaluate() if schedule.scores_at(epoch) else None
+        try:
+            scores = evaluate() if schedule.scores_at(epoch) else None
+        except NonFiniteError as error:
+            ended, result.failed = f"{error} in epoch {epoch}", True
+            break
         now = time.perf_counter()
         record = Epoch(epoch, loss, now - begun, scores)
         result.history.append(record)
