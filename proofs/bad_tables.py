@@ -511,6 +511,13 @@ def an_option_of_another_task_is_set(case: Case, draw: Draw) -> None:
 
 
 @spoil(alone=True)
+def the_metric_does_not_fit(case: Case, draw: Draw) -> None:
+    case.recipe["task"] = {"metric": "rocauc"}
+    some_row(case, draw, "nodes")["label"] = "green"
+    case.recipe["tables"]["split"] = ""
+
+
+@spoil(alone=True)
 def groups_are_asked_for_and_not_there(case: Case, draw: Draw) -> None:
     del draw
     case.recipe["mask"] = {"unit": "group"}

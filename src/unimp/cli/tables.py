@@ -72,6 +72,7 @@ def check(
         return
     rows = rows_of(recipe)
     split = rows.split(0)
+    rows.metric(recipe.task.metric or None)
     refuse_nothing_hidden(recipe, split.train.numel())
     if recipe.mask.unit == "group" and recipe.label_rate > 0 and rows.groups is None:
         raise RecipeError("mask.unit is 'group', but [tables] names no group; set mask.unit=node")

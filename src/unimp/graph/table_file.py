@@ -20,6 +20,7 @@ from unimp.graph.problems import Problems
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _HEADER_BYTES = 1 << 20
+_BLOCK = 8 << 20  # bytes of CSV read at a time; a row must fit in
 _DELIMITERS = ",;\t|"
 _ACCEPTED = "CSV (.csv, .tsv), Parquet (.parquet) and Arrow (.arrow, .feather) are read"
 
@@ -34,7 +35,6 @@ class Table:
 
     name: str
     arrow: Any  # pyarrow.Table
-    is_text: bool = False  # from CSV: a column of numbers may have been meant as text
 
     @property
     def num_rows(self) -> int:
@@ -215,7 +215,7 @@ def _read_csv(
         ragged.clear()
         return pyarrow.csv.read_csv(
             path,
-            read_options=pyarrow.csv.ReadOptions(use_threads=threads),
+            read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=_BLOCK),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
             ),
@@ -249,7 +249,7 @@ def _read_csv(
             rows=[row.number - 2 for row in ragged],
         )
         return None
-    return Table(name, table.select(chosen), is_text=True)
+    return Table(name, table.select(chosen))
 
 
 def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], str] | None:

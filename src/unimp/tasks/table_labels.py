@@ -293,7 +293,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
             problems.note(file, "is not UTF-8 text", "save it as UTF-8")
             return None
         column = "line"
-        table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}), is_text=True)
+        table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}))
     else:
         column = layout.id
         opened = open_table(path, file, problems, wanted=[column], as_text=[column])

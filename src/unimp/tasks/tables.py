@@ -64,6 +64,15 @@ class Rows:
             return split_groups(self.groups, self.known, seed=number, **shares)
         return split_classes(self.labels, seed=number, **shares)
 
+    def metric(self, asked: Metric | None) -> Metric:
+        """The metric that is asked for, if it fits the labels, or else the usual one."""
+        if asked == "rocauc" and self.labels.ndim == 1 and len(self.class_names) != 2:
+            raise TaskError(
+                f"task.metric is rocauc, which needs two classes or binary tasks; "
+                f"{self.layout.label} has {len(self.class_names)} classes: use accuracy"
+            )
+        return asked or ("rocauc" if self.labels.ndim == 2 else "accuracy")
+
     def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
         """The task that the rows make; transforms are fitted on all of them."""
         for warning in self.warnings:
@@ -78,7 +87,7 @@ class Rows:
             graph=graph.deduplicate() if self.layout.directed else graph.symmetrize(),
             labels=torch.from_numpy(self.labels),
             split=self.split(split),
-            metric=metric or ("rocauc" if self.labels.ndim == 2 else "accuracy"),
+            metric=self.metric(metric),
             num_classes=len(self.class_names),
             class_names=self.class_names,
             node_names=tuple(str(name) for name in self.ids.to_pylist()),
