@@ -58,7 +58,7 @@ def homophilous() -> Run:
         num_nodes=800,
         num_edges=3200,
         num_classes=4,
-        num_features=8,
+        num_features=16,
         homophily=0.85,
         feature_signal=0.3,
         split_shares=(0.15, 0.35, 0.5),
