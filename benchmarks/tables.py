@@ -162,6 +162,7 @@ def main() -> None:
         "edges": arguments.edges,
         "aim": "60 seconds, 4 GiB",
         "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "load_before": round(os.getloadavg()[0], 1),  # other work of the machine; 0 if idle
         "pyarrow": pa.__version__,
         "unimp": __version__,
     }
