@@ -1,12 +1,13 @@
 """Kill training at random moments, go on by the same command, and compare the bytes.
 
-    python proofs/kill.py                 20 kills in each regime → proofs/results/kill.json
-    python proofs/kill.py --kills 1       a short form
+    python proofs/kill.py                      20 kills in each regime → proofs/results/kill.json
+    python proofs/kill.py --kills 1 --aimed 0  a short form
 
 Each run is a process of its own, `unimp train … --out DIR`. It is killed (SIGKILL) at a moment that
-is drawn evenly from the time between taking its folder and its end, scoring and writing included,
-and begun again by the same command. The weights, predictions and history that it leaves must be
-those of a run that nobody killed, byte for byte (the history but for its seconds).
+is drawn evenly from the time between taking its folder and its end, scoring and writing included; a
+few more are aimed at the writing of a checkpoint and of the last files. It is begun again by the
+same command, and must leave the weights, predictions and history of a run that nobody killed, byte
+for byte (the history but for its seconds).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ REGIMES = {
         "train.epochs=20",
     ],
 }
+AIMS = (".checkpoint.safetensors.", ".predictions.parquet.", ".checkpoint.safetensors.", "manifest")
 BYTES = ("model.safetensors", "predictions.parquet")
 
 
@@ -112,21 +114,31 @@ def moment(folder: Path) -> str:
 
 
 def kill_once(
-    regime: str, folder: Path, lasts: float, draw: random.Random, more: list[str]
+    regime: str, folder: Path, lasts: float, draw: random.Random, more: list[str], aim: str = ""
 ) -> dict[str, Any] | None:
-    """Kill one process at a random moment; None where it ended before."""
+    """Kill one process at a random moment; None where it ended before.
+
+    With an aim, as soon after that moment as a file is seen whose name begins so.
+    """
     process = begin(regime, folder, more)
-    start, after = taken(process, folder), draw.uniform(0, lasts)
+    start, after = taken(process, folder), draw.uniform(0, lasts / 2 if aim else lasts)
     time.sleep(max(0.0, start + after - time.perf_counter()))
+    while aim and process.is_alive():
+        if any(name.startswith(aim) for name in os.listdir(folder)):  # noqa: PTH208
+            break
     process.kill()
     process.join()
     if process.exitcode != -signal.SIGKILL:
         return None
-    return {"after_seconds": round(after, 3), "while": moment(folder)}
+    after = time.perf_counter() - start
+    return {"after_seconds": round(after, 3), "aim": aim, "while": moment(folder)}
 
 
-def prove(regime: str, kills: int, draw: random.Random, more: list[str]) -> dict[str, Any]:
+def prove(
+    regime: str, kills: int, aimed: int, draw: random.Random, more: list[str]
+) -> dict[str, Any]:
     """Kill a regime's training so many times, each in a run of its own, and compare each."""
+    aims = [""] * kills + [AIMS[number % len(AIMS)] for number in range(aimed)]
     done: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         process = begin(regime, Path(place) / "whole", more)
@@ -134,9 +146,9 @@ def prove(regime: str, kills: int, draw: random.Random, more: list[str]) -> dict
         finish(process)
         lasts = time.perf_counter() - start
         whole = left_by(Path(place) / "whole")
-        while len(done) < kills:
+        while len(done) < len(aims):
             folder = Path(place) / "killed"
-            killed = kill_once(regime, folder, lasts, draw, more)
+            killed = kill_once(regime, folder, lasts, draw, more, aims[len(done)])
             if killed is not None:
                 finish(begin(regime, folder, more))
                 kept = left_by(folder)
@@ -144,11 +156,12 @@ def prove(regime: str, kills: int, draw: random.Random, more: list[str]) -> dict
                 killed["other"] = [name for name in whole if kept[name] != whole[name]]
                 killed["left"] = sorted(p.name for p in folder.iterdir())
                 done.append(killed)
-                print(f"{regime} {len(done)} of {kills}: {killed}", flush=True)
+                print(f"{regime} {len(done)} of {len(aims)}: {killed}", flush=True)
             shutil.rmtree(folder)
     return {
         "kills": len(done),
         "equal": sum(entry["equal"] for entry in done),
+        "at_random_moments": kills,
         "seconds_uninterrupted": round(lasts, 2),
         "epochs": len(whole["history"]),
         "moments": done,
@@ -158,6 +171,7 @@ def prove(regime: str, kills: int, draw: random.Random, more: list[str]) -> dict
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="in each regime")
+    parser.add_argument("--aimed", type=int, default=4, help="more, aimed at files being written")
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--set", action="append", default=[], help="section.key=value, for all")
@@ -165,13 +179,17 @@ def main() -> int:
     options = parser.parse_args()
     draw = random.Random(options.seed)
     torch.set_num_threads(1)
-    found = {regime: prove(regime, options.kills, draw, options.set) for regime in options.regimes}
+    found = {
+        regime: prove(regime, options.kills, options.aimed, draw, options.set)
+        for regime in options.regimes
+    }
     kills, equal = (sum(entry[key] for entry in found.values()) for key in ("kills", "equal"))
     result = {
         "what": "training killed (SIGKILL) at random moments and gone on with by the same command: "
         "weights, predictions and history equal, byte for byte, to the run that nobody killed",
         "kills": kills,
         "equal": equal,
+        "at_random_moments": options.kills * len(found),
         "regimes": found,
         "command": f"python proofs/kill.py {' '.join(sys.argv[1:])}".strip(),
         "hardware": f"{platform.machine()}, 1 thread of {os.cpu_count()} cores",

@@ -19,6 +19,7 @@ from unimp.errors import RunError
 from unimp.graph.lock import NAME as LOCK
 from unimp.graph.lock import in_use, locked
 from unimp.recipe import Recipe, differences
+from unimp.run_folder import TASK, TRANSFORMS
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState
@@ -34,7 +35,8 @@ PARTS_OF = tuple(
         "predictions.parquet",
         "report.html",
         "manifest.json",
-        "task.npz",
+        TASK,
+        TRANSFORMS,
         CHECKPOINT,
     )
 )
@@ -113,7 +115,10 @@ def goes_on(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
 
 
 def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
-    """Whether a folder holds a run of the recipe and a seed, or nothing but an old lock."""
+    """Whether a folder holds a run of the recipe and a seed, or what one leaves before it trains.
+
+    That is an old lock and its task, which is written anew.
+    """
     if in_use(place):
         return False
     with suppress(RunError):
@@ -124,7 +129,8 @@ def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
             made = read_about(place / CHECKPOINT)["made_with"]
             found = Recipe.model_validate(made["recipe"])
             return made["seed"] in seeds and not differences(found, recipe)
-    return [path.name for path in place.iterdir()] == [LOCK]
+    names = {p.name for p in place.iterdir() if not p.name.startswith(PARTS_OF)}
+    return LOCK in names and names <= {LOCK, TASK, TRANSFORMS}
 
 
 def is_begun(folder: Path) -> bool:
