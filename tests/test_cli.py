@@ -354,7 +354,8 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
     run = load_run(finished)
     known = len(run.task.split.train)
     assert told("predict", finished) == (
-        f"200 nodes labeled, with {known} labels as inputs: predictions.parquet\n"
+        f"200 nodes labeled, with {known} labels as inputs ({200 - known} more are known: --reveal "
+        "known): predictions.parquet\n"
     )
     table = pyarrow.parquet.read_table(here / "predictions.parquet")
     assert table.equals(run.predictions())
@@ -372,6 +373,19 @@ def test_predictions_are_written_as_csv_with_a_column_for_each_class(
     assert table.column_names[7:] == [f"p_{c}" for c in range(10)]
     told("predict", finished, "--out", "few.csv", "--no-probabilities")
     assert pyarrow.csv.read_csv(here / "few.csv").column_names == table.column_names[:7]
+
+
+def test_every_label_that_is_known_may_be_an_input(
+    here: Path, finished: Path, refused: Callable[..., str]
+) -> None:
+    run = load_run(finished)
+    told("predict", finished, "--reveal", "train+val", "--out", "more.csv")
+    seen = pyarrow.csv.read_csv(here / "more.csv")["observed"].to_pylist()
+    assert sum(seen) == len(run.task.split.train) + len(run.task.split.val)
+    text = told("predict", finished, "--reveal", "known", "--out", "all.csv")
+    assert "with 200 labels as inputs: all.csv" in text
+    assert torch.equal(run.predict(reveal="known").argmax(1), run.task.labels)
+    assert "did you mean 'train+val'" in refused("predict", finished, "--reveal", "train+vall")
 
 
 def test_labels_that_arrived_since_are_used_and_counted_once(here: Path, finished: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,9 @@ from unimp.training.checkpoint import load_weights
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Reveal = Literal["train", "train+val", "known"]
+"""Labels of the task that are inputs: of sets, or all that are known."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +153,16 @@ class Run:
             scores if self.recipe.smooth.form == "none" else as_logits(scores), self.task
         )
 
-    def predict(self, labels: Given | None = None) -> Tensor:
+    def predict(self, labels: Given | None = None, *, reveal: Reveal = "train") -> Tensor:
         """Probabilities of each class for all nodes, [N, classes], without retraining.
 
-        Train labels are inputs, and so are `labels`: those that arrived since, as {node: class}
+        Train labels are inputs (with reveal="train+val" validation's too, with "known" every label
+        that the task has), and so are `labels`: those that arrived since, as {node: class}
         by names or numbers, as a tensor like the task's own (−1 where nothing new is known), or
         as the path of a label file. What was an input is kept: its probability is 1. Where it was
         not, probabilities are calibrated.
         """
-        observed = self.observed_with(labels)
+        observed = self.observed_with(labels, reveal)
         return keep_observed(self.chances(self.scores(observed)), observed)
 
     def smoothed(self) -> Run:
@@ -170,13 +174,18 @@ class Run:
         return replace(smooth, metrics={**self.metrics, "calibration": found})
 
     def predictions(
-        self, labels: Given | None = None, *, probabilities: bool | None = None
+        self,
+        labels: Given | None = None,
+        *,
+        reveal: Reveal = "train",
+        probabilities: bool | None = None,
     ) -> pa.Table:
         """What `predict` says as an Arrow table under the task's names, one row a node.
 
         It is what `unimp predict` writes; its columns are told by `predictions_table`.
         """
-        chances, observed = self.predict(labels), self.observed_with(labels)
+        chances = self.predict(labels, reveal=reveal)
+        observed = self.observed_with(labels, reveal)
         return predictions_table(self.task, chances, observed, every_class=probabilities)
 
     def suggest(self, number: int = 50, labels: Given | None = None) -> pa.Table:
@@ -199,9 +208,11 @@ class Run:
         )
         return mask.reveal(task.labels)
 
-    def observed_with(self, labels: Given | None) -> Tensor:
-        """The train labels, with labels that arrived since laid over them."""
-        observed = reveal_only(self.task.split.train, self.task.labels)
+    def observed_with(self, labels: Given | None, reveal: Reveal = "train") -> Tensor:
+        """The labels that are inputs, with labels that arrived since laid over them."""
+        observed = self.task.labels.clone()
+        if reveal != "known":
+            observed = reveal_only(self.task.split.known(reveal), self.task.labels)
         if labels is None:
             return observed
         later = later_labels(labels, self.task)

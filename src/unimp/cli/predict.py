@@ -12,8 +12,8 @@ from unimp.errors import RunError, nearest_names
 from unimp.graph.tables import UnknownIds
 from unimp.predictions import write_table
 from unimp.tasks.label_file import read_labels
-from unimp.tasks.labels import PROTOCOLS
-from unimp.trained import Run, load_run
+from unimp.tasks.labels import PROTOCOLS, is_known
+from unimp.trained import Reveal, Run, load_run
 
 
 @app.command()
@@ -54,6 +54,10 @@ def predict(
     unknown_ids: Annotated[
         str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
     ] = "refuse",
+    reveal: Annotated[
+        str,
+        typer.Option(help="Labels of the run's task that are inputs: train, train+val, or known."),
+    ] = "train",
     smooth: Annotated[
         bool,
         typer.Option("--smooth", help="Correct & Smooth after the model; the same weights."),
@@ -73,15 +77,23 @@ def predict(
 
     With --nodes and --edges the graph of a run made from tables grows first.
     """
+    if reveal not in get_args(Reveal):
+        raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")
     loaded = load_run(folder)
     loaded = with_more_rows(loaded.smoothed() if smooth else loaded, nodes, edges, unknown_ids)
     if labels is not None:
         require_label_inputs(loaded, "--labels")
+    if reveal != "train":
+        require_label_inputs(loaded, f"--reveal {reveal}")
     extra = None if labels is None else read_labels(labels, loaded.task)
-    table = loaded.predictions(extra, probabilities=every_class)
+    table = loaded.predictions(extra, reveal=cast("Reveal", reveal), probabilities=every_class)
     write_table(path, table)
-    known = sum(table["observed"].to_pylist())
-    seen = f", with {known:,} labels as inputs" if loaded.takes_labels else ""
+    seen = ""
+    if loaded.takes_labels:
+        used = int(is_known(loaded.observed_with(extra, cast("Reveal", reveal))).sum())
+        known = int(is_known(loaded.observed_with(extra, "known")).sum())
+        more = f" ({known - used:,} more are known: --reveal known)" if known > used else ""
+        seen = f", with {used:,} labels as inputs{more}"
     out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")
 
 
