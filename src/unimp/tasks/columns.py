@@ -31,8 +31,7 @@ EdgeKind = Literal["numeric", "categorical", "vector"]
 MOST_CATEGORIES = 1000
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A")
 """What stands for a missing number where a column is text."""
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_INFINITE = r"(?i)^[+-]?inf(inity)?$"
+_NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 
 
 @dataclass(frozen=True)
@@ -273,8 +272,8 @@ def _numbers_of_text(
 
     text = pc.utf8_trim_whitespace(values)
     text = pc.if_else(pc.is_in(text, pa.array(NO_VALUE, text.type)), None, text)
-    wrong = _wrong_numbers(text)
-    if len(wrong):
+    numbers, wrong = _parsed(text)
+    if numbers is None:
         problems.note(
             table.name,
             f"{text[int(wrong[0])].as_py()[:60]!r} is no number",
@@ -283,17 +282,20 @@ def _numbers_of_text(
             rows=wrong,
         )
         return None
-    numbers = to_numpy(text.cast(pa.float64())).astype(np.float64)
     return _finite(table, column, numbers, problems)
 
 
-def _wrong_numbers(text: Any) -> NDArray[np.int64]:
+def _parsed(text: Any) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
+    """Numbers written as text, NaN where null; None, and the places of those that are none."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    right = pc.or_(
-        pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, _INFINITE)
-    )
-    return np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
+    try:
+        return to_numpy(text.cast(pa.float64())).astype(np.float64), np.empty(0, np.int64)
+    except pa.ArrowInvalid:
+        # Slower than reading them, so only where one cannot be read.
+        right = pc.match_substring_regex(text, _NUMBER)
+        return None, np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
 
 
 def _vectors(table: Table, column: str, problems: Problems) -> NDArray[np.float32] | None:
@@ -335,15 +337,16 @@ def _vectors(table: Table, column: str, problems: Problems) -> NDArray[np.float3
     flat = pc.list_flatten(values)
     row_of = np.repeat(np.flatnonzero(there), length)
     if is_string(flat.type):
-        wrong = _wrong_numbers(flat)
-        if len(wrong):
+        numbers, wrong = _parsed(flat)
+        if numbers is None:
             shown = flat[int(wrong[0])].as_py()[:60]
             refuse(f"{shown!r} is no number", "write numbers only", np.unique(row_of[wrong]))
             return None
-    elif not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
+    elif pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type):
+        numbers = to_numpy(flat.cast(pa.float64(), safe=False)).astype(np.float64)
+    else:
         refuse(f"its lists hold {flat.type}, not numbers", "make numbers of them")
         return None
-    numbers = to_numpy(flat.cast(pa.float64(), safe=False)).astype(np.float64)
     wild = ~(np.abs(numbers) <= np.finfo(np.float32).max)  # NaN too
     if wild.any():
         refuse(
