@@ -21,11 +21,11 @@ CASES = {
     "debian": ("debian", []),
     "debian-neighbors": ("debian", ["batch.regime=neighbors"]),
     "synthetic": ("synthetic", ["task.scale=6"]),
-    "arxiv-half": ("synthetic-arxiv", ["task.scale=0.5"]),
-    "arxiv-half-whole": ("synthetic-arxiv", ["task.scale=0.5", "batch.prune=false"]),
-    "arxiv-half-partition": ("synthetic-arxiv", ["task.scale=0.5", "batch.regime=partition"]),
-    "arxiv-half-neighbors": ("synthetic-arxiv", ["task.scale=0.5", "batch.regime=neighbors"]),
-    "products-neighbors": ("products-paper", ["task.name=synthetic-products", "task.scale=0.03"]),
+    "arxiv-quarter": ("synthetic-arxiv", ["task.scale=0.25"]),
+    "arxiv-quarter-whole": ("synthetic-arxiv", ["task.scale=0.25", "batch.prune=false"]),
+    "arxiv-quarter-partition": ("synthetic-arxiv", ["task.scale=0.25", "batch.regime=partition"]),
+    "arxiv-quarter-neighbors": ("synthetic-arxiv", ["task.scale=0.25", "batch.regime=neighbors"]),
+    "products-neighbors": ("products-paper", ["task.name=synthetic-products", "task.scale=0.01"]),
 }
 PROGRAM = """
 import json, sys, statistics
@@ -57,7 +57,7 @@ print(json.dumps({
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--out", type=Path, default=measure.FOLDER)
     options = parser.parse_args()
     figures = measure.Figures("estimate", options.out)

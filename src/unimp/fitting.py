@@ -46,8 +46,12 @@ def train(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
+    spent: float = 0.0,
 ) -> Fit:
-    """Train `model` on the task's train labels by masked label prediction."""
+    """Train `model` on the task's train labels by masked label prediction.
+
+    Of a time limit, `spent` seconds are gone already.
+    """
     reordered = graph_for(recipe, model, task, device)
     labels = reordered.to_here(task.labels)
     known = mask_of(task.split.train, len(labels))
@@ -81,6 +85,7 @@ def train(
         eval_every=options.eval_every,
         patience=options.patience,
         time_limit=options.time_limit,
+        spent_before=spent,
         scorings_after=SCORINGS_AFTER,
     )
     return fit(
@@ -125,17 +130,16 @@ def train_in_folder(
     if resume is not None:
         say(f"going on in epoch {resume.position.epoch}, from {folder}")
     with unfinished.checkpoints(folder, made_with, recipe, say) as keep:
-        limit = recipe.train.time_limit
-        left = limit and max(limit - (time.perf_counter() - started), 1e-9)
         result = train(
             model,
-            recipe.with_settings({"train.time_limit": float(left)}),
+            recipe,
             task,
             seed=made_with["seed"],
             device=str(next(model.parameters()).device),
             on_epoch=keep_epoch,
             resume=resume,
             keep=keep,
+            spent=time.perf_counter() - started,
         )
     return result, resume.position.spent if resume else 0.0
 

@@ -53,6 +53,7 @@ class Schedule:
     eval_every: int = 1  # the last epoch is always scored
     patience: int = 0  # epochs without a better validation score before stopping; 0: never
     time_limit: float = 0.0  # seconds that training and what follows it may take; 0: any
+    spent_before: float = 0.0  # seconds of the limit that were gone when training began
     scorings_after: int = 0  # how often all nodes are predicted after training
 
     def scores_at(self, epoch: int) -> bool:
@@ -74,7 +75,7 @@ class Schedule:
             return "all epochs done"
         another = max((epoch.seconds for epoch in fit.history[-3:]), default=0.0)
         after = self.scorings_after * (scoring or another)
-        if self.time_limit and spent + another + after > self.time_limit:
+        if self.time_limit and self.spent_before + spent + another + after > self.time_limit:
             done = last.epoch if last else 0
             return f"time limit of {self.time_limit:g} s after epoch {done} of {self.epochs}"
         return ""
