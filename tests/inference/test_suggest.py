@@ -184,7 +184,7 @@ def test_suggested_labels_raise_accuracy_more_than_random_ones() -> None:
         num_nodes=2000,
         num_edges=8000,
         num_classes=5,
-        num_features=8,
+        num_features=16,
         feature_signal=1.0,
         homophily=0.75,
         split_shares=(0.3, 0.1, 0.6),

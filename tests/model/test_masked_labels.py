@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimp import MaskedLabels
+from unimp import MaskedLabels, fitting
 from unimp.errors import RecipeError, RunError
 from unimp.inference.logits import predict_logits
 from unimp.ops.sampling import ALL, sample_hops
@@ -22,7 +21,6 @@ from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
 from unimp.trained import load_run
 
-unimp_run = sys.modules["unimp.run"]  # the module; `unimp.run` is the function
 WIDTH = 6
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -163,13 +161,13 @@ def test_its_masks_are_by_group_whatever_the_recipe_says_of_its_model(
 ) -> None:
     task = replace(some_task(), groups=torch.arange(60) // 2)
     given: list[Tensor | None] = []
-    masks = unimp_run.Masks
+    masks = fitting.Masks
 
     def watched(*args: Any, groups: Tensor | None, **options: Any) -> Any:
         given.append(groups)
         return masks(*args, groups=groups, **options)
 
-    monkeypatch.setattr(unimp_run, "Masks", watched)
+    monkeypatch.setattr(fitting, "Masks", watched)
     settings = ["mask.unit=group", "model.name=mlp", "train.epochs=1", "train.device=cpu"]
     run(task, settings=settings, model=wrapped)
     assert given[0] is not None

@@ -83,12 +83,18 @@ def _by_data(runs: Sequence[Evidence]) -> list[list[Evidence]]:
 def values_of(recipe: Recipe) -> dict[str, Any]:
     """Every option and its value, but for the task's name: a run's own task lies in its folder."""
     values = recipe.model_dump()
-    return {f"{s}.{k}": values[s][k] for s, k, _ in options() if f"{s}.{k}" != "task.name"}
+    named = {f"{s}.{k}": values[s][k] for s, k, _ in options() if f"{s}.{k}" != "task.name"}
+    return _with_regime(named)
 
 
 def defaults() -> dict[str, Any]:
     """Every option and its default."""
-    return {f"{s}.{k}": declared.default for s, k, declared in options()}
+    return _with_regime({f"{s}.{k}": declared.default for s, k, declared in options()})
+
+
+def _with_regime(values: dict[str, Any]) -> dict[str, Any]:
+    """A regime left open counts as the full batch, which it is wherever that fits."""
+    return values | ({"batch.regime": "full"} if values["batch.regime"] == "auto" else {})
 
 
 def differing(recipes: Sequence[Recipe]) -> list[str]:
