@@ -204,4 +204,4 @@ def test_duplicates_and_reverses_are_counted() -> None:
     assert edges is not None
     assert edges.num_duplicates(3) == 1
     assert edges.num_self_loops == 1
-    assert edges.share_reversed(3) == pytest.approx(2 / 3)
+    assert edges.share_reversed(3) == pytest.approx(3 / 4)

@@ -138,10 +138,11 @@ def recipe_text(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
     )
     lines += [
         "",
-        "# Every other option has a default: `unimp recipe show` tells them with this file's name.",
-        "[train]",
-        "epochs = 200",
-        "patience = 50  # stop after so many epochs without a better score on val",
+        "# Every other option has a default, which `unimp recipe show` tells with its name.",
+        "# How long to train: `unimp train` with --preset quick, good or best, or set it here:",
+        "# [train]",
+        "# epochs = 200",
+        "# patience = 50  # stop after so many epochs without as good a score on val",
     ]
     return "\n".join(lines) + "\n"
 
