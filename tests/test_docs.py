@@ -16,6 +16,7 @@ SHOWN = {
     "graph-libraries.md": "graph_libraries.py",
     "explaining.md": "explaining.py",
     "predicting.md": "predicting.py",
+    "walkthrough.md": "from_raw_files.py",
 }
 PAGES = sorted(DOCS.rglob("*.md"))
 
@@ -39,7 +40,7 @@ def test_a_page_shows_the_marked_lines_of_its_example(page: str, example: str) -
     marked = re.findall(r"# \[[a-z-]+\]\n(.*?)\n *# \[end\]", text, flags=re.DOTALL)
     shown = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)\n```", shown, flags=re.DOTALL)
-    assert sorted(blocks) == sorted(textwrap.dedent(part) for part in marked)
+    assert sorted(blocks) == sorted(textwrap.dedent(part).strip("\n") for part in marked)
 
 
 def test_the_example_for_scikit_learn_runs() -> None:
@@ -94,3 +95,24 @@ def test_figures_of_the_page_on_predicting_are_those_measured() -> None:
             text = f"{100 * gain['mean']:+.2f} ± {100 * gain['std']:.2f}"
             expected[f"{what}: {form}"] = text
     assert shown == expected
+
+
+def test_the_walk_from_raw_files_to_predictions_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"games": "play level score", "python": "module import script", "doc": "manual pages"}
+    entries = []
+    for number in range(90):
+        section = list(kinds)[number % 3]
+        size = "" if number % 10 == 0 else f"Installed-Size: {number}\n"
+        entries.append(
+            f"Package: {section}-{number}\nSection: {section}\nPriority: optional\n{size}"
+            f"Depends: {section}-{(number + 3) % 90} (>= 1), nowhere | {section}-{number}\n"
+            f"Description: {kinds[section]} {number}\n"
+        )
+    index = tmp_path / "Packages"
+    index.write_text("\n".join(entries), encoding="utf-8")
+    main = runpy.run_path(str(EXAMPLES / "from_raw_files.py"))["main"]
+    found = main(index, str(tmp_path / "run"), **{"model.width": 8, "train.device": "cpu"})
+    assert found > 0.9
+    assert "hidden sections found" in capsys.readouterr().out
