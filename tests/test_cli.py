@@ -682,6 +682,21 @@ def test_the_program_itself_exits_with_1_and_no_traceback(here: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("words", "code"), [(["data", "list"], 0), (["data", "show", "no"], 1)])
+def test_the_command_ends_at_once_with_all_that_it_said(words: list[str], code: int) -> None:
+    program = "import atexit; from unimp.cli import program; atexit.register(print, 'left'); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}program()", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stdout.endswith("left\n")
+    assert ("debian" in done.stdout) == (code == 0)
+    assert done.stderr.startswith("error: no task 'no'") == (code == 1)
+
+
 def test_a_command_that_succeeds_exits_with_0(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

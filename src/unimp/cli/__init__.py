@@ -6,6 +6,6 @@ which `unimp --help` lists them.
 
 from unimp.cli import tables, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001
 from unimp.cli import reproduce, recipe, data  # noqa: F401
-from unimp.cli.console import app, main
+from unimp.cli.console import app, main, program
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "program"]

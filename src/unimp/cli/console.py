@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
 import sys
 import textwrap
@@ -114,3 +116,20 @@ def main() -> None:
         if not isinstance(error, UnimpError | OSError):
             told.print(f"({type(error).__name__}; the same command with --debug shows where)")
         sys.exit(1)
+
+
+def program() -> None:
+    """What the command `unimp` runs: `main`, and then an end at once.
+
+    Threads that another library has just begun, as Arrow does to read a file, would else be torn
+    down while they start, and the process would abort after all is done and said.
+    """
+    code: object = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
