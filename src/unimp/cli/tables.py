@@ -47,13 +47,25 @@ def init(
         if len(table.columns) < 2:
             raise TaskError(f"{table.name}: one column only; is it the table that was meant?")
     found = guess(node_table, edge_table, {"label": label} if label else None)
+    if not found.joins and guess(edge_table, node_table).joins:
+        raise TaskError(
+            f"{edges} holds ids that {nodes} names: it is the table of nodes, it seems; write: "
+            f"unimp init {edges} {nodes}"
+        )
     text = recipe_text(found, node_table, edge_table, path.parent)
     write_atomically(path, text.encode())
     out.print(f"recipe: {path}")
     if found.layout.label:
         out.print(f"label: {', '.join(found.layout.label_columns)} ({found.reasons['label']})")
     else:
-        out.print("No column could be told to be the label: write its name into the recipe.")
+        named = ", or ".join(f"--label {column}" for column in found.label_candidates[:5])
+        out.print(
+            "No column could be told to be the label: unimp init … "
+            f"{named or '--label COLUMN'}; or write its name into the recipe, and take it out of "
+            "the features there."
+        )
+    if not found.joins:
+        out.print("warning: edges name ids that no column of nodes holds; look at id and ends.")
     out.print(f"Look it over, then: unimp check {path}")
 
 

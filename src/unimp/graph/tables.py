@@ -94,10 +94,9 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
             column=column,
             rows=np.flatnonzero(to_numpy(values.is_null())),
         )
-        return None
     if unique:
         first = positions(values, values)
-        twice = np.flatnonzero(first != np.arange(len(values)))
+        twice = np.flatnonzero((first != np.arange(len(values))) & (first >= 0))
         if len(twice):
             name = values[int(twice[0])].as_py()
             problems.note(
@@ -108,8 +107,9 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
                 column=column,
                 rows=twice,
             )
+        if len(twice) or values.null_count:
             return None
-    return values
+    return values  # ends of edges: null where one is empty, which has been told
 
 
 def positions(values: Any, ids: Any) -> NDArray[np.int64]:
@@ -141,7 +141,8 @@ def read_edges(
         if values is None or ids is None:
             continue
         place = positions(values, ids)
-        lost = np.flatnonzero(place < 0)
+        empty = to_numpy(values.is_null())
+        lost = np.flatnonzero((place < 0) & ~empty)
         if len(lost) and unknown_ids == "refuse":
             note_unknown(table, column, values, lost, ids, problems, where)
         ends.append(place)

@@ -26,6 +26,7 @@ END_NAMES = (
 )
 LABEL_NAMES = ("label", "labels", "class", "classes", "y", "target", "category", "tag", "tags")
 GROUP_NAMES = ("group", "groups", "group_id")
+UNJOINED = "by its name or place only: edges name ids that no column of nodes holds; look again"
 _LOOKED_AT = 50_000  # rows whose cells are looked into
 _FEW = 100  # values that a label or category has at most, or a twentieth of the rows
 _VECTOR = r"^[\[(\s]*[+-]?[\d.]+(e[+-]?\d+)?([;,|\s]+[+-]?[\d.]+(e[+-]?\d+)?)+[\])\s]*$"
@@ -42,6 +43,11 @@ class Guess:
     left_out: Mapping[str, str] = field(default_factory=dict)
     edge_left_out: Mapping[str, str] = field(default_factory=dict)
     label_candidates: Sequence[str] = ()
+
+    @property
+    def joins(self) -> bool:
+        """Whether edges name what a column of nodes holds."""
+        return self.reasons["id"] != UNJOINED
 
 
 def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) -> Guess:
@@ -73,7 +79,8 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
         label, reasons["label"], candidates = _label(nodes, used)
         layout = replace(layout, label=label)
         used |= set(layout.label_columns)
-    if "label_separator" not in given and isinstance(layout.label, str) and layout.label:
+    if "label_separator" not in given and layout.label in nodes.columns:
+        assert isinstance(layout.label, str)
         layout = replace(layout, label_separator=_separator(nodes, layout.label))
     kinds, why_kinds, left_out = _kinds(nodes, used, edge=False)
     if "features" not in given:
@@ -115,8 +122,7 @@ def _join(nodes: Table, edges: Table, given: Mapping[str, Any]) -> tuple[str, tu
     columns = [*edges.columns, "source", "target"]
     pair = tuple(lower[name] for name in named) if named else tuple(columns[:2])
     chosen = order[0] if order else "id"
-    why = "by its name or place only: edges name ids that no column of nodes holds; look again"
-    return chosen, (source or pair[0], target or pair[1]), why
+    return chosen, (source or pair[0], target or pair[1]), UNJOINED
 
 
 def _share_in(edges: Table, column: str, ids: Any) -> float:
@@ -170,6 +176,11 @@ def _label(nodes: Table, used: set[str]) -> tuple[str | list[str], str, list[str
     gaps = [c for c in candidates if _known(nodes, c).null_count]
     if len(gaps) == 1:
         return gaps[0], "few different values, and some are missing", candidates
+    shares = sorted((_known(nodes, c).null_count / nodes.num_rows, c) for c in gaps)
+    # Labels are what most nodes lack; other columns have a gap here and there.
+    if len(shares) > 1 and shares[-1][0] > 0.5 and shares[-1][0] > 2 * shares[-2][0]:
+        missing, column = shares[-1]
+        return column, f"few different values, {missing:.0%} missing", candidates
     return "", "no column could be told to be the label", candidates
 
 
