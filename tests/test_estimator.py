@@ -26,8 +26,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import unimp
-from unimp.errors import TrainingError
-from unimp.errors import TaskError
+from unimp.errors import TaskError, TrainingError
 from unimp.estimator import CHECKS_THAT_DO_NOT_APPLY, UniMPClassifier, _held_out
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
