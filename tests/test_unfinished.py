@@ -1,10 +1,12 @@
 """A run that is interrupted goes on and ends in the same bytes; what is not its own is refused."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unimp import unfinished
+from unimp.cli import main
 from unimp.errors import RunError
 from unimp.graph.lock import in_use, locked
 from unimp.model.masked_labels import MaskedLabels
@@ -383,6 +386,35 @@ def test_what_a_process_left_that_ended_just_after_the_manifest_is_cleared_away(
         (tmp_path / "run" / name).write_bytes(b"left")
     run(RECIPE, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == whole
+
+
+def test_a_disk_that_is_full_is_told_with_the_file_and_the_run_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["task.scale=0.03", "model.width=8", "train.epochs=4", "train.device=cpu"]
+    folder = tmp_path / "run"
+    given = [f"--set={setting}" for setting in settings]
+    monkeypatch.setattr(sys, "argv", ["unimp", "train", "synthetic", *given, "--out", str(folder)])
+    make = tempfile.mkstemp
+
+    def full(*, dir: Path, prefix: str) -> Any:
+        if prefix == ".predictions.parquet.":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return make(dir=dir, prefix=prefix)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", full)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "stopped in epoch 1 of 4, seed 0; the same command goes on from there" in said
+    assert f"error: {folder / 'predictions.parquet'}: cannot be written: No space left" in said
+    assert "make room there" in said
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert load_run(folder).metrics["epochs"] == 4
 
 
 # One process a folder
