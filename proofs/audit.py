@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -91,6 +94,13 @@ def prove(recipe: Recipe, seed: int, weights: Path | None, keep: Path | None) ->
     }  # fmt: skip
 
 
+def command(arguments: Sequence[str]) -> str:
+    """What was run, without the folders of the machine that it ran on."""
+    return re.sub(
+        r"(?<![^\s=])[/~]\S*/(?=\S)", "", " ".join(("python proofs/audit.py", *arguments))
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -117,7 +127,7 @@ def main() -> None:
             "recipe": recipe.name,
             "settings": arguments.set,
             "weights": "trained before" if arguments.weights else "trained by this command",
-            "command": "python proofs/audit.py",
+            "command": command(sys.argv[1:]),
             "unimp": __version__,
             "torch": torch.__version__,
             "seeds": rows,

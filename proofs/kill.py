@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import platform
 import random
+import re
 import shutil
 import signal
 import sys
@@ -168,6 +169,11 @@ def prove(
     }
 
 
+def as_given(arguments: list[str]) -> str:
+    """What was run, without the folders of the machine that it ran on."""
+    return re.sub(r"(?<![^\s=])[/~]\S*/(?=\S)", "", " ".join(("python proofs/kill.py", *arguments)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="in each regime")
@@ -191,7 +197,7 @@ def main() -> int:
         "equal": equal,
         "at_random_moments": options.kills * len(found),
         "regimes": found,
-        "command": f"python proofs/kill.py {' '.join(sys.argv[1:])}".strip(),
+        "command": as_given(sys.argv[1:]),
         "hardware": f"{platform.machine()}, 1 thread of {os.cpu_count()} cores",
         "torch": torch.__version__,
         "unimp": __version__,

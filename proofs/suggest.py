@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -131,6 +132,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def command(arguments: Sequence[str]) -> str:
+    """What was run, without the folders of the machine that it ran on."""
+    return re.sub(
+        r"(?<![^\s=])[/~]\S*/(?=\S)", "", " ".join(("python proofs/suggest.py", *arguments))
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path)
@@ -150,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 flush=True,
             )
     found = {
-        "command": "python proofs/suggest.py",
+        "command": command(sys.argv[1:] if arguments is None else arguments),
         "protocol": "candidates: the test set; true labels of the chosen become inputs beside the "
         "train labels; scored: test nodes that no choice revealed; nothing is retrained",
         "recipe": given.recipe,

@@ -26,7 +26,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import unimp
-from unimp.errors import TrainingError
+from unimp.errors import TaskError, TrainingError
 from unimp.estimator import CHECKS_THAT_DO_NOT_APPLY, UniMPClassifier, _held_out
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
@@ -401,3 +401,24 @@ def test_unknown_labels_do_not_count_in_a_score_and_unseen_classes_are_missed(
 def test_weights_of_samples_are_refused(nodes: NodeView, y: Any) -> None:
     with pytest.raises(TypeError, match="sample_weight"):
         small().fit(nodes, y, sample_weight=np.ones(len(y)))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), -1])
+def test_an_unknown_label_in_a_list_of_texts_is_unknown(
+    unknown: Any, nodes: NodeView, y: Any
+) -> None:
+    names = [unknown if row % 4 == 0 else "abc"[label] for row, label in enumerate(y)]
+    classifier = small(epochs=2).fit(nodes, names)
+    assert classifier.classes_.tolist() == ["a", "b", "c"]
+    assert 0 <= classifier.score(nodes, names) <= 1
+    assert set(classifier.transduction_) == {"a", "b", "c"}
+
+
+def test_a_score_of_nothing_known_is_refused(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any
+) -> None:
+    with pytest.raises(TaskError, match="no label in y is known, so there is nothing to score"):
+        fitted.score(nodes[[1, 2]], [-1, -1])
+    tasks = np.stack([y == 0, y == 1], 1).astype(int)
+    with pytest.raises(TaskError, match="nothing to score"):
+        small(epochs=2).fit(nodes, tasks).score(nodes[[1, 2]], np.full((2, 2), -1))

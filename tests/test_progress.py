@@ -75,6 +75,51 @@ def test_nothing_is_printed_in_a_pipe(
     assert capsys.readouterr() == ("", "")
 
 
+def epochs_of_lines(
+    epochs: int, seconds: float, capsys: pytest.CaptureFixture[str], *, limit: float = 0.0
+) -> list[int]:
+    """The epochs of which a run in a pipe prints a line, if each takes so long."""
+    recipe = RECIPE.with_settings({"train.epochs": epochs, "train.time_limit": limit})
+    now = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+            patch.delenv(name, raising=False)
+        clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
+        patch.setattr("unimp.progress.time", clock)
+        with shown_progress(recipe, 0, True) as progress:
+            for number in range(1, epochs + 1):
+                now += seconds
+                if limit and now > limit:
+                    break
+                progress.on_epoch(Epoch(number, 1.25, seconds))
+    lines = capsys.readouterr().err.splitlines()
+    return [int(line.split("epoch ")[1].split("/")[0]) for line in lines]
+
+
+def test_in_a_pipe_each_tenth_of_a_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert epochs_of_lines(600, 0.05, capsys) == list(range(60, 601, 60))
+
+
+def test_in_a_pipe_a_run_of_a_moment_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert epochs_of_lines(5, 0.1, capsys) == []
+
+
+def test_in_a_pipe_a_long_run_is_told_of_soon_and_some_twenty_times(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = epochs_of_lines(2000, 10.0, capsys)
+    assert told[0] == 3
+    assert 15 < len(told) <= 21
+
+
+def test_in_a_pipe_a_run_with_a_time_limit_is_told_of_by_its_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = epochs_of_lines(10_000, 1.0, capsys, limit=100.0)
+    assert len(told) == 10
+    assert told[0] == 10
+
+
 def test_in_a_pipe_lines_are_plain_and_few_if_they_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,14 @@
 """A run that is interrupted goes on and ends in the same bytes; what is not its own is refused."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from unimp import unfinished
+from unimp.cli import main
 from unimp.errors import RunError
 from unimp.graph.lock import in_use, locked
 from unimp.model.masked_labels import MaskedLabels
+from unimp.preparation import tables_of
 from unimp.recipe import Recipe
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
@@ -75,6 +80,10 @@ def interrupted(write: int, folder: Path, recipe: Recipe | Task, **options: Any)
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in KEPT}
+
+
+def bytes_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def losses(folder: Path) -> list[tuple[float, Any]]:
@@ -152,6 +161,75 @@ def test_a_model_and_a_task_of_ones_own_go_on(tmp_path: Path) -> None:
     assert torch.equal(found.predict(), resumed.predict())
 
 
+def test_a_model_of_ones_own_that_is_built_otherwise_is_refused_in_words(tmp_path: Path) -> None:
+    def wider(sizes: Sizes) -> MaskedLabels:
+        module = MeanOfNeighbors(sizes.classes)
+        module.norm, module.out = nn.BatchNorm1d(24), nn.Linear(24, sizes.classes)
+        return MaskedLabels(module, sizes, width=24)
+
+    task = synthetic_task(num_nodes=90, num_edges=200, num_classes=3, num_features=8)
+    settings = ["train.epochs=3", "train.device=cpu"]
+    interrupted(1, tmp_path / "run", task, model=own_model, settings=settings)
+    before = bytes_in(tmp_path / "run")
+    with pytest.raises(
+        RunError, match=r"built otherwise: .*shape.*16.*the model needs.*24"
+    ) as told:
+        run(task, model=wider, settings=settings, out=tmp_path / "run")
+    assert "more. Give the model that the run was begun with" in str(told.value)
+    assert bytes_in(tmp_path / "run") == before
+    run(task, model=own_model, settings=settings, out=tmp_path / "run")
+
+
+def test_an_unfinished_run_of_ones_own_task_goes_on_where_its_folder_was_moved(
+    tmp_path: Path,
+) -> None:
+    def task(seed: int) -> Task:
+        return synthetic_task(num_nodes=90, num_edges=200, num_classes=3, seed=seed)
+
+    settings = ["train.epochs=4", "train.device=cpu", "train.checkpoint_every=1e-9"]
+    run(task(0), settings=settings, out=tmp_path / "whole")
+    interrupted(5, tmp_path / "run", task(0), settings=settings)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(RunError, match="data that has changed since"):
+        run(task(1), settings=settings, out=tmp_path / "moved")
+    run(task(0), settings=settings, out=tmp_path / "moved")
+    assert bytes_of(tmp_path / "moved") == bytes_of(tmp_path / "whole")
+    assert load_run(tmp_path / "moved").task.data_hash() == task(0).data_hash()
+
+
+def test_an_unfinished_run_of_tables_goes_on_where_its_folder_was_moved(tmp_path: Path) -> None:
+    rows = [f"{n},{n % 5 / 2},{'ab'[n % 2] if n < 30 else ''}" for n in range(40)]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,x,label", *rows]) + "\n")
+    edges = [f"{n},{(n * 7 + 2) % 40}" for n in range(40)]
+    (tmp_path / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+    recipe = RECIPE.with_settings(
+        {
+            "task.name": "tables",
+            "task.scale": 1.0,
+            "tables.nodes": str(tmp_path / "nodes.csv"),
+            "tables.edges": str(tmp_path / "edges.csv"),
+            "tables.id": "id",
+            "tables.source": "source",
+            "tables.target": "target",
+            "tables.label": "label",
+            "tables.features": {"x": "numeric"},
+        }
+    )
+    run(recipe, out=tmp_path / "whole")
+    interrupted(3, tmp_path / "run", recipe)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.MonkeyPatch.context() as patch:
+
+        def slow(*arguments: Any) -> Task:
+            time.sleep(1.1)
+            return tables_of(*arguments)
+
+        patch.setattr(sys.modules[run.__module__], "tables_of", slow)
+        done = run(recipe, out=tmp_path / "moved")
+    assert bytes_of(tmp_path / "moved") == bytes_of(tmp_path / "whole")
+    assert done.metrics["seconds"] > 1.1  # reading counts
+
+
 def test_epochs_told_before_the_interruption_are_not_told_again(tmp_path: Path) -> None:
     first: list[Epoch] = []
     second: list[Epoch] = []
@@ -186,6 +264,28 @@ def test_a_time_limit_counts_over_the_pieces(tmp_path: Path) -> None:
     assert done.metrics["epochs"] < 8
 
 
+def test_a_run_may_go_on_with_another_time_limit(tmp_path: Path) -> None:
+    limited = RECIPE.with_settings(["train.time_limit=900"])
+    run(RECIPE, out=tmp_path / "whole")
+    interrupted(9, tmp_path / "run", limited)
+    done = run(RECIPE, out=tmp_path / "run")
+    assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "whole")
+    assert done.recipe.train.time_limit == 0
+    with pytest.raises(RunError, match=r"time_limit 0.0, now 900.0\); .*not trained for longer"):
+        run(limited, out=tmp_path / "run")
+
+
+def test_more_epochs_are_another_run(tmp_path: Path) -> None:
+    longer = RECIPE.with_settings(["train.epochs=9"])
+    refused = r"train.epochs 8, now 9\); a run ends as it was begun, and is not trained for longer"
+    interrupted(9, tmp_path / "run", RECIPE)
+    with pytest.raises(RunError, match=f"an unfinished run .*{refused}"):
+        run(longer, out=tmp_path / "run")
+    run(RECIPE, out=tmp_path / "run")
+    with pytest.raises(RunError, match=f"a finished run .*{refused}"):
+        run(longer, out=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("settings", "seed", "threads", "named"),
     [
@@ -204,12 +304,12 @@ def test_a_checkpoint_made_otherwise_is_refused_by_the_difference(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     interrupted(3, tmp_path / "run", RECIPE)
-    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    before = bytes_in(tmp_path / "run")
     if threads:
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     with pytest.raises(RunError, match=f"an unfinished run with other settings .{named}"):
         run(RECIPE.with_settings(settings), seed=seed, out=tmp_path / "run")
-    assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
+    assert bytes_in(tmp_path / "run") == before
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
@@ -286,6 +386,35 @@ def test_what_a_process_left_that_ended_just_after_the_manifest_is_cleared_away(
         (tmp_path / "run" / name).write_bytes(b"left")
     run(RECIPE, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == whole
+
+
+def test_a_disk_that_is_full_is_told_with_the_file_and_the_run_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["task.scale=0.03", "model.width=8", "train.epochs=4", "train.device=cpu"]
+    folder = tmp_path / "run"
+    given = [f"--set={setting}" for setting in settings]
+    monkeypatch.setattr(sys, "argv", ["unimp", "train", "synthetic", *given, "--out", str(folder)])
+    make = tempfile.mkstemp
+
+    def full(*, dir: Path, prefix: str) -> Any:
+        if prefix == ".predictions.parquet.":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return make(dir=dir, prefix=prefix)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", full)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "stopped in epoch 1 of 4, seed 0; the same command goes on from there" in said
+    assert f"error: {folder / 'predictions.parquet'}: cannot be written: No space left" in said
+    assert "make room there" in said
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert load_run(folder).metrics["epochs"] == 4
 
 
 # One process a folder

@@ -28,7 +28,7 @@ from unimp.preparation import preparation
 from unimp.recipe import Recipe, Settings, options
 from unimp.run import run
 from unimp.tasks.catalog import prepare_graph
-from unimp.tasks.classes import codes_of, encode_classes
+from unimp.tasks.classes import as_labels, codes_of, encode_classes
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
@@ -184,9 +184,12 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(X.nodes if isinstance(X, Graph) else X, y)
         if self.run_.task.is_multilabel:
             chances = torch.from_numpy(self.predict_proba(X))
-            return score("rocauc", chances, torch.from_numpy(_encoded(y)[0]))
+            entries = _encoded(y)[0]
+            _refuse_nothing_known(entries)
+            return score("rocauc", chances, torch.from_numpy(entries))
         guess = self.predict(X)
-        codes, classes = encode_classes(column_or_1d(y))
+        codes, classes = encode_classes(column_or_1d(as_labels(y)))
+        _refuse_nothing_known(codes)
         known = codes != UNLABELED
         # A class that fit has not seen counts as missed, as in scikit-learn.
         return float(np.mean(guess[known] == classes[codes[known]]))
@@ -317,7 +320,7 @@ def _kind(array: Tensor | None) -> object:
 
 def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """y as class numbers [rows] or entries 0, 1, −1 [rows, tasks]; and the classes or tasks."""
-    y = np.asarray(y)
+    y = as_labels(y)
     if y.dtype.kind == "f":
         assert_all_finite(y, allow_nan=True, input_name="y")
     if y.ndim == 2 and y.shape[1] > 1:
@@ -329,6 +332,11 @@ def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
             )
         return entries.astype(np.int64), np.arange(y.shape[1])
     return encode_classes(y if y.ndim == 1 else column_or_1d(y, warn=True))
+
+
+def _refuse_nothing_known(codes: NDArray[np.int64]) -> None:
+    if (codes == UNLABELED).all():
+        raise TaskError("no label in y is known, so there is nothing to score; give known ones")
 
 
 def _split(train: NDArray[np.int64], val: NDArray[np.int64] | None = None) -> Split:

@@ -19,6 +19,7 @@ from unimp.scoring import logits_of, score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Masks, make_batches
+from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Keep, Schedule, TrainingState, fit
 
 SCORINGS_AFTER = 5
@@ -127,7 +128,8 @@ def train_in_folder(
         history.add(epoch)
         on_epoch(epoch)
 
-    if resume is not None:
+    if resume is not None and folder is not None:
+        refuse_other_shape(resume, model, folder / unfinished.CHECKPOINT)
         say(f"going on in epoch {resume.position.epoch}, from {folder}")
     with unfinished.checkpoints(folder, made_with, recipe, say) as keep:
         result = train(

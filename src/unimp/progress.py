@@ -14,8 +14,10 @@ from unimp.memory import peak_memory
 from unimp.recipe import Recipe
 from unimp.training.loop import Epoch
 
-BETWEEN = 30.0
-"""Seconds between plain lines; a run that takes less prints none."""
+BETWEEN, SOONEST = 30.0, 1.0
+"""Seconds after which another plain line is due, and before which none is."""
+OFTEN, SELDOM = 1 / 20, 1 / 10
+"""Parts of a run: no plain line comes more often after the first, and one is due as often."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Line:
         self._epochs, self._limit = recipe.train.epochs, recipe.train.time_limit
         self._validation = ""
         self._began: tuple[float, int] | None = None  # when, however long loading took; and where
+        self.done = 0.0  # the part of what this process is to do that is done
 
     def after(self, epoch: Epoch) -> str:
         if self._began is None:
@@ -81,6 +84,9 @@ class Line:
         since, first = self._began
         spent = time.perf_counter() - since
         left = time_left(epoch.epoch - first, spent, self._epochs - first, self._limit)
+        self.done = (epoch.epoch - first) / (self._epochs - first)
+        if self._limit:
+            self.done = max(self.done, min(1.0, spent / self._limit))
         return (
             f"{self.title}: epoch {epoch.epoch}/{self._epochs}  loss {epoch.loss:.4f}"
             f"{self._validation}  {clock(left)} left  {memory()}"
@@ -88,14 +94,19 @@ class Line:
 
 
 def _now_and_then(line: Line) -> Shown:
-    last = time.monotonic()
+    """A plain line each tenth of the run, or each half minute of one that goes on for long; at
+    most one a second, and some twenty in all."""
+    last, told = time.monotonic(), 0.0
+    printed = False
 
     def on_epoch(epoch: Epoch) -> None:
-        nonlocal last
-        text = line.after(epoch)
-        if time.monotonic() - last >= BETWEEN:
+        nonlocal last, told, printed
+        text, done = line.after(epoch), line.done
+        since, more = time.monotonic() - last, done - told + 1e-9
+        long_ago = since >= BETWEEN and (more >= OFTEN or not printed)
+        if long_ago or (since >= SOONEST and more >= SELDOM):
             print(text, file=sys.stderr, flush=True)
-            last = time.monotonic()
+            last, told, printed = time.monotonic(), done, True
 
     return Shown(on_epoch, lambda text: print(f"{line.title}: {text}", file=sys.stderr, flush=True))
 

@@ -79,6 +79,7 @@ def run(
             "model is a module; give what makes it, such as lambda sizes: "
             "MaskedLabels(module, sizes, width=…)"
         )
+    started = time.perf_counter()
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
         recipe = Recipe(name=recipe.name)
@@ -99,7 +100,9 @@ def run(
         ):
             # Another process may have finished it before this one held the folder.
             if folder is None or not run_folder.is_finished(folder):
-                return _made(recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch)
+                return _made(
+                    recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch, started
+                )
     unfinished.clear(folder)
     found = load_run(folder, device=recipe.train.device, model=model)
     if own_task is not None:
@@ -119,9 +122,12 @@ def _made(
     shown: Shown,
     sinks: Sequence[Sink],
     on_epoch: Callable[[Epoch], None],
+    started: float,
 ) -> Run:
-    """A run that is trained, or trained on, scored and written."""
-    started = time.perf_counter()
+    """A run that is trained, or trained on, scored and written.
+
+    Its time counts from `started`, when its task began to be read.
+    """
     recipe = unfinished.as_begun(folder, recipe)
     task = task_of(recipe, seed) if own_task is None else prepare(own_task, **preparation(recipe))
     learns = model is not None or recipe.label_rate > 0

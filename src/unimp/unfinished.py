@@ -92,10 +92,10 @@ def finished_as(folder: Path, recipe: Recipe, seed: int) -> bool:
 
 
 def _other_run(folder: Path, kind: str, other: Sequence[str]) -> RunError:
-    return RunError(
-        f"{folder} holds {kind} with other settings ({', '.join(other)}); choose another folder, "
-        "or remove it"
-    )
+    text = f"{folder} holds {kind} with other settings ({', '.join(other)})"
+    if any(entry.startswith(("train.epochs", "train.time_limit")) for entry in other):
+        text += "; a run ends as it was begun, and is not trained for longer"
+    return RunError(f"{text}; choose another folder, or remove it")
 
 
 def goes_on(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
@@ -155,9 +155,16 @@ def made_with(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
 
 
 def different(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """In what a checkpoint and what is to go on differ, in words."""
-    recipes = [Recipe.model_validate(values["recipe"]) for values in (found, wanted)]
-    other = differences(*recipes)
+    """In what a checkpoint and what is to go on differ, in words.
+
+    Its time limit may: nothing else follows from it than where training ends. A task kept in the
+    folder has another path where that was moved; its data says whether it is the same.
+    """
+    begun, now = (Recipe.model_validate(values["recipe"]) for values in (found, wanted))
+    begun = begun.with_settings({"train.time_limit": now.train.time_limit})
+    if {Path(begun.task.name).name, Path(now.task.name).name} == {TASK}:
+        begun = begun.with_task(Path(now.task.name))
+    other = differences(begun, now)
     for key in wanted.keys() - {"recipe"}:
         before, now = found.get(key), wanted[key]
         if before == now or (key == "threads" and str(found.get("device")).startswith("cuda")):

@@ -1,5 +1,6 @@
 """Files that are whole or absent."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -42,3 +43,33 @@ def test_files_have_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "make room there"),
+        (errno.EFBIG, "raise the limit on the size of files"),
+        (errno.EACCES, "allow writing there"),
+        (errno.EIO, "name another place"),
+    ],
+)
+def test_a_write_that_fails_names_the_file_and_what_to_do(
+    number: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=fix) as told:
+        write_atomically(tmp_path / "file.json", b"data")
+    assert told.value.errno == number
+    assert told.value.filename == str(tmp_path / "file.json")
+    assert os.strerror(number) in told.value.strerror
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_the_file_that_was_to_be(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(OSError, match="cannot be written") as told:
+        write_atomically(tmp_path / "taken" / "file.json", b"data")
+    assert told.value.filename == str(tmp_path / "taken" / "file.json")

@@ -157,6 +157,44 @@ def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: i
             live.commit(change)
 
 
+@pytest.mark.parametrize("name", ["gcn", "appnp", "unimp", "gcn-lpa"])
+@settings(max_examples=3)
+@given(seed=st.integers(0, 10_000), order=st.sampled_from(["given", "rcm"]))
+def test_every_edge_may_go_from_a_directed_graph_of_which_a_part_is_held(
+    name: str, seed: int, order: str
+) -> None:
+    """Those too that lead out of the part: their sources' other edges weigh more without them."""
+    graph = graph_of(seed, nodes=40, edges=45)
+    model, observed = model_of(name, seed=seed), labels_of(graph, seed)
+    around = torch.tensor([seed % 38, (seed // 38) % 38]).unique()
+    live = Live(model, prepared(model, graph, order), observed, around=around)
+    pairs = [
+        pair for pair in graph.edge_index.long().t().unique(dim=0).tolist() if len({*pair}) > 1
+    ]
+    changes = [Change.take_away([pair]) for pair in pairs]
+    changes.append(Change.take_away([*pairs[::3], *pairs[:9]]))
+    found = live.after(changes, [around] * len(changes))
+    for change, logits in zip(changes, found, strict=True):
+        expected = anew(model, *changed(graph, observed, change))[around]
+        assert torch.allclose(logits, expected, atol=1e-6), change.without
+
+
+@pytest.mark.parametrize("name", ["gcn", "appnp"])
+def test_an_edge_that_leads_out_of_what_is_held_is_felt_by_its_source_s_others(name: str) -> None:
+    edges = torch.tensor([[1, 2, 2, 2], [0, 1, 5, 5]])
+    generator = torch.Generator().manual_seed(0)
+    graph = Graph.from_edges(edges, num_nodes=8, x=torch.randn(8, 5, generator=generator))
+    graph = Graph(graph.indptr, graph.source, graph.edge_id, graph.x.double(), None)
+    model, target = model_of(name), torch.tensor([0])
+    observed = labels_of(graph, 0)
+    live = Live(model, prepared(model, graph), observed, around=target)
+    assert 5 not in live.held
+    gone = Change.take_away([(2, 5)])
+    (found,) = live.after([gone], [target])
+    assert torch.allclose(found, anew(model, *changed(graph, observed, gone))[target], atol=1e-6)
+    assert not torch.allclose(found, live.logits[target], atol=1e-6)
+
+
 def test_binary_labels_change_by_rows() -> None:
     graph = graph_of(1)
     model, observed = model_of("unimp", multilabel=True), labels_of(graph, 1, multilabel=True)

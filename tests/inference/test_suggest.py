@@ -198,3 +198,16 @@ def test_suggested_labels_raise_accuracy_more_than_random_ones() -> None:
     means = proof["summary"]([row, row])["none"]
     assert means["difference"]["mean"] == pytest.approx(row["forms"]["none"]["difference"])
     assert means["seeds_above_random"] == "2 of 2"
+
+
+@pytest.mark.parametrize(
+    ("proof", "name"), [("audit", "command"), ("suggest", "command"), ("kill", "as_given")]
+)
+def test_a_proof_records_its_command_without_the_folders_of_a_machine(
+    proof: str, name: str
+) -> None:
+    command = runpy.run_path(str(PROOF.with_stem(proof)))[name]
+    given = ["--seeds", "1", "--out", "/of/mine/a.json", "--weights=/of/mine/w/", "here/too"]
+    told = f"python proofs/{proof}.py"
+    assert command([]) == told
+    assert command(given) == f"{told} --seeds 1 --out a.json --weights=w/ here/too"

@@ -33,6 +33,7 @@ def test_known_labels_come_back_and_unknown_ones_have_no_class(labels: list[Any]
         ([np.inf, 1.0], "continuous"),
         ([[1], [2]], r"shape \(2, 1\)"),
         (np.array([1, "a"], dtype=object), "str.*beside the number 1"),
+        (["a", 1], "str.*beside the number 1"),
         (np.array([(1, 2), None], dtype=object), "tuple"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), "datetime64"),
     ],
@@ -46,3 +47,22 @@ def test_a_class_that_is_not_there_answers_with_its_nearest_neighbor() -> None:
     _, classes = encode_classes(["apple", "pear"])
     with pytest.raises(TaskError, match=r"label 'aple' in row 1 .* did you mean 'apple'"):
         codes_of(["pear", "aple", ""], classes)
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), -1, np.int64(-1), None, ""], ids=repr)
+@pytest.mark.parametrize("kind", [list, tuple, lambda v: np.array(v, dtype=object)])
+def test_what_is_unknown_beside_texts_is_no_class(unknown: Any, kind: Any) -> None:
+    codes, classes = encode_classes(kind(["b", unknown, "a"]))
+    assert classes.tolist() == ["a", "b"]
+    assert codes.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), -1])
+def test_an_array_in_which_the_unknown_became_a_text_is_refused_with_the_fix(unknown: Any) -> None:
+    with pytest.raises(TaskError, match=r"row 1 holds the text '(nan|-1)'.* None .*dtype=object"):
+        encode_classes(np.array(["b", unknown, "a"]))
+
+
+def test_texts_that_look_like_numbers_are_classes() -> None:
+    for values in (["-1", "1", "nan"], np.array(["-1", "1", "nan"])):
+        assert encode_classes(values)[1].tolist() == ["-1", "1", "nan"]

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -82,6 +82,11 @@ def train(
     except KeyboardInterrupt as stop:
         told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    except OSError:  # no room for a file, and the like
+        with suppress(UnimpError):
+            if kept := where_it_was_kept(recipe, numbers, chosen):
+                told.print(f"stopped {kept}")
+        raise
     finally:
         if folder is None and chosen.is_dir() and not any(chosen.iterdir()):
             chosen.rmdir()  # made for this run, and it never began
@@ -149,6 +154,12 @@ def interrupted_folder(parent: Path, recipe: Recipe, seeds: Sequence[int]) -> Pa
 
 def where_it_stopped(recipe: Recipe, seeds: Sequence[int], folder: Path) -> str:
     """How far a command came that was interrupted, and how to go on."""
+    anew = f"before training began; the same command begins anew, in {folder}"
+    return where_it_was_kept(recipe, seeds, folder) or anew
+
+
+def where_it_was_kept(recipe: Recipe, seeds: Sequence[int], folder: Path) -> str:
+    """The epoch that the same command goes on from; empty where it would begin anew."""
     for seed, place in places_of(seeds, folder).items():
         checkpoint = place / unfinished.CHECKPOINT
         if not run_folder.is_finished(place) and checkpoint.exists():
@@ -157,7 +168,7 @@ def where_it_stopped(recipe: Recipe, seeds: Sequence[int], folder: Path) -> str:
                 f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; the same command goes on "
                 f"from there, in {place}"
             )
-    return f"before training began; the same command begins anew, in {folder}"
+    return ""
 
 
 class Terminated(KeyboardInterrupt):

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
+
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` under a temporary name beside `path`, make it durable, then rename.
 
     A crash at any moment leaves the old file or the new one. The folder is synced too, because
-    a rename is only durable once its folder is.
+    a rename is only durable once its folder is. A failure names the file, and what to do.
     """
     path = Path(path)
+    try:
+        _write(path, data)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(error.errno, f"cannot be written: {why}; {_fix(error)}", str(path)) from error
+
+
+def _fix(error: OSError) -> str:
+    if error.errno in FULL:
+        return "make room there, or raise the limit on the size of files, and try again"
+    if error.errno in FORBIDDEN:
+        return "allow writing there, or name another place"
+    return "name another place, or try again"
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -23,6 +23,7 @@ class Planned:
     nodes: Tensor  # whose labels change, in rising order
     labels: Tensor  # what they become
     gone: Tensor  # [2, m] edges that are there, and are taken away
+    left: Nodes  # sources of edges taken away to nodes that are not held, as often as they had one
     targets: Tensor | None  # as the task numbers them
     rows: list[Nodes]  # to compute anew, of h⁰ and of each layer's output
     cost: int
@@ -93,7 +94,7 @@ class Assembly:
         found, own = place[source], place[rows]
         place[inputs] = -1
         weight = None
-        if one.gone.shape[1]:
+        if one.gone.shape[1] or len(one.left):
             target = np.repeat(rows, count)
             kept = ~np.isin(self.reach.pairs(source, target), self.reach.pairs(*one.gone.numpy()))
             if self.degrees is not None:
@@ -106,9 +107,13 @@ class Assembly:
         """The weights of a graph convolution, with the degrees that are left."""
         assert self.degrees is not None
         in_degree, out_degree = self.degrees[0][target], self.degrees[1][source]
-        for ends, gone, degree in zip(
-            (source, target), one.gone.numpy(), (out_degree, in_degree), strict=True
+        sources, targets = one.gone.numpy()
+        for ends, gone, degree in (
+            (source, np.concatenate((sources, one.left)), out_degree),
+            (target, targets, in_degree),
         ):
+            if not len(gone):
+                continue
             nodes, many = np.unique(gone, return_counts=True)
             at = np.searchsorted(nodes, ends).clip(max=len(nodes) - 1)
             degree -= np.where(nodes[at] == ends, many[at], 0)

@@ -71,6 +71,7 @@ class Live:
         self._place = self._placed()
         self._walk_on(reordered.graph.to("cpu"))
         self._rows: list[Tensor] | None = None
+        self._leaving = NOBODY
         if around is not None:
             self._narrow(around)
         self._find()
@@ -95,10 +96,21 @@ class Live:
         rests_on = self.reach.backward(wanted, self.model.num_layers)
         self._rows = [torch.from_numpy(np.searchsorted(rests_on[0], r)) for r in rests_on[1:]]
         nodes = torch.from_numpy(rests_on[0])
+        if self.model.weighs_by_degree:
+            self._leaving = self._edges_out_of(rests_on[0])
         degrees = self.reach.in_degree[rests_on[0]], self.reach.out_degree[rests_on[0]]
         self._numbers, self.observed = self._numbers[nodes], self.observed[nodes]
         self._place = self._placed()
         self._walk_on(self.graph.induced_subgraph(nodes), degrees)
+
+    def _edges_out_of(self, nodes: Nodes) -> Nodes:
+        """Edges from `nodes` to others: a number each, rising, of the source's place among them and
+        the target as the task numbers it. Nobody here rests on them, but degrees count them."""
+        count, slots = pick(self.reach.out_indptr, nodes)
+        target = self.reach.target[slots]
+        out = ~np.isin(target, nodes)
+        source = np.repeat(np.arange(len(nodes)), count)[out]
+        return np.sort(source * self._task_nodes + self._numbers.numpy()[target[out]])
 
     def _find(self) -> None:
         """Compute the states of all rows."""
@@ -198,18 +210,19 @@ class Live:
     def _plan(self, change: Change, targets: Tensor | None) -> Planned:
         """What a change comes to here, and the rows to compute for it."""
         nodes, labels = self._relabeled(change)
-        gone = self._gone(change)
+        gone, left = self._gone(change), self._left(change)
         changed = nodes.numpy() if self.model.takes_labels else NOBODY
         rewired = gone[1].numpy()
-        if self.model.weighs_by_degree and len(rewired):
+        if self.model.weighs_by_degree and len(rewired) + len(left):
             # Their sources have fewer out-edges, which weigh more from now on.
-            rewired = np.concatenate((rewired, self.reach.targets(np.unique(gone[0].numpy()))))
+            sources = np.unique(np.concatenate((gone[0].numpy(), left)))
+            rewired = np.concatenate((rewired, self.reach.targets(sources)))
         wanted = None if targets is None else np.unique(self._places_of(targets).numpy())
         rewired = np.unique(rewired).astype(np.int64)
         rows = self.reach.rows(
             changed, rewired, wanted, self.model.num_layers, alone=self._alone(gone)
         )
-        return Planned(nodes, labels, gone, targets, rows, self.reach.cost(rows))
+        return Planned(nodes, labels, gone, left, targets, rows, self.reach.cost(rows))
 
     def _relabeled(self, change: Change) -> tuple[Tensor, Tensor]:
         """Nodes whose label will be another, in rising order, and what it will be."""
@@ -251,6 +264,15 @@ class Live:
         there = self.reach.pairs(self.reach.source[slots], np.repeat(targets, count))
         there = there[np.isin(there, self.reach.pairs(*gone.numpy()))]
         return torch.from_numpy(np.stack(divmod(there, self.reach.num_nodes)))
+
+    def _left(self, change: Change) -> Nodes:
+        """Sources of the edges taken away that lead out of what is held, as often as they do."""
+        if change.without is None or not len(self._leaving):
+            return NOBODY
+        source, target = self.here(change.without[0]).numpy(), change.without[1].numpy()
+        gone = np.unique((source * self._task_nodes + target)[source >= 0])
+        first, end = (np.searchsorted(self._leaving, gone, side) for side in ("left", "right"))
+        return np.repeat(gone // self._task_nodes, end - first)
 
     def _alone(self, gone: Tensor) -> Nodes:
         """Nodes of which all edges from others are gone."""

@@ -17,7 +17,7 @@ Classes = NDArray[Any]
 def encode_classes(values: Any) -> tuple[Codes, Classes]:
     """Class numbers [n], UNLABELED where nothing is known, and the classes in order.
 
-    Unknown are −1 among numbers, NaN, None and the empty text; any other value is a class.
+    Unknown are the number −1, NaN, None and the empty text; any other value is a class.
     """
     labels, known = _labels(values)
     classes, found = np.unique(labels[known], return_inverse=True)
@@ -41,9 +41,31 @@ def codes_of(values: Any, classes: Classes) -> Codes:
     return codes
 
 
+def as_labels(values: Any) -> NDArray[Any]:
+    """Values as an array; numbers in a list of texts stay numbers, which numpy would make texts."""
+    labels = np.asarray(values)
+    if labels.dtype.kind not in "US" or isinstance(values, np.ndarray):
+        return labels
+    plain = np.array(values, dtype=object)
+    return labels if all(isinstance(value, str | bytes) for value in plain.flat) else plain
+
+
+def _refuse_texts_of_numbers(labels: NDArray[Any]) -> None:
+    """Refuse an array of texts in which numpy made texts of what was unknown."""
+    # It leaves that much room where it makes texts of numbers; who wrote the texts, hardly ever.
+    if labels.dtype.kind != "U" or labels.dtype.itemsize < np.dtype("U21").itemsize:
+        return
+    row = next((row for row, text in enumerate(labels) if text in ("nan", "-1")), None)
+    if row is not None:
+        raise TaskError(
+            f"row {row} holds the text {str(labels[row])!r}, which numpy makes of a number beside "
+            "texts; where unknown, give None in an array of dtype=object, or in a list"
+        )
+
+
 def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """One label a row, and which of them are known; refused where they cannot be classes."""
-    labels = np.asarray(values)
+    labels = as_labels(values)
     if labels.ndim != 1:
         raise TaskError(f"labels have shape {labels.shape}; one a row is needed")
     kind = labels.dtype.kind
@@ -62,6 +84,8 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             )
         return labels, known
     if kind in "US":
+        if isinstance(values, np.ndarray):
+            _refuse_texts_of_numbers(labels)
         return labels, labels != labels.dtype.type()
     if kind != "O":
         raise TaskError(f"Unknown label type: {labels.dtype}; classes are whole numbers or texts")
@@ -91,4 +115,6 @@ def _is_missing(value: Any) -> bool:
         return True
     if type(value).__name__ in ("NAType", "NaTType"):  # pandas' own, not imported for this
         return True
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+    if isinstance(value, (float, np.floating)) and bool(np.isnan(value)):
+        return True
+    return isinstance(value, (int, float, np.number)) and value == UNLABELED

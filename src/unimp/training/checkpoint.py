@@ -39,6 +39,27 @@ def load_weights(model: NodeModel, path: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read the weights in {path}: {error}") from error
     expected = _distinct(model)
+    if problems := _misfits(tensors, expected):
+        raise RunError(f"the weights in {path} do not fit their recipe: {'; '.join(problems)}")
+    for name, value in expected.items():
+        value.copy_(tensors[name])
+
+
+def refuse_other_shape(state: TrainingState, model: NodeModel, path: Path) -> None:
+    """Refuse to go on in a model that is not built as the one that the state is of."""
+    begun = ((name.partition("."), value) for name, value in state.tensors.items())
+    weights = {name: value for (kind, _, name), value in begun if kind == "weights"}
+    if problems := _misfits(weights, model.state_dict()):
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise RunError(
+            f"cannot go on from {path} with a model that is built otherwise: "
+            f"{'; '.join(problems[:3])}{more}. Give the model that the run was begun with, or "
+            "choose another folder"
+        )
+
+
+def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    """Why tensors cannot be the weights of a model that has the expected ones, in words."""
     problems = [f"{name} is missing" for name in expected.keys() - tensors.keys()]
     problems += [f"{name} is not part of the model" for name in tensors.keys() - expected.keys()]
     problems += [
@@ -51,12 +72,7 @@ def load_weights(model: NodeModel, path: Path) -> None:
         for name, value in expected.items()
         if name in tensors and tensors[name].dtype != value.dtype
     ]
-    if problems:
-        raise RunError(
-            f"the weights in {path} do not fit their recipe: {'; '.join(sorted(problems))}"
-        )
-    for name, value in expected.items():
-        value.copy_(tensors[name])
+    return sorted(problems)
 
 
 def _distinct(model: NodeModel) -> dict[str, Tensor]:
