@@ -59,8 +59,6 @@ def test_an_explanation_is_told_in_words(finished: Path) -> None:
     for words in ("if no label were seen", "Known labels", "Edges", "layer 3", "computed exactly"):
         assert words in text
     assert "of 80 nodes that it rests on" in text
-    named = told("explain", finished, str(NODE), "--top", "3")
-    assert named.splitlines()[:10] == text.splitlines()[:10]  # by number: the same node
 
 
 def test_an_explanation_as_json_is_that_of_the_text(finished: Path, tmp_path: Path) -> None:
@@ -100,9 +98,17 @@ def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path)
 
 def test_a_misspelt_node_or_class_answers_with_the_nearest(finished: Path) -> None:
     assert "did you mean 'package-7'" in refused("explain", finished, "pakage-7")
-    assert "numbers run from 0 to 79" in refused("explain", finished, "80")
-    assert "did you mean 'science'" in refused("explain", finished, "3", "--class", "scienc")
-    assert "is a folder" in refused("explain", finished, "3", "--out", finished)
+    assert "did you mean 'science'" in refused(
+        *("explain", finished, "package-3", "--class", "scienc")
+    )
+    assert "is a folder" in refused("explain", finished, "package-3", "--out", finished)
+
+
+def test_a_node_with_a_name_goes_by_its_name_alone(finished: Path) -> None:
+    assert "no node '5'; " in refused("explain", finished, "5")
+    said = refused("explain", finished, "nope")
+    assert "none of the 80 names is near it; they are such as package-0, package-1" in said
+    assert len(said) < 200
 
 
 @pytest.mark.parametrize("more", [[], ["--folds", "5"], ["--reveal", "train+val"]])

@@ -215,7 +215,7 @@ def test_a_run_that_grows_predicts_as_the_larger_graph_does(finished: Path) -> N
     chances = larger.predict()
     assert chances.shape == (41, 2)
     assert not torch.equal(chances[1], run.predict()[1])
-    told_at_once = larger.predict({40: 0})
+    told_at_once = larger.predict({"Ann": "blue"})
     assert not torch.equal(told_at_once[1], chances[1])
 
 

@@ -97,14 +97,13 @@ def test_predictions_have_the_names_of_nodes_and_classes(named: Run, tmp_path: P
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == read["node"]
 
 
-def test_labels_given_by_name_are_those_given_by_number(named: Run, tmp_path: Path) -> None:
+def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_path: Path) -> None:
     nodes = named.task.split.test[:3].tolist()
     by_name = {f"package-{node}": "c" for node in nodes}
-    expected = named.predict(dict.fromkeys(nodes, 2))
+    by_place = torch.full_like(named.task.labels, -1)
+    by_place[nodes] = 2
+    expected = named.predict(by_place)
     assert torch.equal(named.predict(by_name), expected)
-    assert torch.equal(
-        named.predict({nodes[0]: "c", f"package-{nodes[1]}": 2, nodes[2]: 2}), expected
-    )  # type: ignore[dict-item]
     assert not torch.equal(expected, named.predict())
     file = tmp_path / "more.csv"
     file.write_text("node,label\n" + "".join(f"package-{node},c\n" for node in nodes))
@@ -120,6 +119,8 @@ def test_labels_given_by_name_are_those_given_by_number(named: Run, tmp_path: Pa
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; known: a, b, c"),
         ({1.5: "c"}, "node 1.5 is neither a name nor a number"),
+        ({3: "c"}, "no node 3; none of the 200 names .* a tensor goes by place"),
+        ({"package-3": 2}, "no class 2; known: a, b, c"),
     ],
 )
 def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:
@@ -128,7 +129,9 @@ def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], to
 
 
 def test_names_are_refused_where_there_are_none(made: Run) -> None:
-    with pytest.raises(RunError, match="no node 'git'; synthetic has no node names"):
+    with pytest.raises(
+        RunError, match="no node 'git'; there are no names; numbers run from 0 to 199"
+    ):
         made.predict({"git": 1})
 
 

@@ -29,7 +29,7 @@ from unimp.inference.suggest import (
     unknown_nodes,
 )
 from unimp.tasks.labels import UNLABELED, is_known
-from unimp.tasks.tables import user_ids
+from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -191,16 +191,3 @@ def write_table(path: Path, table: pa.Table) -> None:
             use_byte_stream_split=chances,
         )
     write_atomically(path, buffer.getvalue())
-
-
-def node_ids(task: Task) -> list[str] | list[int] | range:
-    """What the user calls the nodes: their ids, as text or numbers, or their numbers here."""
-    if task.node_names is None:
-        return range(task.graph.num_nodes)
-    ids: list[str] | list[int] = user_ids(task).to_pylist()
-    return ids
-
-
-def class_names(task: Task) -> tuple[str, ...]:
-    """The names of classes or binary tasks; their numbers, where they have none."""
-    return task.class_names or tuple(str(c) for c in range(task.num_classes))

@@ -18,7 +18,7 @@ from unimp.inference.changes import Whole
 from unimp.inference.explain import BUDGET, EXACT, explain
 from unimp.report.explanation import SEEN, explanation_page
 from unimp.tasks.label_file import read_labels
-from unimp.tasks.names import find_class, find_node
+from unimp.tasks.names import classes_of, nodes_of
 from unimp.trained import load_run
 
 AFFORDED = 5 * BUDGET
@@ -30,7 +30,9 @@ UNLIMITED = 2**62
 @app.command("explain")
 def explain_node(
     folder: RunFolder,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or its number.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name; its number, where there are none.")
+    ],
     name: Annotated[
         str | None,
         typer.Option(
@@ -62,8 +64,8 @@ def explain_node(
     if labels is not None:
         require_label_inputs(loaded, "--labels")
     extra = None if labels is None else read_labels(labels, task)
-    number = find_node(task, node)
-    target = None if name is None else find_class(task, name)
+    number = nodes_of(task).find(node)
+    target = None if name is None else classes_of(task).find(name)
     for file in (path, page):
         if file is not None and file.is_dir():
             raise RunError(f"{file} is a folder; name the file that it is to be")

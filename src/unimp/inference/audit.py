@@ -16,6 +16,7 @@ from unimp.graph.files import write_atomically
 from unimp.inference.changes import Answers, Change
 from unimp.inference.live import Live
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 FOLDS = 20
@@ -178,8 +179,7 @@ def write_audit(path: Path, task: Task, found: Audit, *, count: int | None = Non
 
 def named_rows(task: Task, found: Audit, count: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows of an audit under the task's own names."""
-    ids = task.node_names or range(task.graph.num_nodes)
-    classes = task.class_names or tuple(str(c) for c in range(task.num_classes))
+    ids, classes = node_ids(task), class_names(task)
     for k in range(len(found) if count is None else min(count, len(found))):
         given, suggested = int(found.given[k]), int(found.suggested[k])
         row: dict[str, Any] = {"rank": k + 1, "node": ids[int(found.node[k])]}
