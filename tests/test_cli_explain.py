@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
@@ -125,7 +126,7 @@ def test_an_audit_writes_a_table_under_the_users_ids(
     margins = [float(row["margin"]) for row in rows]
     assert margins == sorted(margins, reverse=True)
     assert rows[0]["node"] in text
-    how = "a 5th of them at a time" if "--folds" in more else "each alone"
+    how = "one of 5 parts of them at a time" if "--folds" in more else "each alone"
     assert f"{len(rows)} known labels hidden, {how}" in text
 
 
@@ -143,3 +144,13 @@ def test_an_audit_refuses_what_it_cannot_do(finished: Path, tmp_path: Path) -> N
     assert "group" in refused("audit", finished, "--by", "groups", "--out", path)
     assert "no groups" in refused("audit", finished, "--by", "group", "--out", path)
     assert not path.exists()
+
+
+def test_an_audit_says_that_whole_groups_were_hidden(tmp_path: Path) -> None:
+    grouped = replace(TASK, groups=torch.arange(80) // 4)
+    run(grouped, out=tmp_path / "grouped", settings=SMALL)
+    asked = ("audit", tmp_path / "grouped", "--out", tmp_path / "audit.csv", "--by", "group")
+    assert "known labels hidden, each with all of its group; " in told(*asked)
+    assert "known labels hidden, one of 3 parts of whole groups at a time; " in told(
+        *asked, "--folds", "3"
+    )

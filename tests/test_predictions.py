@@ -9,10 +9,12 @@ import pyarrow.parquet
 import pytest
 import torch
 
+import unimp
 from unimp import predictions
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
-from unimp.predictions import keep_observed, known_in_neighbors, predictions_table, write_table
+from unimp.graph.table_writing import write_table
+from unimp.predictions import keep_observed, known_in_neighbors, predictions_table, suggestions
 from unimp.recipe import Recipe
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
@@ -143,13 +145,46 @@ def test_predictions_of_binary_tasks_have_a_column_each() -> None:
     observed = torch.full_like(task.labels, -1)
     observed[5, 1] = 1  # the other two entries of node 5 are not known
     table = predictions_table(task, keep_observed(chances, observed), observed).to_pydict()
-    assert table["prediction"][4] == "red ripe"
+    assert table["prediction"][4] == "red;ripe"
     assert table["prediction"][5] == "round"
     assert table["prediction"][6] == ""
     assert table["p_round"][4:6] == [pytest.approx(0.2), 1.0]
     assert table["p_red"][5] == pytest.approx(0.1)
     assert table["observed"].count(True) == 1
-    assert "confidence" not in table
+    # The share of entries that is expected to be right, of those that were not observed.
+    assert table["confidence"][4] == pytest.approx((0.9 + 0.8 + 0.8) / 3)
+    assert table["confidence"][5] == pytest.approx(0.9)
+
+
+def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_whole() -> None:
+    task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
+    chances, observed = torch.rand(20, 3), torch.full_like(task.labels, -1)
+    observed[5] = task.labels[5].clamp(min=0)
+    found = predictions_table(task, keep_observed(chances, observed), observed)
+    confidence = dict(enumerate(found["confidence"].to_pylist()))
+    assert confidence.pop(5) is None
+    asked = suggestions(task, chances, observed, 5).to_pylist()
+    assert asked
+    for row in asked:
+        assert confidence[row["node"]] == pytest.approx(row["confidence"])
+
+
+def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
+    nodes = {
+        "id": list("abcdef"),
+        "label": ["red wine|white", "white", "red wine", "beer", "beer|white", ""],
+    }
+    edges = {"source": list("abcde"), "target": list("bcdef")}
+    task = unimp.task_from_tables(nodes, edges, label_separator="|", features={})
+    chances = torch.zeros(6, 3)
+    chances[5] = torch.tensor([0.1, 0.9, 0.8])
+    table = predictions_table(task, chances, torch.full_like(task.labels, -1))
+    assert table["prediction"].to_pylist()[5] == "red wine|white"
+
+
+def test_a_suffix_may_be_in_capitals(made: Run, tmp_path: Path) -> None:
+    write_table(tmp_path / "P.CSV", made.predictions())
+    assert (tmp_path / "P.CSV").read_bytes().startswith(b'"node","prediction"')
 
 
 def test_known_neighbors_are_counted_once_each_and_without_the_node_itself() -> None:

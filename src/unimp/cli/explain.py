@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from unimp.cli.console import RunFolder, app, out, require_label_inputs
+from unimp.cli.console import RunFolder, app, out
+from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.inference.changes import Whole
 from unimp.inference.explain import BUDGET, EXACT, explain
 from unimp.report.explanation import SEEN, explanation_page
-from unimp.tasks.label_file import read_labels
 from unimp.tasks.names import classes_of, nodes_of
-from unimp.trained import load_run
 
 AFFORDED = 5 * BUDGET
 """A command computes the states first, which takes a while: a second more for exact effects."""
@@ -39,10 +38,10 @@ def explain_node(
             "--class", metavar="NAME", help="The class or binary task. Default: likeliest."
         ),
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="CSV with columns node,label: labels that came after training."),
-    ] = None,
+    labels: LaterLabels = None,
+    nodes: LaterNodes = None,
+    edges: LaterEdges = None,
+    unknown_ids: UnknownEnds = "refuse",
     top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
     exact: Annotated[
         int, typer.Option(help="Labels, and edges, whose exact effect is computed.", min=0)
@@ -59,11 +58,8 @@ def explain_node(
     ] = None,
 ) -> None:
     """Tell which neighbors and known labels drove the prediction of a node."""
-    loaded = load_run(folder)
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
     task = loaded.task
-    if labels is not None:
-        require_label_inputs(loaded, "--labels")
-    extra = None if labels is None else read_labels(labels, task)
     number = nodes_of(task).find(node)
     target = None if name is None else classes_of(task).find(name)
     for file in (path, page):
@@ -187,7 +183,7 @@ def points(change: float) -> str:
 
 
 def in_words(label: str | Sequence[str]) -> str:
-    return label if isinstance(label, str) else " ".join(label) or "none"
+    return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
