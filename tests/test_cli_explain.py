@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
@@ -59,8 +60,6 @@ def test_an_explanation_is_told_in_words(finished: Path) -> None:
     for words in ("if no label were seen", "Known labels", "Edges", "layer 3", "computed exactly"):
         assert words in text
     assert "of 80 nodes that it rests on" in text
-    named = told("explain", finished, str(NODE), "--top", "3")
-    assert named.splitlines()[:10] == text.splitlines()[:10]  # by number: the same node
 
 
 def test_an_explanation_as_json_is_that_of_the_text(finished: Path, tmp_path: Path) -> None:
@@ -100,9 +99,17 @@ def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path)
 
 def test_a_misspelt_node_or_class_answers_with_the_nearest(finished: Path) -> None:
     assert "did you mean 'package-7'" in refused("explain", finished, "pakage-7")
-    assert "numbers run from 0 to 79" in refused("explain", finished, "80")
-    assert "did you mean 'science'" in refused("explain", finished, "3", "--class", "scienc")
-    assert "is a folder" in refused("explain", finished, "3", "--out", finished)
+    assert "did you mean 'science'" in refused(
+        *("explain", finished, "package-3", "--class", "scienc")
+    )
+    assert "is a folder" in refused("explain", finished, "package-3", "--out", finished)
+
+
+def test_a_node_with_a_name_goes_by_its_name_alone(finished: Path) -> None:
+    assert "no node '5'; " in refused("explain", finished, "5")
+    said = refused("explain", finished, "nope")
+    assert "none of the 80 names is near it; they are such as package-0, package-1" in said
+    assert len(said) < 200
 
 
 @pytest.mark.parametrize("more", [[], ["--folds", "5"], ["--reveal", "train+val"]])
@@ -119,7 +126,7 @@ def test_an_audit_writes_a_table_under_the_users_ids(
     margins = [float(row["margin"]) for row in rows]
     assert margins == sorted(margins, reverse=True)
     assert rows[0]["node"] in text
-    how = "a 5th of them at a time" if "--folds" in more else "each alone"
+    how = "one of 5 parts of them at a time" if "--folds" in more else "each alone"
     assert f"{len(rows)} known labels hidden, {how}" in text
 
 
@@ -137,3 +144,13 @@ def test_an_audit_refuses_what_it_cannot_do(finished: Path, tmp_path: Path) -> N
     assert "group" in refused("audit", finished, "--by", "groups", "--out", path)
     assert "no groups" in refused("audit", finished, "--by", "group", "--out", path)
     assert not path.exists()
+
+
+def test_an_audit_says_that_whole_groups_were_hidden(tmp_path: Path) -> None:
+    grouped = replace(TASK, groups=torch.arange(80) // 4)
+    run(grouped, out=tmp_path / "grouped", settings=SMALL)
+    asked = ("audit", tmp_path / "grouped", "--out", tmp_path / "audit.csv", "--by", "group")
+    assert "known labels hidden, each with all of its group; " in told(*asked)
+    assert "known labels hidden, one of 3 parts of whole groups at a time; " in told(
+        *asked, "--folds", "3"
+    )

@@ -215,7 +215,7 @@ def test_a_run_that_grows_predicts_as_the_larger_graph_does(finished: Path) -> N
     chances = larger.predict()
     assert chances.shape == (41, 2)
     assert not torch.equal(chances[1], run.predict()[1])
-    told_at_once = larger.predict({40: 0})
+    told_at_once = larger.predict({"Ann": "blue"})
     assert not torch.equal(told_at_once[1], chances[1])
 
 
@@ -271,3 +271,54 @@ def test_a_task_is_exported_as_two_tables(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Next: unimp init" in text
     told("init", folder / "nodes.csv", folder / "edges.csv", "--out", "recipe.toml")
     assert "10,000, ids are text such as 0" in told("check", "recipe.toml")
+
+
+@pytest.fixture
+def newcomers(here: Path) -> list[str | Path]:
+    """Ann, who knows two of the old, as every command may be given her."""
+    (here / "n.csv").write_text("name,age,town\nAnn,30,A\n", encoding="utf-8")
+    rows = "from,to,years\nAnn,Zoë 01,3\nZoë 02,Ann,4\n"
+    (here / "e.csv").write_text(rows, encoding="utf-8")
+    return ["--nodes", "n.csv", "--edges", "e.csv"]
+
+
+def test_a_node_that_came_since_is_explained(
+    finished: Path, newcomers: list[str | Path], refused: Callable[..., str]
+) -> None:
+    assert "no node 'Ann'" in refused("explain", finished, "Ann")
+    found = json.loads(told("explain", finished, "Ann", "--json", *newcomers))
+    assert found["node"] == "Ann"
+    assert {one["source"] for one in found["edges"]} >= {"Zoë 01", "Zoë 02"}
+    larger = unimp.load_run(finished).extended("n.csv", "e.csv")
+    assert found["probability"] == pytest.approx(float(larger.predict()[40].max()), abs=1e-5)
+
+
+def test_a_node_that_came_since_is_suggested_and_its_label_is_audited(
+    finished: Path, here: Path, newcomers: list[str | Path]
+) -> None:
+    text = told("suggest", finished, "-n", 40, "--out", "s.csv", *newcomers)
+    assert "Ann" in pyarrow.csv.read_csv("s.csv")["node"].to_pylist()
+    assert "--labels s.csv --nodes n.csv --edges e.csv" in text
+    (here / "l.csv").write_text("node;label\nAnn;blue\n", encoding="utf-8")
+    text = told("suggest", finished, "-n", 40, "--out", "s.csv", "--labels", "l.csv", *newcomers)
+    assert "Ann" not in pyarrow.csv.read_csv("s.csv")["node"].to_pylist()
+    told("audit", finished, "--out", "a.csv", *newcomers)
+    before = pyarrow.csv.read_csv("a.csv").to_pylist()
+    told("audit", finished, "--out", "a.csv", "--labels", "l.csv", *newcomers)
+    after = pyarrow.csv.read_csv("a.csv").to_pylist()
+    assert len(after) == len(before) + 1
+    (ann,) = [row for row in after if row["node"] == "Ann"]
+    larger = unimp.load_run(finished).extended("n.csv", "e.csv")
+    assert ann["given"] == "blue"
+    assert ann["p_given"] == pytest.approx(larger.predictions()["p_blue"][40].as_py(), abs=1e-5)
+
+
+@pytest.mark.parametrize("command", ["explain", "audit", "suggest"])
+def test_every_command_refuses_edges_to_unknown_nodes_alike(
+    finished: Path, here: Path, refused: Callable[..., str], command: str
+) -> None:
+    (here / "e.csv").write_text("from,to,years\nZoë 01,nobody,3\n", encoding="utf-8")
+    asked = [command, finished, *(["Zoë 01"] if command == "explain" else [])]
+    assert "'nobody' is not among the ids" in refused(*asked, "--edges", "e.csv")
+    told(*asked, "--edges", "e.csv", "--unknown-ids", "skip")
+    assert "did you mean 'skip'" in refused(*asked, "--edges", "e.csv", "--unknown-ids", "skp")

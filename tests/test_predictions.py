@@ -9,10 +9,12 @@ import pyarrow.parquet
 import pytest
 import torch
 
+import unimp
 from unimp import predictions
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
-from unimp.predictions import keep_observed, known_in_neighbors, predictions_table, write_table
+from unimp.graph.table_writing import write_table
+from unimp.predictions import keep_observed, known_in_neighbors, predictions_table, suggestions
 from unimp.recipe import Recipe
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
@@ -97,14 +99,13 @@ def test_predictions_have_the_names_of_nodes_and_classes(named: Run, tmp_path: P
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == read["node"]
 
 
-def test_labels_given_by_name_are_those_given_by_number(named: Run, tmp_path: Path) -> None:
+def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_path: Path) -> None:
     nodes = named.task.split.test[:3].tolist()
     by_name = {f"package-{node}": "c" for node in nodes}
-    expected = named.predict(dict.fromkeys(nodes, 2))
+    by_place = torch.full_like(named.task.labels, -1)
+    by_place[nodes] = 2
+    expected = named.predict(by_place)
     assert torch.equal(named.predict(by_name), expected)
-    assert torch.equal(
-        named.predict({nodes[0]: "c", f"package-{nodes[1]}": 2, nodes[2]: 2}), expected
-    )  # type: ignore[dict-item]
     assert not torch.equal(expected, named.predict())
     file = tmp_path / "more.csv"
     file.write_text("node,label\n" + "".join(f"package-{node},c\n" for node in nodes))
@@ -120,6 +121,8 @@ def test_labels_given_by_name_are_those_given_by_number(named: Run, tmp_path: Pa
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; known: a, b, c"),
         ({1.5: "c"}, "node 1.5 is neither a name nor a number"),
+        ({3: "c"}, "no node 3; none of the 200 names .* a tensor goes by place"),
+        ({"package-3": 2}, "no class 2; known: a, b, c"),
     ],
 )
 def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:
@@ -128,7 +131,9 @@ def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], to
 
 
 def test_names_are_refused_where_there_are_none(made: Run) -> None:
-    with pytest.raises(RunError, match="no node 'git'; synthetic has no node names"):
+    with pytest.raises(
+        RunError, match="no node 'git'; there are no names; numbers run from 0 to 199"
+    ):
         made.predict({"git": 1})
 
 
@@ -140,13 +145,46 @@ def test_predictions_of_binary_tasks_have_a_column_each() -> None:
     observed = torch.full_like(task.labels, -1)
     observed[5, 1] = 1  # the other two entries of node 5 are not known
     table = predictions_table(task, keep_observed(chances, observed), observed).to_pydict()
-    assert table["prediction"][4] == "red ripe"
+    assert table["prediction"][4] == "red;ripe"
     assert table["prediction"][5] == "round"
     assert table["prediction"][6] == ""
     assert table["p_round"][4:6] == [pytest.approx(0.2), 1.0]
     assert table["p_red"][5] == pytest.approx(0.1)
     assert table["observed"].count(True) == 1
-    assert "confidence" not in table
+    # The share of entries that is expected to be right, of those that were not observed.
+    assert table["confidence"][4] == pytest.approx((0.9 + 0.8 + 0.8) / 3)
+    assert table["confidence"][5] == pytest.approx(0.9)
+
+
+def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_whole() -> None:
+    task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
+    chances, observed = torch.rand(20, 3), torch.full_like(task.labels, -1)
+    observed[5] = task.labels[5].clamp(min=0)
+    found = predictions_table(task, keep_observed(chances, observed), observed)
+    confidence = dict(enumerate(found["confidence"].to_pylist()))
+    assert confidence.pop(5) is None
+    asked = suggestions(task, chances, observed, 5).to_pylist()
+    assert asked
+    for row in asked:
+        assert confidence[row["node"]] == pytest.approx(row["confidence"])
+
+
+def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
+    nodes = {
+        "id": list("abcdef"),
+        "label": ["red wine|white", "white", "red wine", "beer", "beer|white", ""],
+    }
+    edges = {"source": list("abcde"), "target": list("bcdef")}
+    task = unimp.task_from_tables(nodes, edges, label_separator="|", features={})
+    chances = torch.zeros(6, 3)
+    chances[5] = torch.tensor([0.1, 0.9, 0.8])
+    table = predictions_table(task, chances, torch.full_like(task.labels, -1))
+    assert table["prediction"].to_pylist()[5] == "red wine|white"
+
+
+def test_a_suffix_may_be_in_capitals(made: Run, tmp_path: Path) -> None:
+    write_table(tmp_path / "P.CSV", made.predictions())
+    assert (tmp_path / "P.CSV").read_bytes().startswith(b'"node","prediction"')
 
 
 def test_known_neighbors_are_counted_once_each_and_without_the_node_itself() -> None:

@@ -8,9 +8,7 @@ validation, the confidence.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.errors import RunError
-from unimp.graph.files import write_atomically
 from unimp.graph.graph import Graph
 from unimp.inference.suggest import (
     Suggestion,
@@ -29,12 +26,14 @@ from unimp.inference.suggest import (
     unknown_nodes,
 )
 from unimp.tasks.labels import UNLABELED, is_known
-from unimp.tasks.tables import user_ids
+from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SEPARATOR = ";"
+"""Between the names of binary tasks in a cell, where the task's own tables have nothing there."""
 MOST_ENTRIES = 50_000_000
 """Nodes × classes above which probabilities are left out unless they are asked for."""
 MOST_IN_RUN = 1_000_000
@@ -69,15 +68,17 @@ def predictions_table(
     """One row a node, as an Arrow table (`.to_pandas()`, or `polars.from_arrow`).
 
     node             the node's name, or its number where nodes have no names
-    prediction       its class; of binary tasks, the names of those above one half
-    confidence       the calibrated probability of that class; null where `observed`
+    prediction       its class; of binary tasks, the names of those above one half, with the
+                     tables' label_separator between them, or a semicolon
+    confidence       the calibrated probability of that class; of binary tasks, the share of entries
+                     that it expects to be right; null where all was `observed`
     observed         whether its label was an input; the prediction is then that label
     known_neighbors  how many in-neighbors have a label that was an input
     set              train, val or test; empty for a node in none of them
     label            its label as far as the task or the caller knows it
     p_<class>        the probability of each class, or binary task
 
-    Binary tasks have no columns confidence and label. probabilities [N, C] keep what was observed
+    Binary tasks have no column label. probabilities [N, C] keep what was observed
     already (`keep_observed`). every_class: whether the columns p_ are there; None: if nodes ×
     classes are at most 50 million.
     """
@@ -92,6 +93,8 @@ def predictions_table(
     label = None
     if task.is_multilabel:
         columns["prediction"] = pa.array(_predicted(probabilities, names, task), pa.string())
+        right, open_ = _expected_right(probabilities, observed)
+        columns["confidence"] = pa.array(right.numpy(), mask=~open_.numpy())
     else:
         lookup = np.array([*names, ""], dtype=object)
         chances, prediction = probabilities.max(1)
@@ -153,8 +156,18 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> p
 def _predicted(chances: Tensor, names: Sequence[str], task: Task) -> list[str]:
     if task.is_multilabel:
         above = (chances > 0.5).numpy()
-        return [" ".join(names[t] for t in np.flatnonzero(row).tolist()) for row in above]
+        between = (task.tables and task.tables.layout.label_separator) or SEPARATOR
+        return [between.join(names[t] for t in np.flatnonzero(row).tolist()) for row in above]
     return [names[c] for c in chances.argmax(1).tolist()]
+
+
+def _expected_right(probabilities: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Of binary tasks: the share of each node's entries that are expected to be right, among those
+    that were not observed, and whether there are any."""
+    left = observed == UNLABELED
+    right = torch.maximum(probabilities, 1.0 - probabilities)
+    count = left.sum(1)
+    return (right * left).sum(1) / count.clamp(min=1), count > 0
 
 
 def _why(one: Suggestion, row: Tensor, names: Sequence[str], task: Task) -> str:
@@ -171,36 +184,3 @@ def _why(one: Suggestion, row: Tensor, names: Sequence[str], task: Task) -> str:
         reach = "it has no unknown neighbors"
     beside = "" if one.beside is None else f"; a neighbor of suggestion {one.beside}"
     return f"{may_be}; {reach}{beside}"
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table whole, or not at all: as CSV if the path ends in .csv, else as Parquet."""
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    buffer = io.BytesIO()
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, buffer)
-    else:
-        chances = [name for name in table.column_names if name.startswith("p_")]
-        pyarrow.parquet.write_table(
-            table,
-            buffer,
-            compression="zstd",
-            use_dictionary=[name for name in table.column_names if name not in chances],
-            use_byte_stream_split=chances,
-        )
-    write_atomically(path, buffer.getvalue())
-
-
-def node_ids(task: Task) -> list[str] | list[int] | range:
-    """What the user calls the nodes: their ids, as text or numbers, or their numbers here."""
-    if task.node_names is None:
-        return range(task.graph.num_nodes)
-    ids: list[str] | list[int] = user_ids(task).to_pylist()
-    return ids
-
-
-def class_names(task: Task) -> tuple[str, ...]:
-    """The names of classes or binary tasks; their numbers, where they have none."""
-    return task.class_names or tuple(str(c) for c in range(task.num_classes))

@@ -32,9 +32,10 @@ from torch import Tensor
 from unimp import __version__
 from unimp.errors import RecipeError, RunError
 from unimp.graph.files import write_atomically
+from unimp.graph.table_writing import write_table
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import backend_in_words
-from unimp.predictions import MOST_IN_RUN, predictions_table, write_table
+from unimp.predictions import MOST_IN_RUN, predictions_table
 from unimp.recipe import Recipe, read_recipe
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task

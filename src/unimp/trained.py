@@ -158,9 +158,9 @@ class Run:
 
         Train labels are inputs (with reveal="train+val" validation's too, with "known" every label
         that the task has), and so are `labels`: those that arrived since, as {node: class}
-        by names or numbers, as a tensor like the task's own (−1 where nothing new is known), or
-        as the path of a label file. What was an input is kept: its probability is 1. Where it was
-        not, probabilities are calibrated.
+        by names (numbers where there are none), as a tensor like the task's own (−1 where nothing
+        new is known), or as the path of a label file. What was an input is kept: its probability
+        is 1. Where it was not, probabilities are calibrated.
         """
         observed = self.observed_with(labels, reveal)
         return keep_observed(self.chances(self.scores(observed)), observed)

@@ -57,16 +57,16 @@ def test_problems_of_parquet_are_told_by_row(tmp_path: Path, named: Task) -> Non
     path = parquet(tmp_path / "more.parquet", node=["n3", "m5"], label=["bleu", "red"])
     with pytest.raises(TaskError) as problem:
         read_labels(path, named)
-    assert "row 1, label 'bleu' is unknown; did you mean 'blue'" in str(problem.value)
-    assert "row 2, node 'm5' is unknown; did you mean 'n5'" in str(problem.value)
+    assert "column label, row 1: no class 'bleu'; did you mean 'blue'" in str(problem.value)
+    assert "column node, row 2: no node 'm5'; did you mean 'n5'" in str(problem.value)
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path, named: Task) -> None:
     (tmp_path / "more.parquet").write_text("node,label\nn3,blue\n")
-    with pytest.raises(TaskError, match="cannot read"):
+    with pytest.raises(TaskError, match="is no Parquet file"):
         read_labels(tmp_path / "more.parquet", named)
     path = parquet(tmp_path / "other.parquet", id=["n3"], label=["blue"])
-    with pytest.raises(TaskError, match="must name the columns node and label"):
+    with pytest.raises(TaskError, match="column node: there is no such column"):
         read_labels(path, named)
 
 
@@ -79,7 +79,7 @@ def test_a_row_whose_label_is_empty_says_nothing(tmp_path: Path, named: Task) ->
 
 def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_path: Path) -> None:
     expected = {(3, 1): 1, (3, 2): 0, (5, 0): 1}
-    given = {3: {"round": 1, "ripe": 0}, 5: {0: 1}}
+    given = {3: {"round": 1, "ripe": 0}, 5: {"red": 1}}
     assert known(later_labels(given, binary)) == expected
     (tmp_path / "more.csv").write_text("node,label,value\n3,round,1\n3,ripe,0\n5,red,1\n")
     assert known(later_labels(tmp_path / "more.csv", binary)) == expected
@@ -90,8 +90,8 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
     [
         ({3: 1}, "several labels a node"),
         ({3: {"round": 2}}, "task 'round' is 2; it is 0 or 1"),
-        ({3: {"rounds": 1}}, "no task 'rounds'; did you mean 'round'"),
-        ({3: {7: 1}}, "task 7 is not there"),
+        ({3: {"rounds": 1}}, "no binary task 'rounds'; did you mean 'round'"),
+        ({3: {7: 1}}, "no binary task 7; known: red, ripe, round"),
     ],
 )
 def test_entries_that_cannot_be_are_refused(
@@ -99,3 +99,34 @@ def test_entries_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(RunError, match=told):
         later_labels(given, binary)
+
+
+@pytest.mark.parametrize("between", [";", "\t", "|"])
+def test_a_label_file_is_read_as_tables_are(between: str, tmp_path: Path, named: Task) -> None:
+    rows = [["node", "label"], ["n3", "blue"], ["n4", "-1"], ["n5", "NA"], ["n6", ""], ["n7", "x"]]
+    path = tmp_path / "more.tsv"
+    path.write_text("".join(between.join(row) + "\n" for row in rows[:-1]))
+    assert known(read_labels(path, named)) == {(3,): 2}
+    path.write_text("".join(between.join(row) + "\n" for row in rows))
+    with pytest.raises(TaskError, match=r"column label, row 5: no class 'x'"):
+        read_labels(path, named)
+
+
+def test_numbers_that_pandas_made_fractions_are_whole_again(tmp_path: Path, numbered: Task) -> None:
+    path = parquet(tmp_path / "more.parquet", node=[3.0, 5.0, 7.0], label=[2.0, None, 0.0])
+    assert known(read_labels(path, numbered)) == {(3,): 2, (7,): 0}
+    path = parquet(tmp_path / "more.parquet", node=[3.5], label=[2])
+    with pytest.raises(TaskError, match=r"3\.5 is no id"):
+        read_labels(path, numbered)
+
+
+def test_a_class_named_as_if_unknown_is_a_class(tmp_path: Path, numbered: Task) -> None:
+    task = replace(numbered, class_names=("EU", "NA", "SA"))
+    (tmp_path / "more.csv").write_text("node,label\n3,NA\n4,null\n")
+    assert known(read_labels(tmp_path / "more.csv", task)) == {(3,): 1}
+
+
+def test_values_of_binary_tasks_are_written_as_in_tables(binary: Task, tmp_path: Path) -> None:
+    path = tmp_path / "more.csv"
+    path.write_text("node,label,value\n3,round,yes\n3,ripe,False\n4,ripe,\n4,round,-1\n")
+    assert known(read_labels(path, binary)) == {(3, 1): 1, (3, 2): 0}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
+import torch
 import typer
 from rich.progress import Progress
+from torch import Tensor
 
 from unimp.cli.console import RunFolder, app, out, print_rows, require_label_inputs
+from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError, nearest_names
 from unimp.inference.audit import audit, named_rows, write_audit
-from unimp.tasks.labels import PROTOCOLS, reveal_only
-from unimp.trained import load_run
+from unimp.tasks.labels import PROTOCOLS, is_known
+from unimp.tasks.task import Task
+from unimp.trained import Reveal, Run
 
 UNITS = ("node", "group")
 
@@ -28,6 +33,10 @@ def audit_labels(
         typer.Option("-n", help="Rows to write, the most doubtful. Default: all.", min=1),
     ] = None,
     reveal: Annotated[str, typer.Option(help="Labels to look at: train, or train+val.")] = "train",
+    labels: LaterLabels = None,
+    nodes: LaterNodes = None,
+    edges: LaterEdges = None,
+    unknown_ids: UnknownEnds = "refuse",
     folds: Annotated[
         int | None,
         typer.Option(
@@ -48,14 +57,14 @@ def audit_labels(
         raise RunError("--folds 1 would hide every label at once; give 2 or more, or 0")
     if path.is_dir():
         raise RunError(f"{path} is a folder; name the file that the table is to be")
-    loaded = load_run(folder)
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
     if reveal != "train":
         require_label_inputs(loaded, "--reveal train+val")
-    task, known = loaded.task, loaded.task.split.known(reveal)
+    task, known, observed = labels_to_look_at(loaded, extra, reveal)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         bar = progress.add_task("hiding labels", total=None)
         found = audit(
-            loaded.hold(reveal_only(known, task.labels)),
+            loaded.hold(observed),
             task,
             known,
             chances=loaded.chances,
@@ -78,10 +87,30 @@ def audit_labels(
             for row in named_rows(task, found, min(10, written))
         ]
     )
-    how = f"a {found.folds}th of them at a time" if found.folds else "each alone"
+    how = "each with all of its group" if by == "group" else "each alone"
+    if found.folds:
+        what = "whole groups" if by == "group" else "them"
+        how = f"one of {found.folds} parts of {what} at a time"
     if not loaded.takes_labels:
         how = "which changes nothing, as this model takes no labels: it was trained on all of them"
     out.print(
         f"{len(found):,} known labels hidden, {how}; the model disagrees with "
         f"{found.disagreements:,}: {path}"
     )
+
+
+def labels_to_look_at(
+    loaded: Run, extra: Tensor | None, reveal: str
+) -> tuple[Task, Tensor, Tensor]:
+    """The task with labels that came since, the nodes whose labels are hidden in turn, and all
+    labels that are inputs."""
+    task, known = loaded.task, loaded.task.split.known(reveal)
+    observed = loaded.observed_with(extra, cast("Reveal", reveal))
+    if extra is None:
+        return task, known, observed
+    seen = is_known(observed)
+    labels = torch.where(seen if observed.ndim == 1 else seen[:, None], observed, task.labels)
+    since = seen.clone()
+    since[known] = False
+    fresh = torch.nonzero(since).squeeze(1)
+    return replace(task, labels=labels), torch.cat((known, fresh)), observed

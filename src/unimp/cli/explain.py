@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from unimp.cli.console import RunFolder, app, out, require_label_inputs
+from unimp.cli.console import RunFolder, app, out
+from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
 from unimp.inference.changes import Whole
 from unimp.inference.explain import BUDGET, EXACT, explain
 from unimp.report.explanation import SEEN, explanation_page
-from unimp.tasks.label_file import read_labels
-from unimp.tasks.names import find_class, find_node
-from unimp.trained import load_run
+from unimp.tasks.names import classes_of, nodes_of
 
 AFFORDED = 5 * BUDGET
 """A command computes the states first, which takes a while: a second more for exact effects."""
@@ -30,17 +29,19 @@ UNLIMITED = 2**62
 @app.command("explain")
 def explain_node(
     folder: RunFolder,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or its number.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name; its number, where there are none.")
+    ],
     name: Annotated[
         str | None,
         typer.Option(
             "--class", metavar="NAME", help="The class or binary task. Default: likeliest."
         ),
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="CSV with columns node,label: labels that came after training."),
-    ] = None,
+    labels: LaterLabels = None,
+    nodes: LaterNodes = None,
+    edges: LaterEdges = None,
+    unknown_ids: UnknownEnds = "refuse",
     top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
     exact: Annotated[
         int, typer.Option(help="Labels, and edges, whose exact effect is computed.", min=0)
@@ -57,13 +58,10 @@ def explain_node(
     ] = None,
 ) -> None:
     """Tell which neighbors and known labels drove the prediction of a node."""
-    loaded = load_run(folder)
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
     task = loaded.task
-    if labels is not None:
-        require_label_inputs(loaded, "--labels")
-    extra = None if labels is None else read_labels(labels, task)
-    number = find_node(task, node)
-    target = None if name is None else find_class(task, name)
+    number = nodes_of(task).find(node)
+    target = None if name is None else classes_of(task).find(name)
     for file in (path, page):
         if file is not None and file.is_dir():
             raise RunError(f"{file} is a folder; name the file that it is to be")
@@ -185,7 +183,7 @@ def points(change: float) -> str:
 
 
 def in_words(label: str | Sequence[str]) -> str:
-    return label if isinstance(label, str) else " ".join(label) or "none"
+    return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

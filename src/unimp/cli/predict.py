@@ -8,12 +8,18 @@ from typing import Annotated, cast, get_args
 import typer
 
 from unimp.cli.console import RunFolder, app, out, require_label_inputs
+from unimp.cli.later import (
+    LaterEdges,
+    LaterLabels,
+    LaterNodes,
+    Smooth,
+    UnknownEnds,
+    load_with_later,
+)
 from unimp.errors import RunError, nearest_names
-from unimp.graph.tables import UnknownIds
-from unimp.predictions import write_table
-from unimp.tasks.label_file import read_labels
+from unimp.graph.table_writing import write_table
 from unimp.tasks.labels import PROTOCOLS, is_known
-from unimp.trained import Reveal, Run, load_run
+from unimp.trained import Reveal, load_run
 
 
 @app.command()
@@ -37,31 +43,15 @@ def evaluate(
 @app.command()
 def predict(
     folder: RunFolder,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or Parquet with columns node,label: labels that came after training."
-        ),
-    ] = None,
-    nodes: Annotated[
-        Path | None,
-        typer.Option(help="Nodes that came after training: a table like the one it was given."),
-    ] = None,
-    edges: Annotated[
-        Path | None,
-        typer.Option(help="Edges that came since, between any two nodes, new or old."),
-    ] = None,
-    unknown_ids: Annotated[
-        str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
-    ] = "refuse",
+    labels: LaterLabels = None,
+    nodes: LaterNodes = None,
+    edges: LaterEdges = None,
+    unknown_ids: UnknownEnds = "refuse",
     reveal: Annotated[
         str,
         typer.Option(help="Labels of the run's task that are inputs: train, train+val, or known."),
     ] = "train",
-    smooth: Annotated[
-        bool,
-        typer.Option("--smooth", help="Correct & Smooth after the model; the same weights."),
-    ] = False,
+    smooth: Smooth = False,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("predictions.parquet"),
@@ -79,13 +69,9 @@ def predict(
     """
     if reveal not in get_args(Reveal):
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")
-    loaded = load_run(folder)
-    loaded = with_more_rows(loaded.smoothed() if smooth else loaded, nodes, edges, unknown_ids)
-    if labels is not None:
-        require_label_inputs(loaded, "--labels")
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     if reveal != "train":
         require_label_inputs(loaded, f"--reveal {reveal}")
-    extra = None if labels is None else read_labels(labels, loaded.task)
     table = loaded.predictions(extra, reveal=cast("Reveal", reveal), probabilities=every_class)
     write_table(path, table)
     seen = ""
@@ -95,13 +81,3 @@ def predict(
         more = f" ({known - used:,} more are known: --reveal known)" if known > used else ""
         seen = f", with {used:,} labels as inputs{more}"
     out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")
-
-
-def with_more_rows(loaded: Run, nodes: Path | None, edges: Path | None, unknown_ids: str) -> Run:
-    """The run on the graph that these tables extend, if any is given."""
-    choices = get_args(UnknownIds)
-    if unknown_ids not in choices:
-        raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
-    if nodes is None and edges is None:
-        return loaded
-    return loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))

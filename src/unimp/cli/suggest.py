@@ -8,8 +8,15 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import RunFolder, app, out, print_rows
-from unimp.predictions import write_table
-from unimp.trained import load_run
+from unimp.cli.later import (
+    LaterEdges,
+    LaterLabels,
+    LaterNodes,
+    Smooth,
+    UnknownEnds,
+    load_with_later,
+)
+from unimp.graph.table_writing import write_table
 
 SHOWN = 10
 
@@ -18,27 +25,26 @@ SHOWN = 10
 def suggest(
     folder: RunFolder,
     number: Annotated[int, typer.Option("-n", min=1, help="How many nodes to name.")] = 50,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or Parquet with columns node,label: labels that came after training."
-        ),
-    ] = None,
-    smooth: Annotated[
-        bool,
-        typer.Option("--smooth", help="Correct & Smooth after the model; the same weights."),
-    ] = False,
+    labels: LaterLabels = None,
+    nodes: LaterNodes = None,
+    edges: LaterEdges = None,
+    unknown_ids: UnknownEnds = "refuse",
+    smooth: Smooth = False,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("suggestions.csv"),
 ) -> None:
     """Name the unknown nodes whose label would teach most; fill in the column label."""
-    loaded = load_run(folder)
-    table = (loaded.smoothed() if smooth else loaded).suggest(number, labels)
+    loaded, extra = load_with_later(
+        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
+    )
+    table = loaded.suggest(number, extra)
     write_table(path, table)
     rows = table.slice(0, SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
     rest = table.num_rows - len(rows)
     out.print(f"{f'… and {rest:,} more: ' if rest else ''}{path}")
+    more = {"--nodes": nodes, "--edges": edges}
     then = f"unimp predict {folder} --labels {path}{' --smooth' if smooth else ''}"
+    then += "".join(f" {option} {file}" for option, file in more.items() if file is not None)
     out.print(f"fill in the column label, then: {then}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ import torch
 from torch import Tensor
 
 from unimp.errors import TaskError
-from unimp.graph.files import write_atomically
+from unimp.graph.table_writing import write_table
 from unimp.inference.changes import Answers, Change
 from unimp.inference.live import Live
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 FOLDS = 20
@@ -160,26 +160,17 @@ def write_audit(path: Path, task: Task, found: Audit, *, count: int | None = Non
     Columns: rank, node, given, suggested, p_given, p_suggested, margin; of binary tasks also task.
     """
     import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
 
     rows = list(named_rows(task, found, count))
     names = ["rank", "node", *(["task"] if found.task is not None else [])]
     names += ["given", "suggested", "p_given", "p_suggested", "margin"]
-    columns = {name: pa.array([row[name] for row in rows]) for name in names}
-    table, buffer = pa.table(columns), io.BytesIO()
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, buffer)
-    else:
-        pyarrow.parquet.write_table(table, buffer, compression="zstd")
-    write_atomically(path, buffer.getvalue())
+    write_table(path, pa.table({name: pa.array([row[name] for row in rows]) for name in names}))
     return len(rows)
 
 
 def named_rows(task: Task, found: Audit, count: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows of an audit under the task's own names."""
-    ids = task.node_names or range(task.graph.num_nodes)
-    classes = task.class_names or tuple(str(c) for c in range(task.num_classes))
+    ids, classes = node_ids(task), class_names(task)
     for k in range(len(found) if count is None else min(count, len(found))):
         given, suggested = int(found.given[k]), int(found.suggested[k])
         row: dict[str, Any] = {"rank": k + 1, "node": ids[int(found.node[k])]}

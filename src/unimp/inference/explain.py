@@ -17,6 +17,7 @@ from unimp.inference.live import Live
 from unimp.inference.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.tasks.labels import is_known
+from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 EXACT = 20
@@ -94,8 +95,7 @@ class Explanation:
 
     def named(self, task: Task) -> dict[str, Any]:
         """The same under the task's own names, as JSON can hold it."""
-        ids = task.node_names or range(task.graph.num_nodes)
-        classes = task.class_names or tuple(str(c) for c in range(task.num_classes))
+        ids, classes = node_ids(task), class_names(task)
 
         def label(given: int | list[int] | None) -> Any:
             return (

@@ -1,0 +1,59 @@
+"""What came after training, for every command that asks a finished run: labels, nodes and edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+from torch import Tensor
+
+from unimp.cli.console import require_label_inputs
+from unimp.errors import RunError, nearest_names
+from unimp.graph.tables import UnknownIds
+from unimp.tasks.label_file import read_labels
+from unimp.trained import Run, load_run
+
+LaterLabels = Annotated[
+    Path | None,
+    typer.Option(help="CSV or Parquet with columns node,label: labels that came after training."),
+]
+LaterNodes = Annotated[
+    Path | None,
+    typer.Option(help="Nodes that came after training: a table like the one it was given."),
+]
+LaterEdges = Annotated[
+    Path | None, typer.Option(help="Edges that came since, between any two nodes, new or old.")
+]
+UnknownEnds = Annotated[
+    str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
+]
+Smooth = Annotated[
+    bool, typer.Option("--smooth", help="Correct & Smooth after the model; the same weights.")
+]
+
+
+def load_with_later(
+    folder: Path,
+    labels: Path | None,
+    nodes: Path | None,
+    edges: Path | None,
+    unknown_ids: str,
+    *,
+    smooth: bool = False,
+    labels_are_inputs: bool = True,
+) -> tuple[Run, Tensor | None]:
+    """A run on the graph that these tables extend, and the labels that came since.
+
+    labels_are_inputs: whether labels are refused that the model would not look at.
+    """
+    choices = get_args(UnknownIds)
+    if unknown_ids not in choices:
+        raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
+    loaded = load_run(folder)
+    loaded = loaded.smoothed() if smooth else loaded
+    if labels is not None and labels_are_inputs:
+        require_label_inputs(loaded, "--labels")
+    if nodes is not None or edges is not None:
+        loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
+    return loaded, None if labels is None else read_labels(labels, loaded.task)
