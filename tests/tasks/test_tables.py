@@ -19,11 +19,12 @@ from unimp.graph.graph import Graph
 from unimp.graph.table_file import Table
 from unimp.tasks.guess import guess
 from unimp.tasks.labels import Split
+from unimp.tasks.more_rows import extend_task
 from unimp.tasks.splitting import split_classes, split_groups
 from unimp.tasks.synthetic import synthetic_like, synthetic_task
 from unimp.tasks.table_export import export_tables
 from unimp.tasks.table_summary import cautions, summary
-from unimp.tasks.tables import Rows, extend_task, read_rows
+from unimp.tasks.tables import Rows, read_rows
 from unimp.tasks.task import Task
 from unimp.tasks.transforms import Layout, load_transforms
 

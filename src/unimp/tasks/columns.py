@@ -182,14 +182,19 @@ def from_plain(plain: Mapping[str, Any]) -> Encoder:
     return made
 
 
-def read_values(table: Table, column: str, kind: str, problems: Problems) -> Any:
-    """The values of a column, checked; None where it is not there or holds what it must not."""
+def read_values(
+    table: Table, column: str, kind: str, problems: Problems, *, length: int | None = None
+) -> Any:
+    """The values of a column, checked; None where it is not there or holds what it must not.
+
+    `length` is that of the vectors in training, where the rows come later.
+    """
     if column not in table.columns:
         return None
     if kind == "numeric":
         return _numbers(table, column, problems)
     if kind == "vector":
-        return _vectors(table, column, problems)
+        return _vectors(table, column, problems, length)
     return words(table, column, problems, empty_is_missing=kind == "categorical")
 
 
@@ -298,7 +303,9 @@ def _parsed(text: Any) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         return None, np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
 
 
-def _vectors(table: Table, column: str, problems: Problems) -> NDArray[np.float32] | None:
+def _vectors(
+    table: Table, column: str, problems: Problems, trained: int | None
+) -> NDArray[np.float32] | None:
     """Rows of numbers, as many in each; a row of NaN where it is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -312,6 +319,8 @@ def _vectors(table: Table, column: str, problems: Problems) -> NDArray[np.float3
         plain = pc.utf8_trim(plain, " ")
         plain = pc.if_else(pc.is_in(plain, pa.array(NO_VALUE, plain.type)), None, plain)
         values = pc.split_pattern(plain, " ")
+    if trained is not None and values.null_count == len(values):
+        return np.full((len(values), trained), np.nan, dtype=np.float32)
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(check(values.type) for check in lists):
         refuse(
@@ -324,13 +333,13 @@ def _vectors(table: Table, column: str, problems: Problems) -> NDArray[np.float3
     if not len(lengths):
         refuse("holds no vector at all", "take it out of the features")
         return None
-    length = Counter(lengths.tolist()).most_common(1)[0][0]
+    length = trained or Counter(lengths.tolist()).most_common(1)[0][0]
     ragged = np.flatnonzero(there)[lengths != length]
     if len(ragged) or not length:
         odd = int(lengths[lengths != length][0]) if len(ragged) else 0
         refuse(
-            f"{odd} numbers where other rows have {length}",
-            "give each row as many, or none",
+            f"{odd} numbers where {'those of training' if trained else 'other rows'} have {length}",
+            "make them as they were made then" if trained else "give each row as many, or none",
             ragged if len(ragged) else np.flatnonzero(there),
         )
         return None
