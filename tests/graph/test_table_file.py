@@ -151,6 +151,7 @@ def test_many_rows_of_one_problem_are_counted() -> None:
         (["7", "8"], [7, 8]),
         ([7, 8], ["7", "8"]),
         ([7.0, 8.0], ["7", " 8 "]),
+        (np.array([7, 8], dtype=np.float16), [7, 8]),
         (np.array([7, 8], dtype=np.uint8), np.array([7, 8], dtype=np.int64)),
         (np.array([7, 8], dtype=np.uint64), ["7", "8"]),
         (pa.array(["7", "8"]).dictionary_encode(), pa.array(["7", "8"], pa.large_string())),
@@ -171,6 +172,10 @@ def test_an_id_that_is_written_otherwise_is_another() -> None:
         (["a", "b", "a ", "a"], "rows 3, 4: 'a' stands on row 1 already"),
         ([1.0, 1.5], "row 2: 1.5 is no id"),
         ([1.0, None], "row 2: the id is empty"),
+        (np.array([1, 1.5], dtype=np.float16), "row 2: 1.5 is no id"),
+        ([1.0, np.inf, -np.inf], "rows 2, 3: inf is no id"),
+        ([1.0, 1e19], "row 2: 1e+19 is no id"),  # beyond what 64 bits hold
+        ([1.0, 2.0**53 + 2], "row 2: 9007199254740994.0 is no id"),  # beyond what is exact
         ([True, False], "is of type bool"),
         ([[1], [2]], "ids are text or whole numbers"),
     ],

@@ -85,3 +85,14 @@ def test_binary_labels_of_a_new_node_are_read_as_far_as_they_are_there() -> None
     more = {"id": ["x", "y"], "vec": ["", ""], "big": [1, None]}
     assert extend_task(task, more).labels[4:].tolist() == [[-1, 1], [-1, -1]]
     assert "row 1: 'maybe' is neither 0 nor 1" in refused(task, {**more, "big": ["maybe", "0"]})
+
+
+@pytest.mark.parametrize(
+    ("classes", "given", "number"),
+    [(["1", "2", "1", "2"], ["2.0", ""], 1), (["1.0", "v2", "1.0", "v2"], ["1.0", ""], 0)],
+)
+def test_a_label_is_a_number_if_those_of_training_were(
+    classes: Any, given: Any, number: int
+) -> None:
+    more = {"id": ["x", "y"], "vec": ["", ""], "label": given}
+    assert extend_task(task_of({"label": classes}), more).labels[4:].tolist() == [number, -1]

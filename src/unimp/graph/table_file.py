@@ -45,7 +45,7 @@ class Table:
         return [str(name) for name in self.arrow.column_names]
 
     def get(self, column: str) -> Any:
-        """A column as one plain Arrow array: no dictionaries, views or short offsets."""
+        """A column as one plain Arrow array: no dictionaries, views, short offsets or floats."""
         import pyarrow as pa
 
         values = self.arrow.column(column)
@@ -53,6 +53,8 @@ class Table:
             values = values.cast(values.type.value_type)
         if is_string(values.type):
             values = values.cast(pa.large_string())
+        elif pa.types.is_float16(values.type):  # which Arrow can hold, but hardly count with
+            values = values.cast(pa.float32())
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, is_string
-from unimp.graph.tables import positions, to_numpy
+from unimp.graph.tables import not_whole, positions, to_numpy
 
 Kind = Literal["numeric", "categorical", "text", "vector"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -31,7 +31,7 @@ EdgeKind = Literal["numeric", "categorical", "vector"]
 MOST_CATEGORIES = 1000
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A")
 """What stands for a missing number where a column is text."""
-_NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
+NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 
 
 @dataclass(frozen=True)
@@ -215,11 +215,7 @@ def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bo
         return None
     if pa.types.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), None, values)
-        there = values.drop_null()
-        if (
-            pc.all(pc.equal(there, pc.floor(there))).as_py() is not False
-            and not pc.any(pc.greater(pc.abs(there), 2.0**53)).as_py()
-        ):
+        if not len(not_whole(values)):
             values = values.cast(pa.int64())
     text = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
     if empty_is_missing:
@@ -299,7 +295,7 @@ def _parsed(text: Any) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
         return to_numpy(text.cast(pa.float64())).astype(np.float64), np.empty(0, np.int64)
     except pa.ArrowInvalid:
         # Slower than reading them, so only where one cannot be read.
-        right = pc.match_substring_regex(text, _NUMBER)
+        right = pc.match_substring_regex(text, NUMBER)
         return None, np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
 
 

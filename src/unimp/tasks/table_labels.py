@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from unimp.errors import nearest_names
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, open_table, shown
-from unimp.graph.tables import note_unknown, positions, read_ids, to_numpy
-from unimp.tasks.columns import words
+from unimp.graph.tables import not_whole, note_unknown, positions, read_ids, to_numpy
+from unimp.tasks.columns import NO_VALUE, NUMBER, words
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.transforms import Layout
 
-UNKNOWN = ("", "-1", "-1.0", "null", "NULL", "NaN", "nan", "None")
+UNKNOWN = (*NO_VALUE, "-1", "-1.0")
 """What a label column says where a label is not known."""
+_COULD_BE_NAMES = ("NA", "N/A", "None")
 _YES, _NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
 SETS = {
     **dict.fromkeys(("train", "training"), 0),
@@ -71,7 +72,7 @@ def read_more_labels(
             if found is not None and column in names:
                 labels[:, names.index(column)] = found
         return labels
-    text = _words_of_labels(nodes, layout.label, problems)
+    text = _words_of_labels(nodes, layout.label, problems, names)
     if text is None:
         return None
     if not layout.label_separator:
@@ -114,31 +115,55 @@ def in_order(names: list[str]) -> list[str]:
     return sorted(names)
 
 
-def _words_of_labels(nodes: Table, column: str, problems: Problems) -> Any:
-    """A column of labels as words, null where unknown; None, and a note, where it holds amounts."""
-    text = words(nodes, column, problems)
-    if text is None or _has_fractions(nodes, column, problems):
-        return None
-    return known_words(text)
+def _words_of_labels(
+    nodes: Table, column: str, problems: Problems, names: tuple[str, ...] = ()
+) -> Any:
+    """A column of labels as words, null where unknown; None, and a note, where it holds amounts.
 
-
-def _has_fractions(nodes: Table, column: str, problems: Problems) -> bool:
+    Labels are numbers where all of them are, or all `names` of the classes of training.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
+    text = words(nodes, column, problems)
+    if text is None:
+        return None
+    gone = text.filter(pc.is_in(text, value_set=pa.array(_COULD_BE_NAMES, text.type)))
+    if len(gone):
+        named = " and ".join(repr(name) for name in sorted(gone.unique().to_pylist()))
+        problems.warn(
+            nodes.name,
+            f"{named} is read as unknown, in {len(gone):,} rows; if it is a class, write it "
+            "otherwise",
+            column=column,
+        )
+    text = known_words(text)
     values = nodes.get(column)
-    if not pa.types.is_floating(values.type):
-        return False
-    numbers = to_numpy(values).astype(np.float64)
-    broken = np.flatnonzero(np.isfinite(numbers) & (numbers != np.floor(numbers)))
+    if pa.types.is_floating(values.type):
+        broken = not_whole(values)
+    elif _are_numbers(pa.array(names, text.type) if names else text):
+        # Whole numbers with gaps leave pandas as 1.0: with and without the point they are one.
+        text = pc.replace_substring_regex(text, r"^([+-]?\d+)\.0*$", r"\1")
+        amount = pc.match_substring_regex(text, r"^[+-]?\d*\.\d+(e[+-]?\d+)?$", ignore_case=True)
+        broken = np.flatnonzero(to_numpy(pc.fill_null(amount, False)))
+    else:
+        return text
     if len(broken):
         problems.note(
             nodes.name,
-            f"{numbers[broken[0]]:g} is no class",
+            f"{str(values[int(broken[0])].as_py())[:60]} is no class",
             "labels are words or whole numbers; divide amounts into classes first",
             column=column,
             rows=broken,
         )
-    return bool(len(broken))
+        return None
+    return text
+
+
+def _are_numbers(text: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.all(pc.match_substring_regex(text, NUMBER)).as_py())
 
 
 def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels | None:
