@@ -50,7 +50,7 @@ def extend_task(
         table = _open_more(nodes, "nodes", layout, transforms, problems)
         if table is not None:
             fresh = _fresh_ids(table, layout.id, old, problems)
-            values = _values(table, transforms.nodes, problems)
+            values = _values(table, layout, transforms.nodes, problems)
             labels = read_more_labels(table, layout, task.class_names or (), problems)
             ids = None if fresh is None else pa.concat_arrays([old, fresh])
     joined, edge_values = None, None
@@ -61,7 +61,7 @@ def extend_task(
             joined = read_edges(
                 table, *ends, ids, problems, unknown_ids=unknown_ids, where="the run"
             )
-            edge_values = _values(table, transforms.edges, problems)
+            edge_values = _values(table, layout, transforms.edges, problems)
     problems.refuse()
     for warning in problems.warnings:
         LOG.warning(warning)
@@ -85,9 +85,11 @@ def extend_task(
     )
 
 
-def _values(table: Table, encoders: Sequence[Encoder], problems: Problems) -> dict[str, Any]:
+def _values(
+    table: Table, layout: Layout, encoders: Sequence[Encoder], problems: Problems
+) -> dict[str, Any]:
     lengths = {e.column: e.length for e in encoders if isinstance(e, Vector)}
-    return values_of(table, {e.column: e.kind for e in encoders}, problems, lengths)
+    return values_of(table, layout, {e.column: e.kind for e in encoders}, problems, lengths)
 
 
 def _open_more(
@@ -95,6 +97,7 @@ def _open_more(
 ) -> Table | None:
     ends = [layout.id] if what == "nodes" else [layout.source, layout.target]
     encoders = transforms.nodes if what == "nodes" else transforms.edges
+    in_words = layout.columns_in_words({e.column: e.kind for e in encoders})
     optional = layout.label_columns if what == "nodes" else []
     return open_table(
         given,
@@ -102,7 +105,7 @@ def _open_more(
         problems,
         wanted=[*ends, *(encoder.column for encoder in encoders)],
         optional=optional,
-        as_text=[*ends, *optional, *(e.column for e in encoders if e.kind != "numeric")],
+        as_text=[*ends, *optional, *in_words],
     )
 
 

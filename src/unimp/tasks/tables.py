@@ -112,11 +112,11 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         "split": [c for c in (layout.split, layout.group) if c],
     }
     wanted = [column for columns in named.values() for column in columns]
-    words_of = [c for c, kind in layout.features.items() if kind != "numeric"]
+    words_of = layout.columns_in_words(layout.features)
     as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
     node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
     edge_columns = [layout.source, layout.target, *layout.edge_features]
-    edge_words = [c for c, kind in layout.edge_features.items() if kind != "numeric"]
+    edge_words = layout.columns_in_words(layout.edge_features)
     edge_table = open_table(
         edges,
         "edges",
@@ -141,8 +141,8 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
             problems,
             unknown_ids=layout.unknown_ids,
         )
-    node_values = values_of(node_table, layout.features, problems)
-    edge_values = values_of(edge_table, layout.edge_features, problems)
+    node_values = values_of(node_table, layout, layout.features, problems)
+    edge_values = values_of(edge_table, layout, layout.edge_features, problems)
     if labels is not None and parts is None and not problems.found:
         assert node_table is not None
         _check_shares(node_table.name, layout, labels[0], groups, problems)
@@ -247,6 +247,7 @@ def _check_shares(
 
 def values_of(
     table: Table | None,
+    layout: Layout,
     kinds: Mapping[str, str],
     problems: Problems,
     lengths: Mapping[str, int] | None = None,
@@ -255,7 +256,14 @@ def values_of(
     if table is None:
         return {}
     return {
-        column: read_values(table, column, kind, problems, length=(lengths or {}).get(column))
+        column: read_values(
+            table,
+            column,
+            kind,
+            problems,
+            decimal=layout.decimal,
+            length=(lengths or {}).get(column),
+        )
         for column, kind in kinds.items()
         if kind in KINDS
     }
