@@ -82,7 +82,12 @@ def sound(form: str, command: str) -> Case:
         for i in range(24)
     ]
     edges = [
-        {"source": f"n{draw.randrange(24)}", "target": f"n{draw.randrange(24)}", "weight": 0.5 * i}
+        {
+            "source": f"n{draw.randrange(24)}",
+            "target": f"n{draw.randrange(24)}",
+            "weight": 0.5 * i,
+            "way": [float(i), 1.0],
+        }
         for i in range(60)
     ]
     features = {"age": "numeric", "kind": "categorical", "words": "text", "vector": "vector"}
@@ -93,7 +98,7 @@ def sound(form: str, command: str) -> Case:
             "label": "label",
             "split": "set",
             "features": features,
-            "edge_features": {"weight": "numeric"},
+            "edge_features": {"weight": "numeric", "way": "vector"},
         },
         "model": {"width": 4, "layers": 1},
         "train": {"epochs": 1, "device": "cpu"},
@@ -166,11 +171,13 @@ def an_end_is_empty(case: Case, draw: Draw) -> None:
 
 
 @spoil(alone=True)
-def ids_are_fractions(case: Case, draw: Draw) -> None:
+def an_id_is_no_whole_number(case: Case, draw: Draw) -> None:
     case.form = "parquet"
     case.recipe["tables"] |= {"nodes": "nodes.parquet", "edges": "edges.parquet"}
     for number, row in enumerate(case.nodes):
-        row["id"] = number + draw(st.sampled_from([0.5, 0.25]))
+        row["id"] = float(number)
+    wrong = [0.5, 0.25, float("inf"), float("-inf"), 1e19]
+    some_row(case, draw, "nodes")["id"] = draw(st.sampled_from(wrong))
 
 
 @spoil("predict", alone=True)
@@ -179,6 +186,8 @@ def a_node_is_known_already(case: Case, draw: Draw) -> None:
 
 
 # Cells
+
+VECTORS = [("nodes", "vector"), ("edges", "way")]
 
 
 @spoil(*FOR_TABLES, "predict")
@@ -200,24 +209,31 @@ def a_number_is_infinite(case: Case, draw: Draw) -> None:
 
 @spoil(*FOR_TABLES, "predict")
 def a_vector_is_longer(case: Case, draw: Draw) -> None:
-    row = some_row(case, draw, "nodes")
+    what, column = draw(st.sampled_from(VECTORS))
+    row = some_row(case, draw, what)
     more = draw(st.integers(1, 3))
-    row["vector"] = row["vector"] + [0.0] * more if isinstance(row["vector"], list) else "1 2 3 4 5"
+    row[column] = row[column] + [0.0] * more if isinstance(row[column], list) else "1 2 3 4 5"
 
 
 @spoil(*FOR_TABLES, "predict")
 def a_vector_holds_no_number(case: Case, draw: Draw) -> None:
-    as_words(case, "nodes", "vector")
-    some_row(case, draw, "nodes")["vector"] = (
-        f"1 {draw(st.sampled_from(['x', 'nan', 'inf', '--']))} 2"
-    )
+    what, column = draw(st.sampled_from(VECTORS))
+    as_words(case, what, column)
+    wrong = draw(st.sampled_from(["x", "nan", "inf", "--"]))
+    some_row(case, draw, what)[column] = f"{wrong} 1" if what == "edges" else f"1 {wrong} 2"
 
 
 @spoil("predict", alone=True)
 def all_vectors_are_of_another_length(case: Case, draw: Draw) -> None:
-    length = draw(st.sampled_from([1, 2, 4, 9]))
-    for row in case.nodes:
-        row["vector"] = [1.0] * length
+    what, column = draw(st.sampled_from(VECTORS))
+    length = draw(st.sampled_from([1, 4, 9]))
+    for row in case.rows(what):
+        row[column] = [1.0] * length
+
+
+@spoil("predict", alone=True)
+def a_label_of_a_new_node_is_of_no_class(case: Case, draw: Draw) -> None:
+    some_row(case, draw, "nodes")["label"] = draw(st.sampled_from(["rad", "Blue", "green", "1"]))
 
 
 @spoil(alone=True)
@@ -270,10 +286,11 @@ def every_label_differs(case: Case, draw: Draw) -> None:
 
 @spoil(alone=True)
 def labels_are_amounts(case: Case, draw: Draw) -> None:
-    case.form = "parquet"
-    case.recipe["tables"] |= {"nodes": "nodes.parquet", "edges": "edges.parquet"}
+    words = draw(st.booleans())
     for number, row in enumerate(case.nodes):
         row["label"] = number + draw(st.floats(0.1, 0.9))
+        if words:
+            row["label"] = f"{row['label']:.3f}1"
 
 
 @spoil(alone=True)
@@ -292,7 +309,7 @@ def nobody_is_in_train(case: Case, draw: Draw) -> None:
 # Columns
 
 USED = [("nodes", c) for c in ("id", "age", "kind", "words", "vector", "label", "set")] + [
-    ("edges", c) for c in ("source", "target", "weight")
+    ("edges", c) for c in ("source", "target", "weight", "way")
 ]
 
 

@@ -12,7 +12,7 @@ from unimp.graph.tables import UnknownIds
 from unimp.model.propagation import Clamp, Normalization
 from unimp.ops.attention import Backend
 from unimp.ops.sampling import ALL
-from unimp.tasks.columns import EdgeKind, Kind
+from unimp.tasks.columns import Decimal, EdgeKind, Kind
 from unimp.training.precision import Precision
 
 
@@ -104,6 +104,11 @@ class TablesOptions(Section):
     )
     features: dict[str, Kind] = option({}, "nodes: feature columns and the kind of each")
     edge_features: dict[str, EdgeKind] = option({}, "edges: feature columns and the kind of each")
+    decimal: Decimal = option(
+        ".",
+        "what stands before the fraction of a number in text; a comma is for CSV files whose "
+        "fields are divided by another mark",
+    )
     text_width: int = option(4096, "columns that the words of a text are hashed into", ge=1)
     split: str = option(
         "", "nodes: a column of train, val and test; empty: by files of ids, or by shares"

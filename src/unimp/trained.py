@@ -35,7 +35,7 @@ from unimp.scoring import logits_of, score_split
 from unimp.tasks.catalog import prepare
 from unimp.tasks.label_file import Given, later_labels
 from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
-from unimp.tasks.tables import extend_task
+from unimp.tasks.more_rows import extend_task
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_weights
 

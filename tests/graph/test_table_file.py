@@ -14,7 +14,7 @@ import pytest
 
 from unimp.errors import TaskError
 from unimp.graph.problems import Problems, place
-from unimp.graph.table_file import Table, open_table
+from unimp.graph.table_file import Table, csv_header, open_table
 from unimp.graph.tables import positions, read_edges, read_ids
 
 COLUMNS = {"id": ["a", "b", "ü"], "age": [1.5, None, 3.0]}
@@ -102,6 +102,46 @@ def test_what_stands_between_fields_is_told_by_the_header(delimiter: str, tmp_pa
     assert opened(path).columns == ["id", "x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("id\tx,y,z\tlabel\n1\t2\tred\n3\t4\tblue\n", ["id", "x,y,z", "label"]),
+        ('"a;b;c;d",id\n1,2\n', ["a;b;c;d", "id"]),
+        ("id;x|y|z;label\n1;2;3\n", ["id", "x|y|z", "label"]),
+        ("id;x\n1;2,5\n2;3,5\n", ["id", "x"]),
+        ("id,x\n1,a;b;c\n", ["id", "x"]),
+        ("id,a;b\n1,2\n3,4,5\n6,7\n", ["id", "a;b"]),
+        ("a,b;c;d\n", ["a,b", "c", "d"]),  # nothing else to go by: the most names
+    ],
+)
+def test_fields_are_divided_where_rows_agree_with_the_header(
+    text: str, columns: list[str], tmp_path: Path
+) -> None:
+    header = csv_header(written(tmp_path / "a.csv", text), "a.csv", Problems())
+    assert header is not None
+    assert header[0] == columns
+
+
+def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", ' id, x ,"y "\n007,2,3\n')
+    found = opened(path, wanted=["y", "id"], as_text=["id"])
+    assert found.columns == ["y", "id"]
+    assert found.get("id").to_pylist() == ["007"]
+    assert "its header names 'x' twice" in refused(written(tmp_path / "b.csv", "x, x\n1,2\n"))
+
+
+def test_the_name_of_a_column_may_hold_a_line_break(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", 'id,"size\nin cm",x\n1,2,3\n4,5,6\n')
+    found = opened(path)
+    assert found.columns == ["id", "size\nin cm", "x"]
+    assert found.get("x").to_pylist() == [3, 6]
+
+
+def test_a_cell_may_be_longer_than_the_csv_module_takes(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", f'id,x\n1,"{"word " * 40_000}"\n2,b\n')
+    assert opened(path).num_rows == 2
+
+
 def test_an_id_with_zeros_in_front_stays_as_it_is_written(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id,x\n007,1\n7,2\n")
     assert opened(path, as_text=["id"]).get("id").to_pylist() == ["007", "7"]
@@ -151,6 +191,7 @@ def test_many_rows_of_one_problem_are_counted() -> None:
         (["7", "8"], [7, 8]),
         ([7, 8], ["7", "8"]),
         ([7.0, 8.0], ["7", " 8 "]),
+        (np.array([7, 8], dtype=np.float16), [7, 8]),
         (np.array([7, 8], dtype=np.uint8), np.array([7, 8], dtype=np.int64)),
         (np.array([7, 8], dtype=np.uint64), ["7", "8"]),
         (pa.array(["7", "8"]).dictionary_encode(), pa.array(["7", "8"], pa.large_string())),
@@ -171,6 +212,10 @@ def test_an_id_that_is_written_otherwise_is_another() -> None:
         (["a", "b", "a ", "a"], "rows 3, 4: 'a' stands on row 1 already"),
         ([1.0, 1.5], "row 2: 1.5 is no id"),
         ([1.0, None], "row 2: the id is empty"),
+        (np.array([1, 1.5], dtype=np.float16), "row 2: 1.5 is no id"),
+        ([1.0, np.inf, -np.inf], "rows 2, 3: inf is no id"),
+        ([1.0, 1e19], "row 2: 1e+19 is no id"),  # beyond what 64 bits hold
+        ([1.0, 2.0**53 + 2], "row 2: 9007199254740994.0 is no id"),  # beyond what is exact
         ([True, False], "is of type bool"),
         ([[1], [2]], "ids are text or whole numbers"),
     ],

@@ -1,6 +1,7 @@
 """Two tables as a task: labels, sets and features by the columns that hold them, and more rows."""
 
 import logging
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from unimp.graph.graph import Graph
 from unimp.graph.table_file import Table
 from unimp.tasks.guess import guess
 from unimp.tasks.labels import Split
+from unimp.tasks.more_rows import extend_task
 from unimp.tasks.splitting import split_classes, split_groups
 from unimp.tasks.synthetic import synthetic_like, synthetic_task
 from unimp.tasks.table_export import export_tables
 from unimp.tasks.table_summary import cautions, summary
-from unimp.tasks.tables import Rows, extend_task, read_rows
+from unimp.tasks.tables import Rows, read_rows
 from unimp.tasks.task import Task
 from unimp.tasks.transforms import Layout, load_transforms
 
@@ -81,12 +83,42 @@ def test_a_label_is_unknown_where_it_is_empty_null_or_minus_one() -> None:
         (["10", "2", "10", "2", "", "-1"], ("2", "10")),
         ([True, False, True, False, None, None], ("false", "true")),
         (["ü", "b", "ü", "b", "null", "NaN"], ("b", "ü")),
+        (["ü", "b", "ü", "b", "NA", "N/A"], ("b", "ü")),  # as missing numbers are written
+        (np.array([10, 2, 10, 2, np.nan, -1], dtype=np.float16), ("2", "10")),
+        (["10.0", "2", "10", "2.0", "", "-1.0"], ("2", "10")),  # as pandas writes them
+        ([Decimal(t) for t in ("10.0", "2.0", "10.0", "2.0")] + [None, None], ("2", "10")),
+        (["10.0", "07", "10.0", "07", "", ""], ("07", "10")),
+        (["v1.5", "1.0", "v1.5", "1.0", "", ""], ("1.0", "v1.5")),  # words among them: all words
     ],
 )
 def test_classes_are_sorted_as_what_they_are(labels: Any, names: tuple[str, ...]) -> None:
     task = rows(nodes=with_column(NODES, label=labels)).task("t")
     assert task.class_names == names
     assert task.labels.tolist() == [1, 0, 1, 0, -1, -1]
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        [0.5, 1.0, 0.5, 1.0, None, None],
+        ["0.5", "1.0", "0.5", "1.0", "", "NA"],
+        [Decimal(t) for t in ("0.5", "1.0", "0.5", "1.0")] + [None, None],
+        np.array([0.5, 1, 0.5, 1, np.nan, np.nan], dtype=np.float16),
+    ],
+)
+def test_a_number_with_a_fraction_is_no_class_however_it_is_written(amounts: Any) -> None:
+    said = refused(nodes=with_column(NODES, label=amounts))
+    assert "column label, rows 1, 3: 0.5 is no class" in said
+
+
+def test_labels_that_are_infinite_or_too_large_to_be_exact_are_no_classes() -> None:
+    labels = [1.0, np.inf, 1e19, 1.0, 2.0, 2.0]
+    assert "rows 2, 3: inf is no class" in refused(nodes=with_column(NODES, label=labels))
+
+
+def test_a_word_that_may_be_a_class_and_is_read_as_unknown_is_told() -> None:
+    found = rows(nodes=with_column(NODES, label=["yes", "no", "yes", "no", "NA", "NA"]))
+    assert "'NA' is read as unknown, in 2 rows" in cautions(found, found.split(0))[0]
 
 
 def test_several_columns_are_binary_tasks_with_gaps() -> None:
@@ -111,6 +143,13 @@ def test_one_cell_may_hold_several_labels() -> None:
         [-1, -1, -1],
         [-1, -1, -1],
     ]
+
+
+def test_parts_of_a_cell_that_name_no_label_are_left_out() -> None:
+    nodes = with_column(NODES, label=["x;-1", ";y;", "x; NA ;y", "y", ";", "-1; "])
+    task = rows(nodes=nodes, label_separator=";").task("t")
+    assert task.class_names == ("x", "y")
+    assert task.labels.tolist() == [[1, 0], [0, 1], [1, 1], [0, 1], [-1, -1], [-1, -1]]
 
 
 # Splits

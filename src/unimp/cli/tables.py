@@ -114,7 +114,7 @@ def recipe_text(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
         *_said(None, "target", layout.target),
         *_said(f"… and back, unless directed. {why['directed']}", "directed", layout.directed),
         *_said(
-            f"what to predict: {why['label']}; unknown where empty, null or -1",
+            f"what to predict: {why['label']}; unknown where empty, NA, null or -1",
             "label",
             layout.label,
         ),
@@ -141,6 +141,8 @@ def recipe_text(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
         lines += _said(f"{together}: {why['group']}", "group", layout.group)
     else:
         lines.append(_comment(f'{together}: group = "column"'))
+    if layout.decimal == ",":
+        lines += _said(f"decimal commas: {why['decimal']}", "decimal", layout.decimal)
     lines.append(_comment('edges that name an id which is no node: unknown_ids = "skip"'))
     lines += ["", "# Kinds: numeric, categorical, text (words), vector (numbers made elsewhere)."]
     lines += _columns("tables.features", layout.features, found.kinds, found.left_out)

@@ -6,6 +6,7 @@ by what they hold. Frames are of pandas, polars and Arrow, and dicts of arrays.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _HEADER_BYTES = 1 << 20
 _BLOCK = 8 << 20  # bytes of CSV read at a time; a row must fit in
 _DELIMITERS = ",;\t|"
+_LOOKED_AT = 20  # rows that tell what stands between fields
 _ACCEPTED = "CSV (.csv, .tsv), Parquet (.parquet) and Arrow (.arrow, .feather) are read"
 
 
@@ -35,6 +37,7 @@ class Table:
 
     name: str
     arrow: Any  # pyarrow.Table
+    delimiter: str = ""  # between the fields of CSV
 
     @property
     def num_rows(self) -> int:
@@ -45,7 +48,7 @@ class Table:
         return [str(name) for name in self.arrow.column_names]
 
     def get(self, column: str) -> Any:
-        """A column as one plain Arrow array: no dictionaries, views or short offsets."""
+        """A column as one plain Arrow array: no dictionaries, views, short offsets or floats."""
         import pyarrow as pa
 
         values = self.arrow.column(column)
@@ -53,6 +56,8 @@ class Table:
             values = values.cast(values.type.value_type)
         if is_string(values.type):
             values = values.cast(pa.large_string())
+        elif pa.types.is_float16(values.type):  # which Arrow can hold, but hardly count with
+            values = values.cast(pa.float32())
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -203,8 +208,10 @@ def _read_csv(
     header = csv_header(path, name, problems)
     if header is None:
         return None
-    names, delimiter = header
+    written, delimiter = header
+    names = [column.strip() for column in written]
     chosen = choose(names)
+    as_written = dict(zip(names, written, strict=True))
     ragged: list[Any] = []
 
     def keep(row: Any) -> str:
@@ -220,8 +227,8 @@ def _read_csv(
                 delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
             ),
             convert_options=pyarrow.csv.ConvertOptions(
-                include_columns=chosen or names[:1],
-                column_types={column: pa.string() for column in as_text if column in chosen},
+                include_columns=[as_written[column] for column in chosen] or written[:1],
+                column_types={as_written[c]: pa.string() for c in as_text if c in chosen},
             ),
         )
 
@@ -249,11 +256,13 @@ def _read_csv(
             rows=[row.number - 2 for row in ragged],
         )
         return None
-    return Table(name, table.select(chosen))
+    if not chosen:
+        return Table(name, table.select([]))
+    return Table(name, table.rename_columns(chosen), delimiter)
 
 
 def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], str] | None:
-    """The names in the first line of a CSV file and what stands between them."""
+    """The names in the header of a CSV file, as they are written, and what stands between them."""
     import pyarrow as pa
 
     with pa.input_stream(str(path)) as stream:  # unpacks by the suffix
@@ -261,22 +270,42 @@ def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], st
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
         problems.note(name, "is not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
         return None
+    if len(start) == _HEADER_BYTES:  # cut within a row
+        start = start[: start.rfind(b"\n") + 1] or start
     first = next((line for line in start.splitlines() if line.strip()), b"")
     try:
-        line = first.decode("utf-8-sig")
+        first.decode("utf-8-sig")
     except UnicodeDecodeError:
         problems.note(f"{name}, line 1", "is not UTF-8 text", "save the file as UTF-8")
         return None
-    delimiter = max(_DELIMITERS, key=line.count)
-    try:
-        names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
-    except csv.Error as error:
-        problems.note(f"{name}, line 1", f"is no header ({error})", "name the columns there")
-        return None
-    if not any(names):
+    text = start.decode("utf-8-sig", errors="replace")  # other lines are looked at by Arrow
+    delimiter = max(_DELIMITERS, key=lambda mark: _fits(text, mark))
+    names = next(iter(_first_rows(text, delimiter)), [])
+    if not any(name.strip() for name in names):
         problems.note(name, "names no column", "write the columns' names into the first line")
         return None
     return names, delimiter
+
+
+def _first_rows(text: str, delimiter: str) -> list[list[str]]:
+    """The header and some rows, as far as they can be told apart; quotes are heeded."""
+    rows: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    with contextlib.suppress(csv.Error):  # a field that is very long: what is read tells enough
+        for row in reader:
+            if any(row):
+                rows.append(row)
+            if len(rows) == _LOOKED_AT:
+                break
+    return rows
+
+
+def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
+    """How well a mark divides rows: several fields, as many in each row as in the header."""
+    rows = _first_rows(text, delimiter)
+    width = len(rows[0]) if rows else 0
+    alike = sum(len(row) == width for row in rows[1:]) / max(1, len(rows) - 1)
+    return width > 1, alike if len(rows) > 1 else 1.0, width
 
 
 def _not_utf8(path: Path) -> int | None:

@@ -58,24 +58,22 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
 
     if column not in table.columns:
         return None
-    values, kind = table.get(column), table.arrow.schema.field(column).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    values = table.get(column)
+    kind = values.type
     if pa.types.is_floating(kind):
         # Whole numbers with a gap among them become floats on their way through pandas.
         values = pc.if_else(pc.is_nan(values), None, values)
-        whole = pc.equal(values, pc.floor(values))
-        broken = np.flatnonzero(~to_numpy(pc.fill_null(whole, True)))
+        broken = not_whole(values)
         if len(broken):
             problems.note(
                 table.name,
                 f"{values[int(broken[0])].as_py()} is no id",
-                "ids are text or whole numbers",
+                "ids are text or whole numbers, the largest of them as text",
                 column=column,
                 rows=broken,
             )
             return None
-        values = values.cast(pa.int64(), safe=False)
+        values = values.cast(pa.int64())
     elif pa.types.is_integer(kind):
         values = values.cast(pa.large_string() if pa.types.is_uint64(kind) else pa.int64())
     elif is_string(kind):
@@ -110,6 +108,13 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
         if len(twice) or values.null_count:
             return None
     return values  # ends of edges: null where one is empty, which has been told
+
+
+def not_whole(values: Any) -> NDArray[np.int64]:
+    """Places of floats that stand for no whole number exactly; gaps and NaN are not among them."""
+    numbers = to_numpy(values).astype(np.float64)  # NaN where null
+    exact = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2.0**53)
+    return np.flatnonzero(~exact & ~np.isnan(numbers))
 
 
 def positions(values: Any, ids: Any) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import open_table
 from unimp.graph.tables import UnknownIds
+from unimp.tasks.columns import Decimal
 from unimp.tasks.guess import guess
 from unimp.tasks.tables import read_rows
 from unimp.tasks.task import Metric, Task
@@ -35,6 +36,7 @@ def task_from_tables(
     train_ids: str | None = None,
     val_ids: str | None = None,
     test_ids: str | None = None,
+    decimal: Decimal | None = None,
     text_width: int | None = None,
     unknown_ids: UnknownIds | None = None,
     name: str = "tables",
@@ -67,6 +69,7 @@ def task_from_tables(
         "train_ids": train_ids,
         "val_ids": val_ids,
         "test_ids": test_ids,
+        "decimal": decimal,
         "text_width": text_width,
         "unknown_ids": unknown_ids,
     }

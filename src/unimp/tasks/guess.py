@@ -15,7 +15,8 @@ import numpy as np
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, is_string
 from unimp.graph.tables import positions, read_edges, read_ids, to_numpy
-from unimp.tasks.columns import words
+from unimp.tasks.columns import NO_VALUE, Decimal, words
+from unimp.tasks.number_words import has_decimal_commas, kind_of_numbers
 from unimp.tasks.table_labels import SETS, known_words
 from unimp.tasks.transforms import Layout
 
@@ -29,7 +30,6 @@ GROUP_NAMES = ("group", "groups", "group_id")
 UNJOINED = "by its name or place only: edges name ids that no column of nodes holds; look again"
 _LOOKED_AT = 50_000  # rows whose cells are looked into
 _FEW = 100  # values that a label or category has at most, or a twentieth of the rows
-_VECTOR = r"^[\[(\s]*[+-]?[\d.]+(e[+-]?\d+)?([;,|\s]+[+-]?[\d.]+(e[+-]?\d+)?)+[\])\s]*$"
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,15 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
     if "label_separator" not in given and layout.label in nodes.columns:
         assert isinstance(layout.label, str)
         layout = replace(layout, label_separator=_separator(nodes, layout.label))
-    kinds, why_kinds, left_out = _kinds(nodes, used, edge=False)
+    ends_used = {layout.source, layout.target}
+    if "decimal" not in given:
+        why_comma = _decimal_comma(nodes, used) or _decimal_comma(edges, ends_used)
+        layout = replace(layout, decimal="," if why_comma else ".")
+        reasons["decimal"] = why_comma
+    kinds, why_kinds, left_out = _kinds(nodes, used, layout.decimal, edge=False)
     if "features" not in given:
         layout = replace(layout, features=kinds)
-    ends_used = {layout.source, layout.target}
-    edge_kinds, why_edges, edge_left_out = _kinds(edges, ends_used, edge=True)
+    edge_kinds, why_edges, edge_left_out = _kinds(edges, ends_used, layout.decimal, edge=True)
     if "edge_features" not in given:
         layout = replace(layout, edge_features=edge_kinds)
     return Guess(layout, reasons, why_kinds, why_edges, left_out, edge_left_out, candidates)
@@ -223,8 +227,37 @@ def _separator(nodes: Table, column: str) -> str:
     return ""
 
 
+def _decimal_comma(table: Table, used: set[str]) -> str:
+    """Why numbers of a table have a decimal comma; empty where nothing says so."""
+    if table.delimiter != ";":  # elsewhere 1,5 is as likely two numbers
+        return ""
+    for column in table.columns:
+        if column in used or not is_string(table.get(column).type):
+            continue
+        cells = _cells(table, column)
+        if len(cells) and has_decimal_commas(cells):
+            return f"{column} of {table.name} holds numbers such as {_example(cells)}"
+    return ""
+
+
+def _example(cells: Any) -> str:
+    import pyarrow.compute as pc
+
+    return str(cells.filter(pc.match_substring(cells, ","))[0].as_py())
+
+
+def _cells(table: Table, column: str) -> Any:
+    """What cells of text hold, gaps left out, as far as they are looked at."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = words(table, column, Problems()).drop_null()
+    gaps = pc.is_in(text, value_set=pa.array(NO_VALUE, text.type))
+    return text.filter(pc.invert(gaps)).slice(0, _LOOKED_AT)
+
+
 def _kinds(
-    table: Table, used: set[str], *, edge: bool
+    table: Table, used: set[str], decimal: Decimal, *, edge: bool
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Kinds of columns, the reasons, and the columns that are left out with theirs."""
     kinds: dict[str, str] = {}
@@ -233,7 +266,7 @@ def _kinds(
     for column in table.columns:
         if column in used:
             continue
-        kind, why = _kind(table, column)
+        kind, why = _kind(table, column, decimal)
         if kind == "text" and edge:
             kind, why = "", "text; edges take numeric, categorical and vector columns"
         if kind:
@@ -243,7 +276,7 @@ def _kinds(
     return kinds, reasons, left_out
 
 
-def _kind(table: Table, column: str) -> tuple[str, str]:
+def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
     import pyarrow as pa
 
     values = table.get(column)
@@ -257,10 +290,12 @@ def _kind(table: Table, column: str) -> tuple[str, str]:
             return "vector", "lists of numbers"
         return "", f"lists of {inner}"
     if is_string(kind):
-        return _kind_of_text(table, column)
+        return _kind_of_text(table, column, decimal)
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     if not any(check(kind) for check in numeric):
         return "", f"of type {kind}; make a number of it, such as days since a date"
+    if pa.types.is_floating(kind) and decimal == "," and table.delimiter not in ("", ","):
+        return "", "numbers with points, where others have decimal commas; write all alike"
     distinct = len(values.unique())
     missing = values.null_count / len(values)
     gaps = f", {missing:.0%} missing" if missing else ""
@@ -280,15 +315,17 @@ def _counts(values: Any) -> bool:
     return bool((np.diff(numbers) == 1).all())
 
 
-def _kind_of_text(table: Table, column: str) -> tuple[str, str]:
+def _kind_of_text(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
     import pyarrow.compute as pc
 
     everything = words(table, column, Problems()).drop_null()
     if not len(everything):
         return "", "empty"
     looked_at = everything.slice(0, _LOOKED_AT)
-    if pc.all(pc.match_substring_regex(looked_at, _VECTOR, ignore_case=True)).as_py():
-        return "vector", "several numbers in a cell"
+    cells = _cells(table, column)
+    numbers = kind_of_numbers(cells, decimal, table.delimiter) if len(cells) else None
+    if numbers is not None:
+        return numbers
     distinct, rows = len(everything.unique()), len(everything)
     if distinct == 1 and rows == table.num_rows:
         return "", "the same in every row"

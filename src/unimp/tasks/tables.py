@@ -2,14 +2,13 @@
 
 read_rows     both tables, read and checked; every problem is told at once
 Rows.task     the task they make: transforms fitted, split drawn
-extend_task   a task with nodes and edges that came after training
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from unimp.errors import TaskError, nearest_names
-from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, open_table
-from unimp.graph.tables import Edges, UnknownIds, positions, read_edges, read_ids
-from unimp.tasks.columns import KINDS, Vector, read_values, words
+from unimp.graph.tables import Edges, read_edges, read_ids
+from unimp.tasks.columns import KINDS, read_values
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.splitting import split_classes, split_groups, split_of
-from unimp.tasks.table_labels import labels_by_name, read_groups, read_labels, read_parts
+from unimp.tasks.table_labels import read_groups, read_labels, read_parts
 from unimp.tasks.task import Metric, Task
 from unimp.tasks.transforms import Layout, Transforms
 
@@ -114,11 +112,11 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         "split": [c for c in (layout.split, layout.group) if c],
     }
     wanted = [column for columns in named.values() for column in columns]
-    words_of = [c for c, kind in layout.features.items() if kind != "numeric"]
+    words_of = layout.columns_in_words(layout.features)
     as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
     node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
     edge_columns = [layout.source, layout.target, *layout.edge_features]
-    edge_words = [c for c, kind in layout.edge_features.items() if kind != "numeric"]
+    edge_words = layout.columns_in_words(layout.edge_features)
     edge_table = open_table(
         edges,
         "edges",
@@ -143,8 +141,8 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
             problems,
             unknown_ids=layout.unknown_ids,
         )
-    node_values = _values(node_table, layout.features, problems)
-    edge_values = _values(edge_table, layout.edge_features, problems)
+    node_values = values_of(node_table, layout, layout.features, problems)
+    edge_values = values_of(edge_table, layout, layout.edge_features, problems)
     if labels is not None and parts is None and not problems.found:
         assert node_table is not None
         _check_shares(node_table.name, layout, labels[0], groups, problems)
@@ -152,7 +150,7 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     assert labels is not None
     assert joined is not None
     if joined.rows is not None:
-        edge_values = {c: _taken(values, joined.rows) for c, values in edge_values.items()}
+        edge_values = {c: taken(values, joined.rows) for c, values in edge_values.items()}
     return Rows(
         layout,
         ids,
@@ -164,66 +162,6 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         node_values,
         edge_values,
         problems.warnings,
-    )
-
-
-def extend_task(
-    task: Task, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
-) -> Task:
-    """The task with more nodes and edges, encoded as its own were; new nodes follow the old.
-
-    An id that is known already is refused. Edges may join new nodes and old ones; one that is there
-    already is merged with it. Labels in the new table are kept beside the task's own, in no set, so
-    that nothing takes them for inputs.
-    """
-    transforms = task.tables
-    if transforms is None or task.node_names is None:
-        raise TaskError(
-            f"{task.name} was not made from tables, so nothing says how to read more of them"
-        )
-    import pyarrow as pa
-
-    layout, problems = transforms.layout, Problems()
-    old = pa.array(task.node_names, pa.large_string())
-    ids, values, labels = old, None, None
-    if nodes is not None:
-        ids = None  # unless they can be read
-        table = _open_more(nodes, "nodes", layout, transforms, problems)
-        if table is not None:
-            fresh = _fresh_ids(table, layout.id, old, problems)
-            values = _values(table, {e.column: e.kind for e in transforms.nodes}, problems)
-            _check_widths(table.name, transforms, values, problems)
-            labels = _labels_of_more(table, layout, task, problems)
-            ids = None if fresh is None else pa.concat_arrays([old, fresh])
-    joined, edge_values = None, None
-    if edges is not None:
-        table = _open_more(edges, "edges", layout, transforms, problems)
-        if table is not None:
-            ends = (layout.source, layout.target)
-            joined = read_edges(
-                table, *ends, ids, problems, unknown_ids=unknown_ids, where="the run"
-            )
-            edge_values = _values(table, {e.column: e.kind for e in transforms.edges}, problems)
-    problems.refuse()
-    for warning in problems.warnings:
-        LOG.warning(warning)
-    count = len(ids) - len(old)
-    x = task.graph.x
-    if count and x is not None:
-        assert values is not None
-        x = _stacked(x, transforms.node_features(values))
-    graph = _with_more_edges(task.graph, x, len(ids), transforms, joined, edge_values)
-    unknown = torch.full((count, *task.labels.shape[1:]), UNLABELED, dtype=task.labels.dtype)
-    more = unknown if labels is None else labels
-    groups = task.groups
-    if groups is not None:  # nothing is masked among them: each new node is a group by itself
-        groups = torch.cat((groups, int(groups.max()) + 1 + torch.arange(count)))
-    return replace(
-        task,
-        graph=graph,
-        labels=torch.cat((task.labels, more)),
-        node_names=tuple(ids.to_pylist()),
-        groups=groups,
     )
 
 
@@ -307,110 +245,32 @@ def _check_shares(
         )
 
 
-def _values(table: Table | None, kinds: Mapping[str, str], problems: Problems) -> dict[str, Any]:
+def values_of(
+    table: Table | None,
+    layout: Layout,
+    kinds: Mapping[str, str],
+    problems: Problems,
+    lengths: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Values of feature columns, checked; `lengths` are those that vectors had in training."""
     if table is None:
         return {}
-    known = {column: kind for column, kind in kinds.items() if kind in KINDS}
-    return {c: read_values(table, c, kind, problems) for c, kind in known.items()}
+    return {
+        column: read_values(
+            table,
+            column,
+            kind,
+            problems,
+            decimal=layout.decimal,
+            length=(lengths or {}).get(column),
+        )
+        for column, kind in kinds.items()
+        if kind in KINDS
+    }
 
 
-def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+def taken(values: Any, rows: NDArray[np.int64]) -> Any:
+    """The values at these rows."""
     import pyarrow as pa
 
     return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
-
-
-def _open_more(
-    given: Any, what: str, layout: Layout, transforms: Transforms, problems: Problems
-) -> Table | None:
-    ends = [layout.id] if what == "nodes" else [layout.source, layout.target]
-    encoders = transforms.nodes if what == "nodes" else transforms.edges
-    optional = layout.label_columns if what == "nodes" else []
-    return open_table(
-        given,
-        what,
-        problems,
-        wanted=[*ends, *(encoder.column for encoder in encoders)],
-        optional=optional,
-        as_text=[*ends, *optional, *(e.column for e in encoders if e.kind != "numeric")],
-    )
-
-
-def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
-    import pyarrow as pa
-
-    fresh = read_ids(table, column, problems, unique=True)
-    if fresh is None:
-        return None
-    fresh = fresh.cast(pa.large_string())
-    known = np.flatnonzero(positions(fresh, old) >= 0)
-    if len(known):
-        problems.note(
-            table.name,
-            f"{fresh[int(known[0])].as_py()!r} is a node of the run already",
-            "leave out the nodes that it was trained with",
-            column=column,
-            rows=known,
-        )
-    return fresh
-
-
-def _check_widths(
-    name: str, transforms: Transforms, values: Mapping[str, Any], problems: Problems
-) -> None:
-    for encoder in transforms.nodes:
-        given = values.get(encoder.column)
-        if isinstance(encoder, Vector) and given is not None and given.shape[1] != encoder.length:
-            problems.note(
-                name,
-                f"vectors of {given.shape[1]} numbers; those of training had {encoder.length}",
-                "make them as they were made then",
-                column=encoder.column,
-            )
-
-
-def _labels_of_more(
-    table: Table, layout: Layout, task: Task, problems: Problems
-) -> torch.Tensor | None:
-    column = layout.label_columns[0]
-    if task.is_multilabel or column not in table.columns or task.class_names is None:
-        return None
-    text = words(table, column, problems)
-    return None if text is None else torch.from_numpy(labels_by_name(text, task.class_names))
-
-
-def _stacked(x: Any, more: Any) -> Any:
-    if not isinstance(x, SparseFeatures):
-        return torch.cat((x, torch.from_numpy(more)))
-    last = x.indptr[-1]
-    return SparseFeatures(
-        indptr=torch.cat((x.indptr, more.indptr[1:].to(x.indptr.dtype) + last)),
-        column=torch.cat((x.column, more.column.to(x.column.dtype))),
-        value=torch.cat((x.value, more.value)),
-        shape=(x.shape[0] + more.shape[0], x.shape[1]),
-    )
-
-
-def _with_more_edges(
-    graph: Graph,
-    x: Any,
-    num_nodes: int,
-    transforms: Transforms,
-    joined: Edges | None,
-    values: Mapping[str, Any] | None,
-) -> Graph:
-    edges, attr = graph.edge_index.long(), graph.edge_attr_of(None)
-    if joined is not None and values is not None:
-        if joined.rows is not None:
-            values = {column: _taken(v, joined.rows) for column, v in values.items()}
-        ends = torch.from_numpy(np.stack((joined.source, joined.target)))
-        more = transforms.edge_features(values)
-        rows = None if more is None else torch.from_numpy(more)
-        if not transforms.layout.directed:
-            other = ends[0] != ends[1]
-            ends = torch.cat((ends, ends.flip(0)[:, other]), 1)
-            rows = None if rows is None else torch.cat((rows, rows[other]))
-        edges = torch.cat((edges, ends), 1)
-        attr = None if attr is None or rows is None else torch.cat((attr, rows))
-    larger = Graph.from_edges(edges, num_nodes=num_nodes, x=x, edge_attr=attr)
-    return larger.deduplicate()

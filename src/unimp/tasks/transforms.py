@@ -14,7 +14,7 @@ from unimp.errors import RunError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.files import write_atomically
 from unimp.graph.tables import UnknownIds
-from unimp.tasks.columns import Encoder, fit, from_plain, to_plain
+from unimp.tasks.columns import Decimal, Encoder, fit, from_plain, to_plain
 
 FORMAT = 1
 _WIDE = 64  # columns; fewer are kept dense
@@ -33,6 +33,7 @@ class Layout:
     label_separator: str = ""  # between several labels in one cell
     features: Mapping[str, str] = field(default_factory=dict)  # column: kind
     edge_features: Mapping[str, str] = field(default_factory=dict)
+    decimal: Decimal = "."  # before the fractions of numbers in text
     text_width: int = 4096
     split: str = ""  # a column; or by the files of ids; or by the shares
     train_share: float = 0.6
@@ -46,6 +47,10 @@ class Layout:
     @property
     def label_columns(self) -> list[str]:
         return [self.label] if isinstance(self.label, str) else list(self.label)
+
+    def columns_in_words(self, kinds: Mapping[str, str]) -> list[str]:
+        """Columns that are taken from CSV as they are written, to be looked into here."""
+        return [c for c, kind in kinds.items() if kind != "numeric" or self.decimal == ","]
 
     @property
     def is_multilabel(self) -> bool:
