@@ -442,7 +442,7 @@ def test_an_unknown_name_is_told_with_its_line_and_nearest_names(
         f"{file}:",
         "line 2, node 'bahs' is unknown; did you mean 'bash'?",
         "line 3, label 'sciense' is unknown; did you mean 'science'?",
-        "line 5, node '3' is unknown; known: bash, curl, numpy, zsh",
+        "line 5, node '3' is unknown; choose one of bash, curl, numpy, zsh",
     ]
 
 
