@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import torch
-from torch_geometric.data import Data
+
+try:
+    import networkx as nx
+    from torch_geometric.data import Data
+except ImportError as missing:
+    raise SystemExit(
+        f"this example needs {missing.name}; in the checkout: pip install '.[pyg,networkx]'"
+    ) from None
 
 from unimp import Graph, Run, UniMPClassifier, run
 from unimp.graph.interop import graph_from_adjacency

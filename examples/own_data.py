@@ -1,6 +1,12 @@
-"""From two frames to predictions, in Python; run it in the folder examples/own-data."""
+"""From two frames to predictions, in Python, of the tables in the folder own-data."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+
+if not Path("packages.csv").exists():  # the tables lie beside this file, wherever it is run from
+    os.chdir(Path(__file__).parent / "own-data")
 
 # start: two frames and the column to predict
 import pandas as pd

@@ -6,7 +6,10 @@ Labels that arrive later are inputs at prediction, without retraining.
 
 from __future__ import annotations
 
-from torch_geometric.nn import GraphSAGE
+try:
+    from torch_geometric.nn import GraphSAGE
+except ImportError:
+    raise SystemExit("this example needs PyG; in the checkout: pip install '.[pyg]'") from None
 
 from unimp import MaskedLabels, Run, run
 from unimp.tasks.task import Sizes

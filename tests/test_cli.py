@@ -441,7 +441,7 @@ def test_an_unknown_name_is_told_with_its_line_and_nearest_names(
     assert str(problem.value).splitlines() == [
         "3 problems in the tables:",
         f"  - {file}, column node, row 1: no node 'bahs'; did you mean 'bash'?",
-        f"  - {file}, column node, row 4: no node '3'; known: bash, curl, numpy, zsh",
+        f"  - {file}, column node, row 4: no node '3'; choose one of bash, curl, numpy, zsh",
         f"  - {file}, column label, row 2: no class 'sciense'; did you mean 'science'?",
     ]
 

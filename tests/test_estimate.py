@@ -127,6 +127,9 @@ def test_the_command_says_it_in_a_line() -> None:
     result = CliRunner().invoke(app, ["estimate", "synthetic", *settings])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("estimate: full batch on cpu (")
+    assert "trains up to " in result.output
+    good = CliRunner().invoke(app, ["estimate", "synthetic", *settings, "--preset", "good"])
+    assert "100 without a better score end it (preset good)" in good.output
     assert "which fits; about " in result.output
     assert " an epoch, " in result.output
     settings.append("--set=model.name=label-propagation")

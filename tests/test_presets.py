@@ -51,9 +51,23 @@ def test_without_a_preset_nothing_changes() -> None:
     assert recipe_with_preset("debian") == load_recipe("debian")
 
 
+def test_tables_without_a_preset_are_trained_as_long_as_they_get_better(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('[tables]\nnodes = "customers.csv"\nedges = "calls.csv"\n')
+    plain = recipe_with_preset(path)
+    assert plain == recipe_with_preset(path, [], "good")
+    assert plain.train.patience == PRESETS["good"].options["train.patience"] > 0
+    assert recipe_with_preset(plain) == plain
+    quick = recipe_with_preset(path, [], "quick")
+    assert recipe_with_preset(quick) == quick  # as `unimp train` hands it to `run`
+    assert recipe_with_preset(path, ["train.patience=0"]).train.patience == 0
+    path.write_text(path.read_text() + "[train]\nepochs = 7\n")
+    assert recipe_with_preset(path).train.epochs == 7
+
+
 def test_a_preset_of_another_name_is_refused() -> None:
-    with pytest.raises(RecipeError, match="no preset 'god'; did you mean 'good'"):
-        run("synthetic", preset="god")
+    with pytest.raises(RecipeError, match="no preset 'fast'; presets are quick, good, best"):
+        run("synthetic", preset="fast")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,15 @@ def test_a_value_of_the_wrong_type_or_range_is_refused_with_its_place(
         ("model.gate=xyz", "model.gate: it takes none, last or all (given: 'xyz')"),
         ("task.split=sed", "it takes a whole number or seed; did you mean 'seed'?"),
         ("smooth.correct_scale=aut", "it takes a number or auto; did you mean 'auto'?"),
+        ("train.epochs=abc", "train.epochs: it takes a whole number (given: 'abc')"),
+        ("train.epochs=1.5", "train.epochs: it takes a whole number (given: 1.5)"),
+        ("train.epochs=0", "train.epochs: it must be at least 1 (given: 0)"),
+        ("train.lr=fast", "train.lr: it takes a number (given: 'fast')"),
+        ("model.dropout=1", "model.dropout: it must be less than 1 (given: 1)"),
+        ("batch.prune=1", "batch.prune: it takes true or false (given: 1)"),
+        ("batch.fanout=[0]", "batch.fanout: a fanout is at least 1, or -1 for all in-neighbors"),
+        ("task.split=1.5", "task.split: it takes a whole number or seed (given: 1.5)"),
+        ("train.time_limit=soon", "train.time_limit: write seconds, or a number with s, m or h"),
         ("model.feature_encoder=atuo", "it takes true, false or auto; did you mean 'auto'?"),
     ],
 )
@@ -189,6 +198,31 @@ def test_a_misspelt_word_answers_in_one_line_with_the_nearest_that_the_option_ta
     with pytest.raises(RecipeError, match=re.escape(answer)) as error:
         Recipe().with_settings([setting])
     assert "\n" not in str(error.value)
+
+
+def test_a_table_or_a_folder_in_place_of_a_recipe_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"customers\.csv is a table: `unimp init NODES EDGES`"):
+        load_recipe("customers.csv")
+    with pytest.raises(RecipeError, match="is a folder; `unimp init NODES EDGES`"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.toml").write_text("[train\n")
+    with pytest.raises(RecipeError, match=r"is a folder; its recipe is .*recipe\.toml"):
+        load_recipe(tmp_path)
+    broken = re.escape(f"recipe {tmp_path / 'recipe.toml'} is not valid TOML")
+    with pytest.raises(RecipeError, match=broken):
+        load_recipe(tmp_path / "recipe.toml")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "name"),
+    [("recipe", "", "customers"), ("mine", "", "mine"), ("recipe", "name = 'ours'\n", "ours")],
+)
+def test_a_recipe_of_tables_is_named_by_itself_its_file_or_its_nodes(
+    tmp_path: Path, file: str, line: str, name: str
+) -> None:
+    path = tmp_path / f"{file}.toml"
+    path.write_text(f'{line}[tables]\nnodes = "data/customers.csv.gz"\nedges = "calls.csv"\n')
+    assert load_recipe(path).name == name
 
 
 def test_settings_are_texts_or_a_dictionary() -> None:

@@ -58,4 +58,4 @@ def nearest_names(name: str, known: Iterable[str]) -> str:
     near += [k for k in known if len(name) > 2 and name.lower() in k.lower() and k not in near][:5]
     if near:
         return "did you mean " + " or ".join(repr(k) for k in near) + "?"
-    return "known: " + ", ".join(known)
+    return "choose one of " + ", ".join(known)

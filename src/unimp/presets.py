@@ -2,7 +2,7 @@
 
 A preset fills in what nobody has set. A recipe that comes with the package was tuned for its task:
 of that, a preset changes only how long it trains. What you write in a recipe of your own, or by
-`--set`, stays.
+`--set`, stays. A recipe of tables that names no preset is filled in by `good`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unimp.errors import RecipeError, nearest_names
+from unimp.errors import RecipeError
 from unimp.recipe import Recipe, Settings, load_recipe, read_settings, recipe_names
 
 
@@ -55,17 +55,27 @@ def preset_help() -> str:
     return "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
 
 
+FOR_TABLES = "good"
+"""The preset of a recipe of tables that is given none."""
+
+
 def recipe_with_preset(
     recipe: Recipe | str | Path, settings: Settings = (), preset: str | None = None
 ) -> Recipe:
-    """A recipe, or the one of a name or path, with settings and then a preset laid over it."""
+    """A recipe, or the one of a name or path, with settings and then a preset laid over it.
+
+    Without a preset, tables get `good`: nobody tuned a recipe for them, and without patience they
+    would train on long after the best epoch. Any other recipe stays as it is.
+    """
     bundled = not isinstance(recipe, Recipe) and str(recipe) in recipe_names()
     found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     made = found.with_settings(settings)
-    if not preset:
+    if preset is None and made.task.name == "tables":
+        preset = FOR_TABLES
+    if preset is None:
         return made
     if preset not in PRESETS:
-        raise RecipeError(f"no preset {preset!r}; {nearest_names(preset, PRESETS)}")
+        raise RecipeError(f"no preset {preset!r}; presets are {', '.join(PRESETS)}")
     given = {place for place, _ in read_settings(settings)}
     stays = given | {
         f"{section}.{key}"

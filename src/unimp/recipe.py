@@ -56,6 +56,9 @@ LAYER_OF: dict[str, Literal["transformer", "gat", "gcn"]] = {
 TABLE_FILES = ("nodes", "edges", "train_ids", "val_ids", "test_ids")
 """Options of [tables] that are paths."""
 
+TABLE_SUFFIXES = {".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc"}
+"""How files end that hold a table, and so no recipe."""
+
 
 class Recipe(Section):
     """Everything one run depends on, but the seed."""
@@ -224,16 +227,17 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
         recipe = read_recipe(text, str(name))
     elif path.suffix == ".toml":
         if not path.is_file():
-            raise RecipeError(f"no recipe file {name}")
-        recipe = read_recipe(_text_of(path), path.stem).with_tables_in(path.parent)
+            raise RecipeError(
+                f"no recipe file {name}; for two tables `unimp init NODES EDGES` writes one"
+            )
+        recipe = read_recipe(_text_of(path), path.stem, path).with_tables_in(path.parent)
         kept = path.parent / recipe.task.name
         if recipe.task.name == "task.npz" and kept.is_file():  # the recipe of a run
             recipe = recipe.with_task(kept)
     elif path.suffix == ".npz" or str(name) in task_names():
         recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
     else:
-        known = [*names, *task_names()]
-        raise RecipeError(f"no recipe or task {str(name)!r}; {nearest_names(str(name), known)}")
+        raise RecipeError(_no_recipe(path, [*names, *task_names()]))
     recipe = recipe.with_settings(settings)
     if (
         recipe.tables.nodes
@@ -247,13 +251,18 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     return recipe
 
 
-def read_recipe(text: str, name: str) -> Recipe:
-    """Parse a recipe's TOML; `name` is used where the recipe itself gives none."""
+def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
+    """Parse a recipe's TOML; `name` is used where the recipe itself gives none.
+
+    A recipe of tables that is called `recipe`, as `unimp init` does, is named after its nodes.
+    `path` is what messages call it.
+    """
+    called = path or name
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(
-            f"recipe {name} is not valid TOML: {error}; lines are [section] or key = value"
+            f"recipe {called} is not valid TOML: {error}; lines are [section] or key = value"
         ) from error
     problems = []
     for section, given in values.items():
@@ -261,19 +270,21 @@ def read_recipe(text: str, name: str) -> Recipe:
             continue
         if section not in SECTIONS:
             problems.append(
-                f"recipe {name}: no section [{section}]; {nearest_names(section, SECTIONS)}"
+                f"recipe {called}: no section [{section}]; {nearest_names(section, SECTIONS)}"
             )
         elif not isinstance(given, dict):
             problems.append(
-                f"recipe {name}: {section} = {given!r} is no section; write [{section}] on a line "
-                "of its own and its options below"
+                f"recipe {called}: {section} = {given!r} is no section; write [{section}] on a "
+                "line of its own and its options below"
             )
         else:
             problems += _unknown_options(section, given)
     if problems:
         raise RecipeError("\n".join(problems))
-    if values.get("tables", {}).get("nodes"):  # whoever names tables means them
+    if nodes := values.get("tables", {}).get("nodes"):  # whoever names tables means them
         values["task"] = {"name": "tables", **values.get("task", {})}
+        if name == "recipe":
+            name = Path(str(nodes)).name.partition(".")[0] or name
     return _validated({"name": name, **values})
 
 
@@ -295,6 +306,20 @@ def _section_fields(section: str) -> dict[str, FieldInfo]:
     assert isinstance(kind, type)
     assert issubclass(kind, Section)
     return kind.model_fields
+
+
+def _no_recipe(path: Path, known: Iterable[str]) -> str:
+    """What to say of a name that is no recipe; a table, or a folder, is a likely mistake."""
+    if path.is_dir():
+        kept = path / "recipe.toml"
+        return f"{path} is a folder; " + (
+            f"its recipe is {kept}"
+            if kept.is_file()
+            else "`unimp init NODES EDGES` writes a recipe for two tables"
+        )
+    if {suffix.lower() for suffix in path.suffixes} & TABLE_SUFFIXES:
+        return f"{path} is a table: `unimp init NODES EDGES` writes a recipe for two of them"
+    return f"no recipe or task {str(path)!r}; {nearest_names(str(path), known)}"
 
 
 def _place(path: str) -> tuple[str, str]:
@@ -364,19 +389,42 @@ def _place_of(problem: ErrorDetails) -> tuple[int | str, ...]:
     return place[: 3 if place[:2] in (("tables", "features"), ("tables", "edge_features")) else 2]
 
 
+_WORDS = {
+    "int_type": "it takes a whole number",
+    "int_from_float": "it takes a whole number",
+    "float_type": "it takes a number",
+    "bool_type": "it takes true or false",
+    "string_type": "it takes a text",
+    "list_type": "it takes a list, such as [10, 5]",
+    "dict_type": 'it takes columns and the kind of each; write {column = "numeric"}',
+    "model_type": "it is a section; write [section] on a line of its own and its options below",
+    "finite_number": "it takes a finite number",
+    "greater_than": "it must be more than",
+    "greater_than_equal": "it must be at least",
+    "less_than": "it must be less than",
+    "less_than_equal": "it must be at most",
+}
+_LIMITS = {
+    "greater_than": "gt",
+    "greater_than_equal": "ge",
+    "less_than": "lt",
+    "less_than_equal": "le",
+}
+
+
 def _told(problem: ErrorDetails) -> str:
     """What is wrong with a value; a word that the option does not take, by the nearest it does."""
-    place, given = problem["loc"][:2], problem["input"]
-    if problem["type"] == "dict_type":
-        return 'it takes columns and the kind of each; write {column = "numeric"}'
-    if len(place) < 2 or place[0] not in SECTIONS:
-        return problem["msg"]
-    declared = _section_fields(str(place[0])).get(str(place[1]))
+    place, kind = problem["loc"][:2], problem["type"]
+    declared = None
+    if len(place) == 2 and place[0] in SECTIONS:
+        declared = _section_fields(str(place[0])).get(str(place[1]))
     words = [] if declared is None else choices(declared)
-    if declared is None or not words or not isinstance(given, str):
-        return problem["msg"]
+    if declared is None or not words or not (kind.endswith("_type") or kind == "literal_error"):
+        told = _WORDS.get(kind, problem["msg"].removeprefix("Value error, "))
+        limits = problem.get("ctx", {}) if kind in _LIMITS else {}
+        return f"{told} {limits[_LIMITS[kind]]:g}" if limits else told
     takes = [*_kinds(declared), *words]
-    near = nearest_names(given, words)
+    near = nearest_names(str(problem["input"]), words)
     hint = f"; {near}" if near.startswith("did you mean") else ""
     first = f"{', '.join(takes[:-1])} or " if takes[:-1] else ""
     return f"it takes {first}{takes[-1]}{hint}"

@@ -14,6 +14,7 @@ from unimp.inference.calibrate import (
     calibration_error,
     calibration_in_words,
     fit_temperature,
+    measured,
 )
 from unimp.recipe import Recipe
 from unimp.run import run
@@ -139,6 +140,38 @@ def test_without_validation_labels_probabilities_stay_as_they_are() -> None:
     assert "not calibrated: there are no validation labels" in calibration_in_words([found])
 
 
+def of_validation(logits: torch.Tensor, labels: torch.Tensor) -> Task:
+    """A task whose validation nodes are all but the last two."""
+    count = len(labels)
+    graph = synthetic_task(num_nodes=count, num_edges=count, num_classes=2).graph
+    split = Split(torch.tensor([count - 2]), torch.arange(count - 2), torch.tensor([count - 1]))
+    return Task("few", graph, labels, split, "accuracy", logits.shape[1])
+
+
+def test_a_temperature_of_a_few_validation_nodes_is_not_believed() -> None:
+    logits, labels = drawn(100, 4)
+    few = calibrate(5 * logits[:31], of_validation(logits[:31], labels[:31]))
+    assert few["temperature"] == 1.0
+    assert few["note"].startswith("29 validation labels are too few")
+    assert calibrate(5 * logits, of_validation(logits, labels))["temperature"] > 2
+
+
+def test_a_temperature_that_makes_the_error_worse_is_left_out() -> None:
+    # Promised 75 % and right in 75 %, but for sure ones that are wrong and pull the likeliest up.
+    logits = torch.zeros(102, 2)
+    logits[:80, 0], logits[80:, 0] = 1.0986, 30.0
+    labels = torch.zeros(102, dtype=torch.long)
+    labels[:20] = 1
+    labels[80:84] = 1
+    task = of_validation(logits, labels)
+    worse = measured(logits, task, fit_temperature(logits[:100], labels[:100]))["ece"]["val"]
+    assert worse["after"] > worse["before"]
+    found = calibrate(logits, task)
+    assert found["temperature"] == 1.0
+    assert found["ece"]["val"]["after"] == found["ece"]["val"]["before"]
+    assert "would make the validation error worse" in calibration_in_words([found])
+
+
 def test_label_propagation_is_measured_but_not_calibrated() -> None:
     recipe = Recipe(name="small").with_settings([*SETTINGS, "model.name=label-propagation"])
     done = run(recipe)
@@ -165,8 +198,11 @@ def test_a_line_tells_means_over_runs() -> None:
     one = {"temperature": 1.2, "note": "", "ece": {"test": {"before": 0.06, "after": 0.02}}}
     two = {"temperature": 1.4, "note": "", "ece": {"test": {"before": 0.08, "after": 0.01}}}
     assert calibration_in_words([one, two]) == (
-        "confidence: temperature 1.30; calibration error 0.070 → 0.015 on test"
+        "confidence: temperature 1.30; calibration error 7.00 % → 1.50 % on test"
     )
+    left = {**one, "note": "too few"}
+    assert calibration_in_words([one, left]).endswith("; 1 of 2 runs are not calibrated: too few")
+    assert calibration_in_words([left]) == "confidence is not calibrated: too few"
 
 
 def test_the_proof_measures_runs_that_are_there(tmp_path: Path) -> None:

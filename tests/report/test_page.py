@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
@@ -16,6 +17,8 @@ from unimp.errors import RunError
 from unimp.model.unimp import UniMP
 from unimp.report import evidence, write_comparison, write_report
 from unimp.run import run
+from unimp.tasks.labels import Split
+from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
 from unimp.trained import Run
 
@@ -102,7 +105,19 @@ def test_a_page_says_what_calibration_did(folder: Path) -> None:
     text = (folder / "report.html").read_text(encoding="utf-8")
     kept = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["calibration"]
     assert f"confidence: temperature {kept['temperature']:.2f}; calibration error" in text
-    assert f"→ {kept['ece']['test']['after']:.3f} on test" in text
+    assert f"→ {100 * kept['ece']['test']['after']:.2f} % on test" in text
+
+
+def test_a_page_says_what_no_skill_would_score_and_where_nodes_are_few(tmp_path: Path) -> None:
+    labels = torch.tensor([0, 1] * 20 + [0, 0, 0, 1, 0, 0, 0, 0])
+    split = Split(torch.arange(30), torch.arange(30, 40), torch.arange(40, 48))
+    graph = synthetic_task(num_nodes=48, num_edges=90, num_classes=2, num_features=4).graph
+    task = Task("few", graph, labels, split, "accuracy", 2)
+    done = run(task, settings={"train.epochs": 2, "model.width": 4}, out=tmp_path / "run")
+    page = write_report(tmp_path / "run", done).read_text(encoding="utf-8")
+    assert "train labels as inputs (the headline); commonest class 87.5 %" in page
+    assert "Only 10 nodes are in the validation set" in page
+    assert "Only 8 nodes are in the test set" in page
 
 
 def test_several_runs_are_compared_in_one_table(several: Path) -> None:

@@ -285,11 +285,38 @@ def test_the_summary_says_what_was_understood() -> None:
             {"nodes": with_column(NODES, group=["p"] * 6), "group": "group"},
             "lie in more than one set",
         ),
+        ({}, "fewer than 10 known labels: no (2), yes (2); what is so rare"),
+        ({}, "the val set has 1 node, fewer than 30"),
+        ({}, "the test set has 1 node, fewer than 30"),
+        (
+            {"nodes": with_column(NODES, label=["OK", "ok", "O k", "no", "no", None])},
+            "classes 'O k' and 'OK' and 'ok' differ only in case or spaces; did you mean one?",
+        ),
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(told: dict[str, Any], words: str) -> None:
     found = rows(**told)
     assert any(words in caution for caution in cautions(found, found.split(0)))
+
+
+def test_a_rare_class_of_two_is_a_warning_and_an_even_one_is_not() -> None:
+    def told(rare: int) -> list[str]:
+        names = [f"n{number}" for number in range(200)]
+        labels = ["fraud"] * rare + ["ok"] * (200 - rare)
+        found = rows(
+            nodes={"id": names, "label": labels},
+            edges={"source": names[:-1], "target": names[1:]},
+            **{"split": "", "features": {}, "edge_features": {}},
+        )
+        return [one for one in cautions(found, found.split(0)) if "no feature" not in one]
+
+    few, uneven = told(8)
+    assert few.startswith("fewer than 10 known labels: fraud (8);")
+    assert uneven == (
+        "ok is 96% of the known labels, so that answering it always is 96% accurate; "
+        'task.metric = "rocauc" scores how well fraud is told apart'
+    )
+    assert told(100) == []
 
 
 # More rows

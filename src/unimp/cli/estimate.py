@@ -9,7 +9,7 @@ import typer
 from unimp.cli.console import Settings, app, out
 from unimp.estimate import estimate
 from unimp.preparation import choose_device, seeded, task_of
-from unimp.presets import PRESETS, recipe_with_preset
+from unimp.presets import FOR_TABLES, PRESETS, recipe_with_preset
 
 
 @app.command("estimate")
@@ -30,3 +30,9 @@ def estimate_run(
     with seeded(0, device):
         model = recipe.build_model(task.sizes).to(device)
         out.print(estimate(recipe, model, task, device).in_words())
+    train = recipe.train
+    ends = f"; {train.patience} without a better score end it" if train.patience else ""
+    why = ""
+    if preset or recipe.task.name == "tables":
+        why = f" (preset {preset or f'{FOR_TABLES}, as none is named'})"
+    out.print(f"trains up to {train.epochs:,} epochs{ends}{why}")

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from unimp.inference.logits import probabilities
 from unimp.tasks.labels import UNLABELED, is_known
+from unimp.tasks.metrics import FEW_NODES
 from unimp.tasks.task import Task
 
 BINS = 15  # of a reliability diagram
@@ -130,13 +131,25 @@ def calibrate(logits: Tensor, task: Task) -> dict[str, Any]:
     logits [N, C] were made without a validation label among their inputs. The answer is what a
     run keeps in metrics.json:
 
-        temperature   1 where nothing could be fitted; `note` then says why
+        temperature   1 where none could be fitted or none helps; `note` then says why
         ece           {"val": {"before": 0.07, "after": 0.01}, "test": {…}}
     """
     val = task.split.val
-    if not val.numel():
+    known = int(is_known(task.labels[val]).sum())
+    if not known:
         return measured(logits, task, 1.0, "there are no validation labels to fit a temperature on")
-    return measured(logits, task, fit_temperature(logits[val], task.labels[val]))
+    if known < FEW_NODES:
+        why = f"{known} validation labels are too few to fit a temperature on, {FEW_NODES} would do"
+        return measured(logits, task, 1.0, why)
+    fitted = measured(logits, task, fit_temperature(logits[val], task.labels[val]))
+    errors = fitted["ece"]["val"]
+    if errors["after"] > errors["before"]:
+        why = (
+            f"a temperature of {fitted['temperature']:.2f}, the likeliest, would make the "
+            f"validation error worse, {_change(errors['before'], errors['after'])}"
+        )
+        return measured(logits, task, 1.0, why)
+    return fitted
 
 
 def measured(logits: Tensor, task: Task, temperature: float, note: str = "") -> dict[str, Any]:
@@ -158,9 +171,10 @@ def measured(logits: Tensor, task: Task, temperature: float, note: str = "") -> 
 
 def calibration_in_words(found: Sequence[Mapping[str, Any]]) -> str:
     """One line on the calibrations of some runs; errors and temperatures are means."""
-    notes = list(dict.fromkeys(one["note"] for one in found if one["note"]))
-    if notes:
-        return f"confidence is not calibrated: {'; '.join(notes)}"
+    left = [one for one in found if one["note"]]
+    notes = "; ".join(dict.fromkeys(one["note"] for one in left))
+    if len(left) == len(found):
+        return f"confidence is not calibrated: {notes}"
     degree = sum(one["temperature"] for one in found) / len(found)
     parts = []
     for name, word in (("val", "validation"), ("test", "test")):
@@ -170,6 +184,11 @@ def calibration_in_words(found: Sequence[Mapping[str, Any]]) -> str:
             before, after = (
                 sum(e[when] for e in errors) / len(errors) for when in ("before", "after")
             )
-            parts.append(f"{before:.3f} → {after:.3f} on {word}")
+            parts.append(f"{_change(before, after)} on {word}")
     error = f"; calibration error {', '.join(parts)}" if parts else ""
-    return f"confidence: temperature {degree:.2f}{error}"
+    some = f"; {len(left)} of {len(found)} runs are not calibrated: {notes}" if left else ""
+    return f"confidence: temperature {degree:.2f}{error}{some}"
+
+
+def _change(before: float, after: float) -> str:
+    return f"{100 * before:.2f} % → {100 * after:.2f} %"

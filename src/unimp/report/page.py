@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from unimp.recipe import options
 from unimp.report import plots, sections
 from unimp.report.drawing import STYLES, escape, swatch
@@ -14,7 +16,7 @@ from unimp.report.groups import Comparison, Group, compare, defaults, differing,
 from unimp.report.markup import figure, folded, table
 from unimp.report.plots import METRICS, PARTS
 from unimp.report.style import STYLE
-from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.tasks.metrics import FEW_NODES, mean_and_std, mean_text
 
 
 def page_html(runs: Sequence[Evidence]) -> str:
@@ -79,10 +81,12 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
     ]
     body = [_facts(one)]
     if len(one.groups) == 1:
-        body.append(_tiles(one.groups[0], metric))
+        body.append(_tiles(one.groups[0], metric, _commonest(one)))
+    always = _commonest(one)
     body.append(
         "<h2>Results</h2><p class='soft'>Train labels are inputs; “+ val labels” reveals "
         "validation's too, without retraining."
+        f"{f' To answer the same always would score: {always}.' if always else ''}"
         f"{' Mean ± unbiased standard deviation over seeds.' if len(one.runs) > 1 else ''}</p>"
         f"<div class='card'>{table(rows, header, numbers=range(3, 8), stacked=True)}</div>"
     )
@@ -116,14 +120,40 @@ def _facts(one: Comparison) -> str:
     if run.nodes is not None:
         kind = "binary tasks" if run.nodes.prediction is None else "classes"
         parts.append(f"{len(run.nodes.names)} {kind}")
-    return f"<p class='soft'>{' · '.join(parts)}</p>"
+    found = f"<p class='soft'>{' · '.join(parts)}</p>"
+    for part, what in (
+        ("val", "the epoch that it chose is chance in part"),
+        ("test", "one node more or less moves its score by points"),
+    ):
+        if 0 < run.sizes.get(part, 0) < FEW_NODES:
+            found += (
+                f"<p class='note'>Only {run.sizes[part]} nodes are in the {PARTS[part]} set: "
+                f"{what}.</p>"
+            )
+    return found
 
 
-def _tiles(group: Group, metric: str) -> str:
+def _commonest(one: Comparison) -> str:
+    """What always answering the commonest class of the test nodes would score, in words."""
+    shares = []
+    for run in one.runs:
+        nodes = run.nodes
+        if nodes is not None and nodes.part == "test" and nodes.prediction is not None:
+            shares.append(float(np.bincount(nodes.label.astype(np.int64)).max()) / len(nodes.label))
+    if one.metric != "accuracy" or not shares:
+        return ""
+    return f"commonest class {100 * mean_and_std(shares)[0]:.1f} %"
+
+
+def _tiles(group: Group, metric: str, commonest: str) -> str:
     """The numbers one looks for first."""
     scored = next((PARTS[run.nodes.part] for run in group.runs if run.nodes), "test")
     tiles = [
-        (f"test {metric}", "train labels as inputs (the headline)", group.scores("test")),
+        (
+            f"test {metric}",
+            "train labels as inputs (the headline)" + (f"; {commonest}" if commonest else ""),
+            group.scores("test"),
+        ),
         (f"validation {metric}", "chose the epoch that is scored", group.scores("val")),
         (
             f"test {metric}",

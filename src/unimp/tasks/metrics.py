@@ -11,6 +11,9 @@ from torch import Tensor
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Metric
 
+FEW_NODES = 30
+"""Of fewer nodes a score, or a temperature, means little."""
+
 
 def score(metric: Metric, logits: Tensor, labels: Tensor) -> float:
     """The score of some nodes' logits [n, C] against their labels [n] or [n, T].

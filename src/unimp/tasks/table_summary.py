@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from unimp.tasks.labels import Split
+from unimp.tasks.metrics import FEW_NODES
 from unimp.tasks.tables import Rows
 
 _SHOWN_CLASSES = 12
+FEW_LABELS = 10
+"""A class with fewer known labels can hardly be learned, or scored."""
+UNEVEN = 0.2
+"""Of two classes the smaller, below which accuracy says little of it."""
 
 
 def summary(rows: Rows, split: Split) -> dict[str, str]:
@@ -56,12 +63,19 @@ def cautions(rows: Rows, split: Split) -> list[str]:
         found.append("the val set is empty: no epoch can be chosen by it")
     if split.test.numel() == 0:
         found.append("the test set is empty: nothing says how good the predictions are")
+    for name, nodes, what in (
+        ("val", split.val, "the epoch it chooses is chance in part, and confidence stays as it is"),
+        ("test", split.test, "one node more or less moves its score by points"),
+    ):
+        if 0 < nodes.numel() < FEW_NODES:
+            count = f"{nodes.numel()} node{'s' if nodes.numel() > 1 else ''}"
+            found.append(f"the {name} set has {count}, fewer than {FEW_NODES}: {what}")
+    found += _label_cautions(rows)
     if rows.labels.ndim == 1:
         seen = np.bincount(rows.labels[split.train.numpy()], minlength=len(rows.class_names))
         lacking = [rows.class_names[c] for c in np.flatnonzero(seen == 0)]
         if lacking:
-            names = ", ".join(lacking[:5]) + (" …" if len(lacking) > 5 else "")
-            found.append(f"no train node has the class {names}; it cannot be learned")
+            found.append(f"no train node has the class {_some(lacking)}; it cannot be learned")
     if rows.groups is not None and rows.parts is not None:
         pairs = np.unique(np.stack((rows.groups, rows.parts))[:, rows.parts >= 0], axis=1)
         torn = len(pairs[0]) - len(np.unique(pairs[0]))
@@ -71,6 +85,43 @@ def cautions(rows: Rows, split: Split) -> list[str]:
     if isolated > len(rows.ids) / 2:
         found.append(f"{isolated:,} of {len(rows.ids):,} nodes have no edge; do the ids match?")
     return found
+
+
+def _label_cautions(rows: Rows) -> list[str]:
+    """Classes that are rare, that outweigh another, or that may be one written in two ways."""
+    found = []
+    names, several = rows.class_names, rows.labels.ndim == 2
+    if several:
+        counts = (rows.labels == 1).sum(0)
+    else:
+        counts = np.bincount(rows.labels[rows.labels >= 0], minlength=len(names))
+    rare = [f"{names[c]} ({counts[c]})" for c in np.argsort(counts, kind="stable")]
+    rare = rare[: int(np.count_nonzero(counts < FEW_LABELS))]
+    if rare:
+        what = "are true" if several else "known labels"
+        found.append(
+            f"fewer than {FEW_LABELS} {what}: {_some(rare)}; what is so rare is hardly learned or "
+            "scored: label more of it, or join it to another"
+        )
+    spellings: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        spellings["".join(name.split()).casefold()].append(name)
+    for alike in spellings.values():
+        if len(alike) > 1:
+            told = " and ".join(repr(name) for name in alike)
+            found.append(f"classes {told} differ only in case or spaces; did you mean one?")
+    if not several and len(names) == 2 and 0 < counts.min() < UNEVEN * counts.sum():
+        always = counts.max() / counts.sum()
+        found.append(
+            f"{names[counts.argmax()]} is {always:.0%} of the known labels, so that answering it "
+            f'always is {always:.0%} accurate; task.metric = "rocauc" scores how well '
+            f"{names[counts.argmin()]} is told apart"
+        )
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _isolated(rows: Rows) -> int:
