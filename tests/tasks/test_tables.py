@@ -187,6 +187,28 @@ def test_a_split_by_shares_divides_each_class_alike_and_differs_by_seed() -> Non
     assert not torch.equal(split.train, other.train)
 
 
+@pytest.mark.parametrize(
+    ("labels", "sizes"),
+    [
+        ([0, 0, 0, 1, 1, 1], (4, 1, 1)),  # by shares alone 4, 0, 2
+        ([0, 0, 1], (2, 1, 0)),
+        ([0, 1, 2], (3, 0, 0)),  # each class is learned from first
+    ],
+)
+def test_val_is_not_empty_however_few_labels_are_known(
+    labels: list[int], sizes: tuple[int, ...]
+) -> None:
+    for seed in range(3):
+        split = split_classes(np.array(labels), seed=seed, train_share=0.6, val_share=0.2)
+        assert (split.train.numel(), split.val.numel(), split.test.numel()) == sizes
+        assert set(np.array(labels)[split.train]) == set(labels) - {-1}
+
+
+def test_no_val_is_drawn_where_none_is_asked_for() -> None:
+    split = split_classes(np.arange(6) % 2, seed=0, train_share=0.6, val_share=0.0)
+    assert split.val.numel() == 0
+
+
 def test_a_class_of_one_node_is_in_train() -> None:
     labels = np.array([0] * 20 + [1])
     split = split_classes(labels, seed=0, train_share=0.1, val_share=0.1)
@@ -280,6 +302,7 @@ def test_the_summary_says_what_was_understood() -> None:
         ({"nodes": with_column(NODES, age=[1.0] * 6)}, "age: every row says the same"),
         ({"features": {}}, "no feature column is named"),
         ({"nodes": with_column(NODES, set=["train"] * 2 + [None] * 4)}, "the val set is empty"),
+        ({}, "the val set has 1 node, fewer than"),
         ({"nodes": with_column(NODES, set=["train", "val", *[None] * 4])}, "the class no"),
         (
             {"nodes": with_column(NODES, group=["p"] * 6), "group": "group"},

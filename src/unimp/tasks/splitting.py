@@ -47,7 +47,9 @@ def split_classes(
 ) -> Split:
     """Divide each class by the shares, with at least one node of it in train; −1 is unknown.
 
-    Rows of binary tasks are divided as one class. Depends on its arguments alone.
+    Rows of binary tasks are divided as one class. Where classes are so small that val would be
+    empty, it gets a node of test, or of a class with more than one in train. Depends on its
+    arguments alone.
     """
     known = labels >= 0 if labels.ndim == 1 else (labels >= 0).any(1)
     nodes = np.flatnonzero(known)
@@ -60,6 +62,10 @@ def split_classes(
     first = np.maximum(1, np.rint(train_share * count))
     second = np.maximum(first, np.rint((train_share + val_share) * count))
     part = (rank >= first[label]).astype(np.int8) + (rank >= second[label])
+    if val_share > 0 and not (part == 1).any():
+        spare = part == 2 if (part == 2).any() else rank > 0
+        # Of the largest class, where one node is missed least.
+        part[np.flatnonzero(spare)[np.argsort(-count[label[spare]], kind="stable")[:1]]] = 1
     return split_of(nodes, part)
 
 

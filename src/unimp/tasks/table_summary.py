@@ -60,7 +60,7 @@ def cautions(rows: Rows, split: Split) -> list[str]:
     if not rows.node_values:
         found.append("no feature column is named: nodes are known by their edges and labels alone")
     if split.val.numel() == 0:
-        found.append("the val set is empty: no epoch can be chosen by it")
+        found.append("the val set is empty: no epoch is chosen by it, and no chances calibrated")
     if split.test.numel() == 0:
         found.append("the test set is empty: nothing says how good the predictions are")
     for name, nodes, what in (
