@@ -96,6 +96,20 @@ def test_a_recipe_is_written_that_passes_the_check(here: Path) -> None:
     assert sorted(p.name for p in here.iterdir()) == ["knows.csv", "people.csv", "recipe.toml"]
 
 
+def test_a_table_with_decimal_commas_is_told_and_read(here: Path) -> None:
+    rows = [f"{i};{i},5;{i // 9},003;{'ab'[i % 2]}" for i in range(1, 40)]
+    (here / "n.csv").write_text("\n".join([" id ;size;amount;label", *rows]))
+    (here / "e.csv").write_text("source;target;km\n1;2;0,5\n2;3;1,5\n")
+    told("init", "n.csv", "e.csv")
+    text = (here / "recipe.toml").read_text(encoding="utf-8")
+    assert "# decimal commas: size of n.csv holds numbers such as 1,5" in text
+    tables = tomllib.loads(text)["tables"]
+    assert (tables["id"], tables["decimal"]) == ("id", ",")
+    assert tables["features"] == {"size": "numeric", "amount": "numeric"}
+    assert tables["edge_features"] == {"km": "numeric"}
+    assert "size (numeric)" in told("check", "recipe.toml")
+
+
 def test_a_recipe_that_is_there_is_not_written_over(
     here: Path, refused: Callable[..., str]
 ) -> None:
@@ -147,6 +161,9 @@ def test_the_recipe_in_a_run_can_be_trained_again(here: Path) -> None:
     told("train", "run/recipe.toml", "--out", "again")
     one, two = unimp.load_run("run"), unimp.load_run("again")
     assert torch.equal(one.predict(), two.predict())
+    assert two.task.tables == one.task.tables
+    more = {"name": ["Ann"], "age": [30], "town": ["A"]}
+    assert torch.equal(one.extended(more).predict(), two.extended(more).predict())
 
 
 def test_one_label_is_too_few_to_hide_some(here: Path, refused: Callable[..., str]) -> None:

@@ -39,12 +39,11 @@ from unimp.predictions import MOST_IN_RUN, predictions_table
 from unimp.recipe import Recipe, read_recipe
 from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
-from unimp.tasks.transforms import load_transforms
+from unimp.tasks.transforms import TASK, TRANSFORMS, load_transforms
 from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch
 
 FORMAT = 1
-TASK, TRANSFORMS = "task.npz", "transforms.json"
 
 
 def is_finished(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from unimp.errors import RunError
 from unimp.graph.lock import NAME as LOCK
 from unimp.graph.lock import in_use, locked
 from unimp.recipe import Recipe, differences
-from unimp.run_folder import TASK, TRANSFORMS
+from unimp.tasks.transforms import TASK, TRANSFORMS
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from unimp.tasks.npz import count_splits, load_npz
 from unimp.tasks.ogb import load_ogb
 from unimp.tasks.synthetic import synthetic_like, synthetic_task
 from unimp.tasks.task import Metric, Sizes, Task
+from unimp.tasks.transforms import TASK, TRANSFORMS, load_transforms
 
 BUNDLED: dict[str, Callable[..., Task]] = {"debian": load_debian, "debian-tags": load_debian_tags}
 
@@ -182,9 +184,13 @@ def _load(
             )
     elif not path.is_file():
         raise TaskError(f"no file {name}; give the path of an .npz file, or a task's name")
-    return load_npz(
+    task = load_npz(
         path, split=split % count_splits(path), features=features or None, metric=metric
     )
+    how = path.with_name(TRANSFORMS)  # a run on tables keeps them beside its task
+    if path.name == TASK and how.is_file() and not features:
+        return replace(task, tables=load_transforms(how))
+    return task
 
 
 def _required_folder(name: str) -> Path:

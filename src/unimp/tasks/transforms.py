@@ -17,6 +17,7 @@ from unimp.graph.tables import UnknownIds
 from unimp.tasks.columns import Decimal, Encoder, fit, from_plain, to_plain
 
 FORMAT = 1
+TASK, TRANSFORMS = "task.npz", "transforms.json"  # names of the two files in a run
 _WIDE = 64  # columns; fewer are kept dense
 _FILLED = 0.25  # share of entries; more is kept dense
 
