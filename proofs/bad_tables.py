@@ -197,6 +197,13 @@ def a_number_is_a_word(case: Case, draw: Draw) -> None:
     some_row(case, draw, what)[column] = "word " + draw(WORDS)
 
 
+@spoil(*FOR_TABLES, "predict", alone=True)
+def a_number_has_a_comma(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
+    as_words(case, what, column)
+    some_row(case, draw, what)[column] = draw(st.sampled_from(["1,5", "1,003", "1.003,5"]))
+
+
 @spoil(*FOR_TABLES, "predict")
 def a_number_is_infinite(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))

@@ -96,8 +96,8 @@ class TablesOptions(Section):
     )
     label: str | list[str] = option(
         "",
-        "nodes: the column to predict, unknown where empty, null or -1; a list: one column of 0 "
-        "and 1 for each of several labels",
+        "nodes: the column to predict, unknown where empty, NA, null or -1; a list: one column of "
+        "0 and 1 for each of several labels",
     )
     label_separator: str = option(
         "", "what stands between several labels in one cell; empty: a cell holds one"

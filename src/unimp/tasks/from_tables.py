@@ -46,7 +46,7 @@ def task_from_tables(
     """A task from a table of nodes and one of edges, with node ids, class names and transforms.
 
     Each table is a path (CSV, Parquet, Arrow), a frame of pandas or polars, an Arrow table, or a
-    dict of arrays. `label` is the column to predict, unknown where empty, null or −1; a list of
+    dict of arrays. `label` is the column to predict, unknown where empty, NA, null or −1; a list of
     columns makes binary tasks. `features` and `edge_features` give columns their kind: numeric,
     categorical, text or vector. What is not said is guessed as by `unimp init`, and
     `task.tables.layout` tells what was. `seed` is that of a split drawn by shares.
