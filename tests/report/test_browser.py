@@ -22,6 +22,7 @@ addEventListener("load", () => {
   document.querySelectorAll("details").forEach(e => e.open = true);
   const outside = [], small = [], tall = e => e.getBoundingClientRect().height > 5;
   for (const text of document.querySelectorAll("svg text")) {
+    if (!text.closest("svg").getClientRects().length) continue;  // drawn for another width
     const box = text.getBoundingClientRect(), frame = text.closest("svg").getBoundingClientRect();
     if (box.left < frame.left - 2 || box.right > frame.right + 2
         || box.top < frame.top - 2 || box.bottom > frame.bottom + 2) outside.push(text.textContent);

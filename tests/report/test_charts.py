@@ -123,3 +123,12 @@ def test_named_places_can_be_an_axis() -> None:
     series = [Series("s", 2, [(0, 0.5), (1, 0.7)])]
     drawing = line_chart(series, place_axis(["0", "1+"], "n"), number_axis([0, 1]), name="c")
     assert {"0", "1+"} <= {e.text for e in elements(drawing, "text")}
+
+
+def test_two_classes_are_not_drawn_as_large_as_sixteen() -> None:
+    def widest(size: int) -> float:
+        names = [f"c{k:02}" for k in range(size)]
+        drawn = heat_map(names, [[1.0] * size] * size, name="confusions")
+        return float(re.findall(r"max-width: (\d+)px", drawn)[0])
+
+    assert widest(2) < 200 < widest(16) <= 512

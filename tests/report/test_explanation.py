@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_browser import BROWSER, browse
 
-from unimp.report.explanation import explanation_page, picture
+from unimp.report.explanation import LAYOUTS, Layout, explanation_page, picture
 
 NASTY = "<img src=x onerror=alert(1)>"
 
@@ -54,13 +54,20 @@ def test_names_from_outside_are_text_and_never_markup() -> None:
     assert "&lt;img" in page
 
 
-def test_the_picture_shows_every_node_named_once_and_every_link() -> None:
-    drawn = picture(told())
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_picture_shows_every_node_named_once_and_every_link(layout: Layout) -> None:
+    drawn = picture(told(), layout)
     assert len(re.findall("<circle", drawn)) == 4
     assert len(re.findall("<path class='link", drawn)) == 3
     assert len(re.findall("class='node known for'", drawn)) == 1
     assert len(re.findall("class='node known against'", drawn)) == 1
     assert len(re.findall("class='node self'", drawn)) == 1
+
+
+def test_no_number_is_left_out_on_a_phone() -> None:
+    page = explanation_page(told(), "run", 10)
+    assert "class='less'" not in page
+    assert " less'" not in page
 
 
 def test_a_node_without_edges_has_a_page_without_a_picture() -> None:

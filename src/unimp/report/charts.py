@@ -178,7 +178,10 @@ def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: s
     body.append(rectangle((margin - 1, margin - 1), side + 1, side + 1, "frame"))
     right = sum(row[k] for k, row in enumerate(counts))
     about = f"{right:,.0f} of {sum(map(sum, counts)):,.0f} nodes lie on the diagonal."
-    return svg(margin + side + 4, margin + side + 4, name, about, body)
+    whole = margin + side + 4
+    # Two classes in the room of sixteen would have cells as large as a hand.
+    widest = min(512.0, 1.25 * whole) if size <= 16 else None
+    return svg(whole, whole, name, about, body, widest=widest)
 
 
 def thinned(points: Sequence[T], most: int = 240) -> list[T]:

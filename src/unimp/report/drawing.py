@@ -21,11 +21,23 @@ def escape(value: object) -> str:
     return html.escape(str(value))
 
 
-def svg(width: float, height: float, name: str, about: str, body: Iterable[str]) -> str:
-    """A drawing, with a name and a description for those who do not see it."""
+def svg(
+    width: float,
+    height: float,
+    name: str,
+    about: str,
+    body: Iterable[str],
+    *,
+    widest: float | None = None,
+) -> str:
+    """A drawing, with a name and a description for those who do not see it.
+
+    It fills its place, up to `widest` pixels.
+    """
+    most = "" if widest is None else f" style='max-width: {widest:.0f}px'"
     return (
-        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' role='img'><title>{escape(name)}</title>"
-        f"<desc>{escape(about)}</desc>{''.join(body)}</svg>"
+        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' role='img'{most}>"
+        f"<title>{escape(name)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unimp.report.drawing import Point, escape, svg, text
@@ -11,20 +12,34 @@ from unimp.report.style import STYLE
 
 SEEN = 0.0005  # a probability that is more than 0.0 %
 SHOWN = 8  # labels, and edges, that the picture shows
-WIDTH, ROW, TOP = 412.0, 34.0, 30.0
-COLUMNS = (118.0, 178.0, 294.0)  # the node itself, its neighbors, those farther away
-ROOM = 14  # letters of a name
+ROW, TOP = 38.0, 34.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How wide a picture is, so that its letters are as large on a phone as on a laptop."""
+
+    width: float
+    columns: tuple[float, float, float]  # the node itself, its neighbors, those farther away
+    room: int  # letters of a name
+
+
+LAYOUTS = {
+    "wide": Layout(1000.0, (250.0, 480.0, 760.0), 28),
+    "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11),
+}
 
 PICTURE_STYLE = """
-.picture svg { max-width: 38rem; margin: 0 auto }
+.picture .narrow { display: none }
+@media (max-width: 44rem) { .picture .wide { display: none } .picture .narrow { display: block } }
 .link { fill: none; stroke: var(--bar); stroke-linecap: round }
 .link.for { stroke: var(--right) } .link.against { stroke: var(--wrong) }
 .node { fill: var(--card); stroke: var(--soft); stroke-width: 1.5 }
 .node.known { fill: var(--bar) } .node.for { fill: var(--right); stroke: var(--right) }
 .node.against { fill: var(--wrong); stroke: var(--wrong) }
 .node.self { fill: var(--ink); stroke: var(--ink) }
-svg text.name { fill: var(--ink); font-size: 11px; font-weight: 600 }
-svg text.about { font-size: 10px } svg text.head { font-size: 11px }
+svg text.name { fill: var(--ink); font-size: 12px; font-weight: 600 }
+svg text.about { font-size: 11px } svg text.head { font-size: 12px }
 svg text.name, svg text.about { paint-order: stroke; stroke: var(--card); stroke-width: 3px;
   stroke-linejoin: round }
 .for-text { color: var(--right) } .against-text { color: var(--wrong) }
@@ -71,9 +86,11 @@ def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
 
 
 def _picture_section(told: Mapping[str, Any]) -> str:
-    drawing = picture(told)
-    if not drawing:
+    if not told["links"]:
         return ""
+    drawing = "".join(
+        f"<div class='{name}'>{picture(told, layout)}</div>" for name, layout in LAYOUTS.items()
+    )
     return (
         "<section><h2>What drove it</h2><p class='soft'>Messages flow from right to left. A line's "
         "width is the share that passes there; a filled dot is a known label. "
@@ -83,17 +100,18 @@ def _picture_section(told: Mapping[str, Any]) -> str:
     )
 
 
-def picture(told: Mapping[str, Any]) -> str:
+def picture(told: Mapping[str, Any], layout: Layout) -> str:
     """The node at the left, its neighbors, and who stands behind them."""
     links = {(one["source"], one["target"]): one["share"] for one in told["links"]}
-    if not links:
-        return ""
     labels = {one["node"]: one for one in told["labels"][:SHOWN]}
     effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
-    places, height = _places(told["node"], list(links), labels)
+    places, height = _places(told["node"], list(links), layout.columns)
     drawn = [
-        text((x - 5, 14), words, kind="head")
-        for x, words in zip(COLUMNS[1:], ("neighbors", "farther away"), strict=True)
+        text((x + shift, 14), words, kind="head", anchor=anchor)
+        for x, words, anchor, shift in (
+            (layout.columns[1], "neighbors", "middle", 0),
+            (layout.columns[2], "farther away", "start", -5),
+        )
         if any(place[0] == x for place in places.values())
     ]
     widest = max(links.values())
@@ -108,13 +126,13 @@ def picture(told: Mapping[str, Any]) -> str:
             )
         )
     for name, place in places.items():
-        drawn.append(_node(name, place, told, labels.get(name)))
+        drawn.append(_node(name, place, told, labels.get(name), layout))
     about = f"The nodes and edges that drove the prediction {told['class']} of {told['node']}"
-    return svg(WIDTH, height, f"What drove {told['node']}", about, drawn)
+    return svg(layout.width, height, f"What drove {told['node']}", about, drawn)
 
 
 def _places(
-    node: Any, links: Sequence[tuple[Any, Any]], labels: Mapping[Any, Mapping[str, Any]]
+    node: Any, links: Sequence[tuple[Any, Any]], columns: tuple[float, float, float]
 ) -> tuple[dict[Any, Point], float]:
     """Where each node stands: neighbors in rows of their own, who is behind them beside them."""
     near = list(dict.fromkeys(s for s, t in links if t == node and s != node))
@@ -126,9 +144,9 @@ def _places(
         order += [s for s in behind[name] if s not in order]
     order += [name for name in far if name not in order]
     rows = max(len(near), len(order), 1)
-    height = TOP + rows * ROW + 4
-    places: dict[Any, Point] = {node: (COLUMNS[0], TOP + ROW * (rows - 1) / 2 + 8)}
-    for column, names in ((COLUMNS[1], near), (COLUMNS[2], order)):
+    height = TOP + rows * ROW + 10
+    places: dict[Any, Point] = {node: (columns[0], TOP + ROW * (rows - 1) / 2 + 8)}
+    for column, names in ((columns[1], near), (columns[2], order)):
         gap = rows / max(1, len(names))
         for k, name in enumerate(names):
             places[name] = (column, TOP + 8 + ROW * (gap * (k + 0.5) - 0.5))
@@ -147,24 +165,33 @@ def _link(start: Point, end: Point, width: float, kind: str, words: str) -> str:
     )
 
 
-def _node(name: Any, place: Point, told: Mapping[str, Any], label: Mapping[str, Any] | None) -> str:
-    (x, y), anchor, side = place, "start", 9
+def _node(
+    name: Any,
+    place: Point,
+    told: Mapping[str, Any],
+    label: Mapping[str, Any] | None,
+    layout: Layout,
+) -> str:
+    """A dot and its words: where no line is, so left of the node, above and below a neighbor."""
+    x, y = place
     if name == told["node"]:
         kind, words = "self", f"{told['class']} {_percent(told['probability'])}"
-        anchor, side = "end", -9
     elif label is None:
         kind, words = "", ""
     else:
         kind = f"known {_kind(label['effect'])}"
         moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
         words = f"{_plain_label(label['label'])}{moved}"
-    below = text((x + side, y + 10), words, kind="about", room=ROOM + 2, anchor=anchor)
+    if x == layout.columns[1]:
+        anchor, side, above, below = "middle", 0, y - 9, y + 18
+    else:
+        anchor, side = ("end", -9) if name == told["node"] else ("start", 9)
+        above, below = (y - 2, y + 11) if words else (y + 4, y)
+    name_text = text((x + side, above), str(name), kind="name", room=layout.room, anchor=anchor)
+    about = text((x + side, below), words, kind="about", room=layout.room + 2, anchor=anchor)
     return (
         f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>"
-        + text(
-            (x + side, y - 2 if words else y + 4), str(name), kind="name", room=ROOM, anchor=anchor
-        )
-        + (below if words else "")
+        f"{name_text}{about if words else ''}"
     )
 
 
@@ -182,7 +209,7 @@ def _labels(told: Mapping[str, Any], top: int) -> str:
         "computed): points of probability that it adds or takes."
     )
     header = ["effect", "node", "label", "hops", _share(told)]
-    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4), less=(3, 4)))
+    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4)))
 
 
 def _edges(told: Mapping[str, Any], top: int) -> str:
@@ -197,9 +224,7 @@ def _edges(told: Mapping[str, Any], top: int) -> str:
         f"The exact change if that edge alone were taken away, both ways where it goes both ways "
         f"({told['exact_edges']} of {len(told['edges'])} computed)."
     )
-    return _section(
-        "Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2), less=(2,))
-    )
+    return _section("Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2)))
 
 
 def _attention(told: Mapping[str, Any]) -> str:

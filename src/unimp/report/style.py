@@ -25,7 +25,13 @@ code, pre { font-size: .9em;
 pre { line-height: 1.45; overflow-x: auto; margin: .5rem 0 }
 .card, figure, details { background: var(--card); border: 1px solid var(--line);
   border-radius: 10px }
-.card { padding: .5rem 1rem; overflow-x: auto }
+.card { padding: .5rem 1rem; overflow-x: auto;
+  /* A shadow at an edge that more lies beyond; covers scroll along and hide it at the ends. */
+  background: linear-gradient(90deg, var(--card) 40%, transparent) left / 2rem 100% no-repeat local,
+    linear-gradient(-90deg, var(--card) 40%, transparent) right / 2rem 100% no-repeat local,
+    linear-gradient(90deg, var(--bar), transparent) left / .8rem 100% no-repeat scroll,
+    linear-gradient(-90deg, var(--bar), transparent) right / .8rem 100% no-repeat scroll,
+    var(--card) }
 .tiles { display: grid; gap: .75rem; margin: 1rem 0;
   grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)) }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
@@ -35,7 +41,7 @@ pre { line-height: 1.45; overflow-x: auto; margin: .5rem 0 }
 .tile small { font-size: .95rem; font-weight: 400; color: var(--soft) }
 .tile span { color: var(--soft); font-size: .88rem }
 .tile.first { border-left: 4px solid var(--c0) }
-.panels { display: grid; gap: .9rem; grid-template-columns: minmax(0, 1fr) }
+.panels { display: grid; gap: .9rem; align-items: start; grid-template-columns: minmax(0, 1fr) }
 @media (min-width: 44rem) { .panels { grid-template-columns: repeat(2, minmax(0, 1fr)) } }
 @media (min-width: 64rem) { .panels { grid-template-columns: repeat(3, minmax(0, 1fr)) } }
 .panels > .lead { grid-column: 1 / -1 }
@@ -92,6 +98,6 @@ summary { cursor: pointer; font-weight: 600 }
     padding: .15rem 0 }
   .stacked td::before { content: attr(data-name); color: var(--soft); flex: none }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
-  th, td { padding-right: .7rem } h1 { font-size: 1.55rem } }
+  th, td { padding-right: .6rem } td.number { white-space: normal } h1 { font-size: 1.55rem } }
 @media print { body { background: none } figure, .tile, .card { break-inside: avoid } }
 """
