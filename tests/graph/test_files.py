@@ -73,3 +73,23 @@ def test_a_folder_that_cannot_be_made_is_told_by_the_file_that_was_to_be(tmp_pat
     with pytest.raises(OSError, match="cannot be written") as told:
         write_atomically(tmp_path / "taken" / "file.json", b"data")
     assert told.value.filename == str(tmp_path / "taken" / "file.json")
+
+
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "there" / "real.csv")
+    write_atomically(link, b"rows")
+    assert link.is_symlink()
+    assert (tmp_path / "there" / "real.csv").read_bytes() == b"rows"
+
+
+def test_a_folder_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (tmp_path / "runs", pipe):
+        with pytest.raises(OSError, match="a folder or a device"):
+            write_atomically(place, b"rows")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "runs"]
+    assert pipe.is_fifo()

@@ -20,8 +20,9 @@ from unimp.inference.suggest import (
     unknown_nodes,
 )
 from unimp.recipe import Recipe
-from unimp.run import Run, load_run, run
+from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
+from unimp.trained import Run, load_run
 
 PROOF = Path(__file__).parents[2] / "proofs" / "suggest.py"
 SETTINGS = [
@@ -167,6 +168,22 @@ def test_a_table_of_suggestions_filled_in_is_a_label_file(
     assert node not in again
     with pytest.raises(RunError, match="ask for at least 1"):
         made.suggest(0)
+
+
+def test_answers_that_were_filled_in_are_not_written_over(
+    made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["suggest", str(made.folder), "-n", "3"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, command).exit_code == 0  # nothing was filled in
+    lines = Path("suggestions.csv").read_text().splitlines()
+    node = lines[1].split(",")[1]
+    lines[1] = lines[1].replace(f"{node},,", f"{node},2,")
+    Path("suggestions.csv").write_text("\n".join(lines))
+    with pytest.raises(RunError, match="1 labels that were filled in"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert Path("suggestions.csv").read_text() == "\n".join(lines)
 
 
 def test_binary_tasks_are_suggested_by_the_tasks_they_are_unsure_of() -> None:

@@ -16,7 +16,12 @@ from unimp.cli.later import (
     UnknownEnds,
     load_with_later,
 )
+from unimp.errors import RunError
+from unimp.graph.problems import Problems
+from unimp.graph.table_file import open_table
 from unimp.graph.table_writing import write_table
+from unimp.tasks.columns import words
+from unimp.tasks.table_labels import known_words
 
 SHOWN = 10
 
@@ -39,6 +44,11 @@ def suggest(
         folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
     )
     table = loaded.suggest(number, extra)
+    if answered := labels_filled_in(path):
+        raise RunError(
+            f"{path} holds {answered:,} labels that were filled in; give them with --labels "
+            f"{path}, and name another file by --out"
+        )
     write_table(path, table)
     rows = table.slice(0, SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
@@ -48,3 +58,12 @@ def suggest(
     then = f"unimp predict {folder} --labels {path}{' --smooth' if smooth else ''}"
     then += "".join(f" {option} {file}" for option, file in more.items() if file is not None)
     out.print(f"fill in the column label, then: {then}")
+
+
+def labels_filled_in(path: Path) -> int:
+    """How many labels somebody has written into an earlier table of suggestions."""
+    earlier = open_table(path, "labels", Problems()) if path.is_file() else None
+    if earlier is None or "label" not in earlier.columns:
+        return 0
+    labels = known_words(words(earlier, "label", Problems()))
+    return int(len(labels) - labels.null_count)

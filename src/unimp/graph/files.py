@@ -19,6 +19,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     path = Path(path)
     try:
+        if path.is_symlink():
+            path = path.resolve()  # what it leads to is written, and the link stays
+        if path.exists() and not path.is_file():  # a rename would put a file in a device's place
+            raise IsADirectoryError(errno.EISDIR, "it is a folder or a device, not a file")
         _write(path, data)
     except OSError as error:
         why = error.strerror or str(error)

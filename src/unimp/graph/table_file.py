@@ -144,13 +144,14 @@ def _read_file(
         return None
     if start.startswith(b"PAR1"):
         return _read_parquet(path, name, problems, choose)
-    if start.startswith(b"ARROW1") or path.suffix in (".arrow", ".feather", ".ipc"):
+    suffix = path.suffix.lower()
+    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
         return _read_arrow(path, name, problems, choose)
-    if path.suffix in (".parquet", ".pq"):
+    if suffix in (".parquet", ".pq"):
         problems.note(name, "is no Parquet file (it does not begin with PAR1)", "write it again")
         return None
-    plain = path.with_suffix("") if path.suffix in (".gz", ".bz2", ".zst", ".lz4") else path
-    if plain.suffix not in CSV_SUFFIXES:
+    plain = path.with_suffix("") if suffix in (".gz", ".bz2", ".zst", ".lz4") else path
+    if plain.suffix.lower() not in CSV_SUFFIXES:
         problems.note(name, f"is of no known kind ({path.suffix or 'no suffix'})", _ACCEPTED)
         return None
     return _read_csv(path, name, problems, choose, as_text)

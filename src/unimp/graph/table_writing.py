@@ -6,14 +6,21 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimp.errors import TaskError
 from unimp.graph.files import write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+KINDS = (".csv", ".parquet", ".pq")
+
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table whole, or not at all: as CSV if the path ends in .csv, else as Parquet."""
+    if path.suffix.lower() not in KINDS:
+        raise TaskError(
+            f"{path}: tables are written as {', '.join(KINDS)}; give the file one of these endings"
+        )
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
-from unimp.graph.files import write_atomically
+from unimp.graph.table_writing import write_table
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
 
@@ -34,7 +33,7 @@ def export_tables(task: Task, folder: Path, form: Form = "parquet") -> tuple[Pat
         if path.exists():
             raise TaskError(f"{path} is there already; choose another folder, or remove it")
     for path, table in zip(paths, (_nodes(task, form), _edges(task, form)), strict=True):
-        _write(path, table)
+        write_table(path, table)
     return paths
 
 
@@ -108,15 +107,3 @@ def _vectors(rows: NDArray[np.float32], form: Form) -> Any:
         ends = pa.array(np.arange(0, some.size + 1, some.shape[1]), pa.int32())
         chunks.append(pc.binary_join(pa.ListArray.from_arrays(ends, numbers), " "))
     return pa.chunked_array(chunks, pa.string())
-
-
-def _write(path: Path, table: Any) -> None:
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    buffer = io.BytesIO()
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, buffer)
-    else:
-        pyarrow.parquet.write_table(table, buffer, compression="zstd")
-    write_atomically(path, buffer.getvalue())
