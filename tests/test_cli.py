@@ -509,7 +509,7 @@ def test_each_line_sets_one_entry_of_a_binary_task(tmp_path: Path, named_task: T
     (tmp_path / "values.csv").write_text("node,label,value\n3,1,0\n3,0,1\n")
     assert read_labels(tmp_path / "values.csv", task)[3].tolist() == [1, 0]
     (tmp_path / "bad.csv").write_text("node,label,value\n3,1,2\n")
-    with pytest.raises(TaskError, match="row 1: no value '2'; known: 0, 1"):
+    with pytest.raises(TaskError, match="row 1: no value '2'; choose one of 0, 1"):
         read_labels(tmp_path / "bad.csv", task)
 
 

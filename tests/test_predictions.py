@@ -119,10 +119,10 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
     ("labels", "told"),
     [
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
-        ({"package-3": "k"}, "no class 'k'; known: a, b, c"),
+        ({"package-3": "k"}, "no class 'k'; choose one of a, b, c"),
         ({1.5: "c"}, "node 1.5 is neither a name nor a number"),
         ({3: "c"}, "no node 3; none of the 200 names .* a tensor goes by place"),
-        ({"package-3": 2}, "no class 2; known: a, b, c"),
+        ({"package-3": 2}, "no class 2; choose one of a, b, c"),
     ],
 )
 def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:

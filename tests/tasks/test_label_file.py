@@ -91,7 +91,7 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
         ({3: 1}, "several labels a node"),
         ({3: {"round": 2}}, "task 'round' is 2; it is 0 or 1"),
         ({3: {"rounds": 1}}, "no binary task 'rounds'; did you mean 'round'"),
-        ({3: {7: 1}}, "no binary task 7; known: red, ripe, round"),
+        ({3: {7: 1}}, "no binary task 7; choose one of red, ripe, round"),
     ],
 )
 def test_entries_that_cannot_be_are_refused(

@@ -64,7 +64,7 @@ def test_a_place_that_is_no_id_is_refused_with_the_nearest(
 ) -> None:
     with pytest.raises((RunError, TaskError), match=f"no node '?{node}'?; did you mean '[123]"):
         later_labels(WAYS[way](node, 1, tmp_path), whole)
-    with pytest.raises((RunError, TaskError), match=r"no class '?0'?; known: 1, 2, 3"):
+    with pytest.raises((RunError, TaskError), match=r"no class '?0'?; choose one of 1, 2, 3"):
         later_labels(WAYS[way](27, 0, tmp_path), whole)
 
 
