@@ -107,10 +107,10 @@ def picture(told: Mapping[str, Any], layout: Layout) -> str:
     effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
     places, height = _places(told["node"], list(links), layout.columns)
     drawn = [
-        text((x + shift, 14), words, kind="head", anchor=anchor)
-        for x, words, anchor, shift in (
-            (layout.columns[1], "neighbors", "middle", 0),
-            (layout.columns[2], "farther away", "start", -5),
+        text((x - 5, 14), words, kind="head")
+        for x, words in (
+            (layout.columns[1], "neighbors"),
+            (layout.columns[2], "farther away"),
         )
         if any(place[0] == x for place in places.values())
     ]
@@ -172,7 +172,7 @@ def _node(
     label: Mapping[str, Any] | None,
     layout: Layout,
 ) -> str:
-    """A dot and its words: where no line is, so left of the node, above and below a neighbor."""
+    """A dot and its words: where few lines are, so left of the node, above and below a neighbor."""
     x, y = place
     if name == told["node"]:
         kind, words = "self", f"{told['class']} {_percent(told['probability'])}"
@@ -183,7 +183,7 @@ def _node(
         moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
         words = f"{_plain_label(label['label'])}{moved}"
     if x == layout.columns[1]:
-        anchor, side, above, below = "middle", 0, y - 9, y + 18
+        anchor, side, above, below = "start", -4, y - 9, y + 18
     else:
         anchor, side = ("end", -9) if name == told["node"] else ("start", 9)
         above, below = (y - 2, y + 11) if words else (y + 4, y)
