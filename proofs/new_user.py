@@ -2,8 +2,8 @@
 
     python proofs/new_user.py        → proofs/results/new_user.json
 
-The bundled Debian graph is written as two tables, as a person might have them, and nothing of the
-package is used from here on but its command line. Each command must succeed, say nothing on
+The bundled Debian graph is written as two tables, as a person might have them; from there on only the
+command line is used. Each command must succeed, say nothing on
 stderr that looks like a traceback, and leave the file it names, under the ids of the tables.
 """
 
@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from unimp.graph.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -129,9 +131,8 @@ def walk(
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         steps = walk(Path(folder))
-    RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"command": "python proofs/new_user.py", "steps": steps}, indent=1)
-    (RESULTS / "new_user.json").write_text(text + "\n", encoding="utf-8")
+    write_atomically(RESULTS / "new_user.json", (text + "\n").encode())
     print(text)
 
 

@@ -39,7 +39,7 @@ from unimp.preparation import (
     tables_of,
     task_of,
 )
-from unimp.presets import recipe_with_preset
+from unimp.presets import FOR_TABLES, recipe_with_preset
 from unimp.progress import Shown, shown_progress
 from unimp.recipe import Recipe, Settings
 from unimp.scoring import score_split
@@ -82,6 +82,8 @@ def run(
     started = time.perf_counter()
     own_task = recipe if isinstance(recipe, Task) else None
     if isinstance(recipe, Task):
+        # Tables are trained alike, whether a recipe names them or they are at hand.
+        preset = preset or (FOR_TABLES if recipe.tables is not None else None)
         recipe = Recipe(name=recipe.name)
     recipe = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if seed < 0:
