@@ -2,9 +2,9 @@
 
     python proofs/new_user.py        → proofs/results/new_user.json
 
-The bundled Debian graph is written as two tables, as a person might have them; from there on only the
-command line is used. Each command must succeed, say nothing on
-stderr that looks like a traceback, and leave the file it names, under the ids of the tables.
+The bundled Debian graph is written as two tables, as a person might have them; from there on only
+the command line is used. Each command must succeed, say nothing on stderr that looks like a
+traceback, and leave the file it names, under the ids of the tables.
 """
 
 from __future__ import annotations
