@@ -70,7 +70,7 @@ def export_data(
 def fetch_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
 ) -> None:
-    """Download one of OGB's data sets into UNIMP_DATA; the only command that uses the network."""
+    """Download one of OGB's data sets into UNIMP_DATA; nothing else is ever downloaded."""
     folder = data_folder()
     if folder is None:
         raise UnimpError("set UNIMP_DATA to the folder that the data is to lie in")

@@ -12,6 +12,7 @@ from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
 from unimp.graph.table_writing import write_table
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.names import class_names
 from unimp.tasks.task import Task
 
 Form = Literal["csv", "parquet"]
@@ -42,12 +43,12 @@ def _nodes(task: Task, form: Form) -> Any:
 
     columns: dict[str, Any] = {"id": pa.array(_ids(task))}
     if task.is_multilabel:
-        names = task.class_names or tuple(str(t) for t in range(task.num_classes))
+        names = class_names(task)
         for number, name in enumerate(names):
             column = task.labels[:, number].numpy()
             columns[f"label_{name}"] = pa.array(column, mask=column == UNLABELED)
     else:
-        names = task.class_names or tuple(str(c) for c in range(task.num_classes))
+        names = class_names(task)
         label = task.labels.numpy()
         words = np.array([*names, ""], dtype=object)[label]
         columns["label"] = pa.array(words, pa.string(), mask=label == UNLABELED)
