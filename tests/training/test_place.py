@@ -176,7 +176,9 @@ def test_a_full_batch_keeps_its_place_and_only_its_mask_is_copied() -> None:
     assert torch.equal(first.observed, kept)  # whoever made the first batch still has it
 
 
-def test_only_batches_whose_layers_share_their_edges_are_parts() -> None:
+def test_only_small_batches_whose_layers_share_their_edges_are_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = some_task()
 
     def kinds(batches: list[Batch]) -> list[type[Place]]:
@@ -190,3 +192,5 @@ def test_only_batches_whose_layers_share_their_edges_are_parts() -> None:
     assert kinds(parts_of(task)) == [FixedPlace, PartPlace, PartPlace]
     sampled = batches_of(task, "neighbors", fanout=[3], batch_size=16)
     assert set(kinds(sampled)) == {FixedPlace}
+    monkeypatch.setattr("unimp.training.place.MOST_EDGES", 10)
+    assert set(kinds(parts_of(task))) == {FixedPlace}

@@ -23,6 +23,11 @@ from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
 
 
+MOST_EDGES = 4_000_000
+"""The most edges of a part that is given a place. A larger one keeps a GPU busy for longer than its
+kernels take to be asked for; recording it would save nothing and hold its memory."""
+
+
 class Place(Protocol):
     """What a recording works on."""
 
@@ -47,6 +52,7 @@ def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
         and hop is not None
         and all(other is hop for other in batch.hops)
         and hop.num_sources == hop.num_targets == batch.num_seeds
+        and hop.num_edges <= MOST_EDGES
         and (batch.x is None or isinstance(batch.x, Tensor))  # rows of sparse ones have no place
     )
     if not is_part:
