@@ -3,6 +3,7 @@
 evidence   what there is about one run      axes, drawing, charts   SVG, by hand
 groups     which runs belong together       plots, sections, page   what is drawn and said
 measures   bins, shares, intervals          markup, style           how it looks
+kept       explanations asked for           explanation             their picture, a page of its own
 """
 
 from __future__ import annotations
