@@ -383,13 +383,24 @@ SHOWN = {
             "gpu-proteins-part-bf16-training-over-pyg-compiled",
             "gpu-proteins-part-fp32-training-both-recorded",
             "gpu-proteins-part-bf16-training-both-recorded",
-            "gpu-parts-tf32-replayed-over-anew",
-            "gpu-parts-bf16-replayed-over-anew",
             "gpu-proteins-step-seconds",
             "gpu-proteins-step-gib",
             "gpu-products-inference-seconds",
             "gpu-products-step-seconds",
             "gpu-products-step-gib",
+        ],
+    ),
+    "parts": (
+        "parts",
+        [
+            f"gpu-parts-{precision}-{way}"
+            for precision in ("tf32", "bf16")
+            for way in (
+                "cut-on-cpu-launched-anew",
+                "cut-on-gpu-launched-anew",
+                "cut-on-gpu-replayed",
+                "cut-on-gpu-replayed-over",
+            )
         ],
     ),
     "absorbed": (

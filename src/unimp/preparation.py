@@ -18,6 +18,7 @@ from unimp.tasks.catalog import load_task, prepare, refuse_unused
 from unimp.tasks.tables import Rows, read_rows
 from unimp.tasks.task import Task
 from unimp.tasks.transforms import Layout
+from unimp.training.batching import fits_gpu
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
@@ -101,11 +102,15 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
     """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
-    device if whole."""
+    device if it is used whole there, or cut into parts there."""
     reordered = reorder(task.graph, recipe.task.order)
     graph = model.prepare(reordered.graph)
-    whole = recipe.batch.regime in ("full", "auto") and recipe.inference.regime == "exact"
-    if whole and fits_one_chunk(graph, recipe.inference.chunk_edges):
+    regime, exact = recipe.batch.regime, recipe.inference.regime == "exact"
+    if exact and not fits_one_chunk(graph, recipe.inference.chunk_edges):
+        return replace(reordered, graph=graph)  # scored a piece at a time
+    whole = regime in ("full", "auto") and exact
+    in_parts = regime == "partition" and device.startswith("cuda")
+    if whole or (in_parts and fits_gpu(graph.nbytes, device)):
         graph = graph.to(device)
     return replace(reordered, graph=graph)
 

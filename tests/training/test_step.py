@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unimp.model.unimp import UniMP
+from unimp.preparation import graph_for
 from unimp.recipe import load_recipe
 from unimp.run import run
 from unimp.tasks.npz import save_npz
@@ -165,6 +166,37 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(regime: Any) -
         assert all(
             torch.equal(a.source, b.source.cpu()) for a, b in zip(one.hops, other.hops, strict=True)
         )
+
+
+@gpu
+def test_parts_cut_on_the_gpu_are_those_cut_on_cpu() -> None:
+    task = some_task()
+    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
+    known[task.split.train] = True
+    masks = Masks(known, 0.5, redraw="step", seed=0)
+    options = {"regime": "partition", "num_layers": 2, "parts": 3}
+    here = make_batches(task.graph, task.labels, masks, **options)
+    there = make_batches(task.graph.to("cuda"), task.labels, masks, **options, device="cuda")
+    for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
+        assert other.nodes.is_cuda
+        back, hop = other.to("cpu"), one.hops[0]
+        for name in ("nodes", "x", "observed", "hidden"):
+            assert torch.equal(getattr(one, name), getattr(back, name))
+        for name in ("indptr", "source", "edge_attr", "target"):
+            assert torch.equal(getattr(hop, name), getattr(back.hops[0], name))
+        assert torch.equal(hop.transpose.slot, back.hops[0].transpose.slot)
+
+
+@gpu
+@pytest.mark.parametrize("inference", ["exact", "partition"])
+def test_a_graph_that_is_cut_into_parts_lies_on_the_gpu(inference: str) -> None:
+    settings = ["batch.regime=partition", "batch.parts=3", f"inference.regime={inference}"]
+    recipe, task = load_recipe("synthetic", settings), some_task()
+    model = recipe.build_model(task.sizes)
+    assert graph_for(recipe, model, task, "cuda").graph.device.type == "cuda"
+    small = recipe.with_settings(["inference.chunk_edges=100"])
+    expected = "cpu" if inference == "exact" else "cuda"
+    assert graph_for(small, model, task, "cuda").graph.device.type == expected
 
 
 @gpu

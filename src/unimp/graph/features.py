@@ -92,6 +92,10 @@ class SparseFeatures:
     def device(self) -> torch.device:
         return self.value.device
 
+    @property
+    def nbytes(self) -> int:
+        return self.indptr.nbytes + self.column.nbytes + self.value.nbytes
+
     def to(self, device: torch.device | str) -> SparseFeatures:
         if torch.device(device) == self.device:
             return self

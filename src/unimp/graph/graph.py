@@ -101,6 +101,11 @@ class Graph:
     def device(self) -> torch.device:
         return self.source.device
 
+    @property
+    def nbytes(self) -> int:
+        held = (self.indptr, self.source, self.edge_id, self.x, self.edge_attr)
+        return sum(array.nbytes for array in held if array is not None)
+
     @cached_property
     def target(self) -> Tensor:
         """The target of each edge: [E]."""

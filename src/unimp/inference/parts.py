@@ -32,8 +32,9 @@ def partition_logits(
     total: Tensor | None = None
     for _ in range(passes):
         for nodes in random_parts(graph.num_nodes, parts, rng=rng):
-            hop = induced_hop(graph, nodes).to(device)
-            x = None if graph.x is None else graph.x[nodes].to(device)
+            there = nodes.to(graph.device)
+            hop = induced_hop(graph, there).to(device)
+            x = None if graph.x is None else graph.x[there].to(device)
             logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).float().cpu()
             if total is None:
                 total = logits.new_zeros(graph.num_nodes, logits.shape[1])

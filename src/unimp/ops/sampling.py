@@ -55,7 +55,7 @@ def sample_hops(
 
 def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
     """The edges among `nodes` alone, each named once, as a square hop; row i is nodes[i]."""
-    if not native.available():
+    if graph.device.type != "cpu" or not native.available():
         return graph.induced_subgraph(nodes).hop
     places = _checked(graph, nodes)
     room = int(graph.in_degree[torch.from_numpy(places)].sum())

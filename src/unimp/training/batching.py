@@ -79,9 +79,16 @@ class Masks:
     ) -> None:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
         self.order, self.groups = order, groups
+        self._last: tuple[tuple[int, int], LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
         place = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
+        last = self._last
+        if last is None or last[0] != place:  # steps of an epoch ask for the same one
+            last = self._last = place, self._drawn(place)
+        return last[1]
+
+    def _drawn(self, place: tuple[int, int]) -> LabelMask:
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *place))
         mask = mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
         if self.order is None:
@@ -149,7 +156,10 @@ class FullBatch:
 
 @dataclass(frozen=True)
 class RandomPartition:
-    """The nodes in `parts` random parts, drawn anew each epoch; a part sees its own edges alone."""
+    """The nodes in `parts` random parts, drawn anew each epoch; a part sees its own edges alone.
+
+    The graph may lie on a GPU, which then cuts the parts, many times as quickly.
+    """
 
     graph: Graph
     labels: Tensor
@@ -163,19 +173,22 @@ class RandomPartition:
         rng = _generator(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
         jobs = (self._job(parts[step], epoch, step) for step in range(begin, len(parts)))
-        return in_background(jobs, workers=self.workers)
+        # A GPU does one thing after the other: who cuts ahead on it keeps it from training.
+        return in_background(jobs, workers=self.workers if self.graph.device.type == "cpu" else 0)
 
     def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
         def make() -> Batch:
-            mask = self.masks.at(epoch, step)
-            hop = induced_hop(self.graph, nodes)
+            whole = self.masks.at(epoch, step)
+            mask = LabelMask(whole.observed[nodes], whole.hidden[nodes])
+            there = nodes.to(self.graph.device)
+            hop = induced_hop(self.graph, there)
             _derive(hop, self.for_gpu)
             return Batch(
-                nodes=nodes,
+                nodes=there,
                 num_seeds=nodes.numel(),
-                x=None if self.graph.x is None else self.graph.x[nodes],
-                observed=mask.reveal(self.labels)[nodes],
-                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1),
+                x=None if self.graph.x is None else self.graph.x[there],
+                observed=mask.reveal(self.labels[nodes]).to(there.device),
+                hidden=torch.nonzero(mask.hidden).squeeze(1).to(there.device),
                 hops=(hop,) * self.num_layers,
             )
 
@@ -288,9 +301,9 @@ def make_batches(
     if regime == "full":
         return FullBatch(graph, labels, masks, num_layers, prune)
     for_gpu = torch.device(device).type == "cuda"
-    everything = graph.x
-    gathers = everything is not None and for_gpu and _fits(everything, device)
-    cut = graph.with_features(None) if gathers else graph
+    travels = graph.x if for_gpu and graph.device.type == "cpu" else None
+    x = travels if travels is not None and fits_gpu(travels.nbytes, device) else None
+    cut = graph if x is None else graph.with_features(None)
     batches: Batches
     if regime == "partition":
         batches = RandomPartition(cut, labels, masks, num_layers, parts, workers, for_gpu)
@@ -303,14 +316,11 @@ def make_batches(
                 "number a layer, or one for all"
             )
         batches = NeighborSampling(cut, labels, masks, per_layer, batch_size, workers, for_gpu)
-    return (
-        Gathered(batches, everything.to(device)) if gathers and everything is not None else batches
-    )
+    return batches if x is None else Gathered(batches, x.to(device))
 
 
-def _fits(x: Tensor | SparseFeatures, device: torch.device | str) -> bool:
-    """Whether features leave most of a GPU's free memory to training."""
-    size = x.nbytes if isinstance(x, Tensor) else x.column.nbytes + x.value.nbytes
+def fits_gpu(size: int, device: torch.device | str) -> bool:
+    """Whether so many bytes leave most of a GPU's free memory to training."""
     return 4 * size <= torch.cuda.mem_get_info(device)[0]
 
 

@@ -22,7 +22,6 @@ from unimp.graph.hop import PIECE, Hop, Schedule, Transpose
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
 
-
 MOST_EDGES = 4_000_000
 """The most edges of a part that is given a place. A larger one keeps a GPU busy for longer than its
 kernels take to be asked for; recording it would save nothing and hold its memory."""
