@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
+from unimp.inference.explain import EXACT
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
 from unimp.trained import load_run
@@ -52,6 +53,10 @@ def refused(*arguments: str | Path) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 1
     return str(result.exception)
+
+
+def test_help_tells_how_many_effects_are_exact_by_default() -> None:
+    assert f"Default: the {EXACT} of" in " ".join(told("explain", "--help").replace("│", " ").split())
 
 
 def test_an_explanation_is_told_in_words(finished: Path) -> None:

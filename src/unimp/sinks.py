@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unimp.errors import RecipeError, UnimpError, nearest_names
-from unimp.recipe import Recipe
-from unimp.training.loop import Epoch
+
+if TYPE_CHECKING:
+    from unimp.recipe import Recipe
+    from unimp.training.loop import Epoch
 
 Values = Mapping[str, float]
 

@@ -8,20 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from unimp.cli.console import RunFolder, app, out
 from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
-from unimp.inference.changes import Whole
-from unimp.inference.explain import BUDGET, EXACT, explain
-from unimp.report.explanation import SEEN, explanation_page
-from unimp.tasks.names import classes_of, nodes_of
 
-AFFORDED = 5 * BUDGET
-"""A command computes the states first, which takes a while: a second more for exact effects."""
+PATIENCE = 5
+"""Times the usual budget: a command computes the states first, which takes a while, so exact
+effects may take a second more."""
 
 UNLIMITED = 2**62
 
@@ -44,8 +40,13 @@ def explain_node(
     unknown_ids: UnknownEnds = "refuse",
     top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
     exact: Annotated[
-        int, typer.Option(help="Labels, and edges, whose exact effect is computed.", min=0)
-    ] = EXACT,
+        int | None,
+        typer.Option(
+            help="Labels, and edges, whose exact effect is computed. Default: the 20 of the "
+            "largest shares.",
+            min=0,
+        ),
+    ] = None,
     patient: Annotated[
         bool, typer.Option("--all", help="Exact however long it takes, as at a hub it may.")
     ] = False,
@@ -58,6 +59,13 @@ def explain_node(
     ] = None,
 ) -> None:
     """Tell which neighbors and known labels drove the prediction of a node."""
+    import torch
+
+    from unimp.inference.changes import Whole
+    from unimp.inference.explain import BUDGET, EXACT, explain
+    from unimp.report.explanation import explanation_page
+    from unimp.tasks.names import classes_of, nodes_of
+
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
     task = loaded.task
     number = nodes_of(task).find(node)
@@ -77,8 +85,8 @@ def explain_node(
         takes_labels=loaded.takes_labels,
         target=target,
         top=top,
-        exact=exact,
-        budget=UNLIMITED if patient else AFFORDED,
+        exact=EXACT if exact is None else exact,
+        budget=UNLIMITED if patient else PATIENCE * BUDGET,
     )
     took = time.perf_counter() - began - held
     told = found.named(task)
@@ -105,6 +113,8 @@ def explain_node(
 
 def text_of(told: Mapping[str, Any], top: int) -> str:
     """An explanation in a few lines."""
+    from unimp.report.explanation import SEEN
+
     now = told["probability"]
     rest = [
         f"{one['class']} {percent(one['probability'])}"

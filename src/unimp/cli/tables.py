@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli_w
 import typer
@@ -13,12 +13,10 @@ from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.data import task_rows
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.files import write_atomically
-from unimp.graph.problems import Problems
-from unimp.graph.table_file import Table, open_table
-from unimp.preparation import groups_of, refuse_nothing_hidden, refuse_smoothing, rows_of, task_of
-from unimp.recipe import load_recipe
-from unimp.tasks.guess import Guess, guess
-from unimp.tasks.table_summary import cautions, summary
+
+if TYPE_CHECKING:
+    from unimp.graph.table_file import Table
+    from unimp.tasks.guess import Guess
 
 
 @app.command()
@@ -29,6 +27,10 @@ def init(
     label: Annotated[str, typer.Option(help="The column to predict, if it cannot be told.")] = "",
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
+    from unimp.graph.problems import Problems
+    from unimp.graph.table_file import open_table
+    from unimp.tasks.guess import guess
+
     if path.exists():
         raise RecipeError(f"{path} is there already; choose another with --out, or remove it")
     if path.suffix != ".toml":
@@ -75,6 +77,16 @@ def check(
     settings: Settings = None,
 ) -> None:
     """Read all that a recipe names and tell every problem at once, before anything is trained."""
+    from unimp.preparation import (
+        groups_of,
+        refuse_nothing_hidden,
+        refuse_smoothing,
+        rows_of,
+        task_of,
+    )
+    from unimp.recipe import load_recipe
+    from unimp.tasks.table_summary import cautions, summary
+
     recipe = load_recipe(name, settings or ()).with_absolute_paths()
     if recipe.task.name != "tables":
         task = task_of(recipe, 0)
