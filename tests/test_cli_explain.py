@@ -56,7 +56,8 @@ def refused(*arguments: str | Path) -> str:
 
 
 def test_help_tells_how_many_effects_are_exact_by_default() -> None:
-    assert f"Default: the {EXACT} of" in " ".join(told("explain", "--help").replace("│", " ").split())
+    words = told("explain", "--help").replace("│", " ").split()
+    assert f"Default: the {EXACT} of" in " ".join(words)
 
 
 def test_an_explanation_is_told_in_words(finished: Path) -> None:
