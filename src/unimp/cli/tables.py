@@ -13,6 +13,7 @@ from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.data import task_rows
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.files import write_atomically
+from unimp.presets import FOR_TABLES, PRESETS
 
 if TYPE_CHECKING:
     from unimp.graph.table_file import Table
@@ -68,6 +69,7 @@ def init(
         )
     if not found.joins:
         out.print("warning: edges name ids that no column of nodes holds; look at id and ends.")
+    out.print(f"preset: {FOR_TABLES} ({others_in_words()})")
     out.print(f"Look it over, then: unimp check {path}")
 
 
@@ -165,12 +167,20 @@ def recipe_text(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
     lines += [
         "",
         "# Every other option has a default, which `unimp recipe show` tells with its name.",
-        "# How long to train: `unimp train` with --preset quick, good or best, or set it here:",
+        f"# How long to train: as the preset {FOR_TABLES} says, unless another is named:",
+        *(f"#   unimp train --preset {name:<7}{one.about}" for name, one in PRESETS.items()),
+        "# What is set here stays as it is, whatever the preset:",
         "# [train]",
         "# epochs = 200",
         "# patience = 50  # stop after so many epochs without as good a score on val",
     ]
     return "\n".join(lines) + "\n"
+
+
+def others_in_words() -> str:
+    """Which presets there are beside the one that applies, and how to choose one."""
+    others = [name for name in PRESETS if name != FOR_TABLES]
+    return f"another by unimp train … --preset {' or '.join(others)}"
 
 
 def _relative(path: Path, folder: Path) -> str:
