@@ -30,6 +30,9 @@ from unimp.model.layers import EdgeEncoder, GraphTransformerLayer
 from unimp.model.unimp import UniMP
 from unimp.ops.attention import graph_attention
 from unimp.tasks.task import Sizes
+from unimp.training.batching import Batch
+from unimp.training.precision import matmuls_in
+from unimp.training.step import ReplayedStep, Step
 
 ARXIV = {"num_nodes": 169_343, "num_edges": 2_484_941}
 PROTEINS_PART = {"num_nodes": 13_253, "num_edges": 790_000, "edge_features": 8, "skew": 1.0}
@@ -182,6 +185,8 @@ def on_gpu(figures: Figures, repeats: int, cases: list[str]) -> None:
     if "proteins-part" in cases:
         aims = {"float32": ("", "≥ 3", ""), "bfloat16": ("", "≥ 5", "")}
         layer_ratios(figures, "proteins-part", PROTEINS_PART, 4, 64, aims, repeats)
+    if "parts" in cases:
+        parts_step(figures, repeats)
     if "proteins" in cases:
         proteins_step(figures)
     if "products" in cases:
@@ -286,14 +291,9 @@ def recorded(layer: Callable[..., Tensor], x: Tensor, *rest: object) -> Callable
     return lambda: replayed(x)
 
 
-def proteins_step(figures: Figures) -> None:
-    """A training step of the proteins model over the whole graph at once."""
-    hop = hop_of_size(**PROTEINS, device="cuda")  # type: ignore[arg-type]
-    assert hop.edge_attr is not None
-    hop = hop.with_edge_attr(hop.edge_attr.bfloat16())
-    _ = hop.transpose.schedule, hop.schedule
+def proteins_model() -> UniMP:
     sizes = Sizes(features=8, classes=112, edge_features=8, multilabel=True)
-    model = UniMP(
+    return UniMP(
         sizes,
         layers=7,
         width=64,
@@ -303,6 +303,64 @@ def proteins_step(figures: Figures) -> None:
         edge_encoder="shared",
         gate="all",
     ).cuda()
+
+
+def parts_step(figures: Figures, repeats: int) -> None:
+    """Training steps of the proteins model on parts that change, taken anew and replayed."""
+    labels = torch.randint(2, (2 * PROTEINS_PART["num_nodes"], 112), device="cuda")  # type: ignore[operator]
+    parts = [part_of_proteins(labels, fewer) for fewer in (0, 2_000, 4_000, 6_000)]
+    for precision in ("tf32", "bf16"):
+        torch.manual_seed(0)
+        model = proteins_model()
+        optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
+        step = Step(model, optimizer, labels, precision)  # type: ignore[arg-type]
+        kinds = {"anew": step, "replayed": ReplayedStep(step)}
+
+        def on_all(take: Callable[[Batch], Tensor]) -> Callable[[], None]:
+            return lambda: [take(part) for part in parts] and None
+
+        calls = {kind: on_all(take) for kind, take in kinds.items()}
+        with matmuls_in(precision):  # type: ignore[arg-type]
+            for _ in range(2):
+                calls["replayed"]()  # until a step is recorded
+            took = seconds(calls, repeats=repeats, device="cuda")
+        what = f"H200, proteins parts that change, 7 layers, {precision}, training step"
+        for kind, value in took.items():
+            figures.add(
+                f"gpu-parts-{precision}-ms-{kind}", 1e3 * value / len(parts), f"{what}, ms, {kind}"
+            )
+        ratio = took["anew"] / took["replayed"]
+        figures.add(
+            f"gpu-parts-{precision}-replayed-over-anew",
+            ratio,
+            f"{what}, replayed, over launched anew",
+        )
+
+
+def part_of_proteins(labels: Tensor, fewer: int) -> Batch:
+    """A part with a few edges less than another."""
+    size = {**PROTEINS_PART, "num_edges": PROTEINS_PART["num_edges"] - fewer}
+    hop = hop_of_size(**size, device="cuda")  # type: ignore[arg-type]
+    _ = hop.schedule, hop.transpose.schedule  # found beside training
+    nodes = torch.arange(hop.num_sources, device="cuda") + fewer
+    is_hidden = torch.rand(len(nodes), device="cuda") < 0.5
+    return Batch(
+        nodes=nodes,
+        num_seeds=len(nodes),
+        x=torch.randn(len(nodes), 8, device="cuda"),
+        observed=torch.where(is_hidden[:, None], -1, labels[nodes]),
+        hidden=torch.nonzero(is_hidden).squeeze(1),
+        hops=(hop,) * 7,
+    )
+
+
+def proteins_step(figures: Figures) -> None:
+    """A training step of the proteins model over the whole graph at once."""
+    hop = hop_of_size(**PROTEINS, device="cuda")  # type: ignore[arg-type]
+    assert hop.edge_attr is not None
+    hop = hop.with_edge_attr(hop.edge_attr.bfloat16())
+    _ = hop.transpose.schedule, hop.schedule
+    model = proteins_model()
     x = torch.randn(hop.num_sources, 8, device="cuda")
     labels = torch.randint(2, (hop.num_sources, 112), device="cuda")
     observed = torch.where(torch.rand(hop.num_sources, 1, device="cuda") < 0.5, labels, -1)
@@ -371,7 +429,9 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cases", default="arxiv,proteins-part,proteins,products", help="on GPU")
+    parser.add_argument(
+        "--cases", default="arxiv,proteins-part,parts,proteins,products", help="on GPU"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--memory-of", choices=["ours", "theirs"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -383,6 +383,8 @@ SHOWN = {
             "gpu-proteins-part-bf16-training-over-pyg-compiled",
             "gpu-proteins-part-fp32-training-both-recorded",
             "gpu-proteins-part-bf16-training-both-recorded",
+            "gpu-parts-tf32-replayed-over-anew",
+            "gpu-parts-bf16-replayed-over-anew",
             "gpu-proteins-step-seconds",
             "gpu-proteins-step-gib",
             "gpu-products-inference-seconds",

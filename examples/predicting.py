@@ -40,6 +40,8 @@ def main(epochs: int = 60, layers: int = 3, folder: str | None = None) -> float:
     # [end]
 
     # [suggest]
+    run = run.smoothed_if_better()  # Correct & Smooth after the model, if validation says so
+    print(run.metrics["smoothing"])  # whether it is smoothed now, and both validation scores
     asked = run.suggest(20)  # rank, node, label (empty), prediction, confidence, why, …
     answers = {row["node"]: row["prediction"] for row in asked.to_pylist()}  # your answers here
     again = run.predictions(answers)

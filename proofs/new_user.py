@@ -108,6 +108,7 @@ def walk(
     asked = unknown[0]["node"]
     steps.append(command(folder, "explain", "run", asked, "--json", "--out", "why.json"))
     assert asked in (folder / "why.json").read_text(encoding="utf-8")
+    assert f"<b>{asked}: " in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
     steps.append(command(folder, "audit", "run", "--out", "doubtful.csv"))
     assert {row["node"] for row in rows_of(folder / "doubtful.csv")} <= set(truth)
@@ -117,12 +118,16 @@ def walk(
     assert len(set(suggested)) == 20
     assert set(suggested) <= {row["node"] for row in unknown}
 
-    # What was suggested is asked for, and used without retraining; a new class needs training.
+    # What was suggested is asked for, and used without retraining, by the command that was printed
+    # but for the file; a new class needs training.
     classes = {row["section"] for row in rows_of(folder / "nodes.csv")}
     suggested = [node for node in suggested if truth[node] in classes]
     with (folder / "told.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["node", "label"], *([n, truth[n]] for n in suggested)])
-    steps.append(command(folder, "predict", "run", "--labels", "told.csv", "--out", "again.csv"))
+    then = steps[-1]["last_line"].partition("--labels ask.csv")[2].split()
+    steps.append(
+        command(folder, "predict", "run", "--labels", "told.csv", *then, "--out", "again.csv")
+    )
     again = {row["node"]: row for row in rows_of(folder / "again.csv")}
     assert all(again[node]["prediction"] == truth[node] for node in suggested)
     return steps

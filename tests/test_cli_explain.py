@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +96,33 @@ def test_a_page_with_a_picture_is_written(finished: Path, tmp_path: Path) -> Non
     assert "<svg" in page
     assert f"Why package-{NODE} is" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_report_of_the_run_shows_what_was_asked(finished: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(place / "explanations", ignore_errors=True)
+    name = f"package-{NODE}"
+    assert "unimp report" in told("explain", place, name).splitlines()[-1]  # there is no page yet
+    told("report", place, "--no-label-rates")
+    assert f"<b>{name}: " in (place / "report.html").read_text("utf-8")
+    assert told("explain", place, "package-3").endswith(f"package-3: {place / 'report.html'}\n")
+    assert "<b>package-3: " in (place / "report.html").read_text("utf-8")
+    told("explain", place, "package-4", "--no-keep")
+    assert "package-4: " not in (place / "report.html").read_text("utf-8")
+    assert len(list((place / "explanations").iterdir())) == 2
+
+
+def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Path:
+        raise PermissionError(errno.EACCES, "cannot be written: Permission denied", "run/x.json")
+
+    monkeypatch.setattr("unimp.report.kept.keep_explanation", refuse)
+    done = CliRunner().invoke(app, ["explain", str(finished), "package-3", "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["node"] == "package-3"
+    assert "not kept with the run: run/x.json: cannot be written" in done.stderr
 
 
 def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path) -> None:

@@ -89,7 +89,11 @@ def test_figures_of_the_page_on_predicting_are_those_measured() -> None:
         for when in ("before", "after")
     }
     expected["calibration: worst"] = f"{max(r['ece']['test']['after'] for r in error['runs']):.3f}"
-    for form, means in json.loads((results / "suggest.json").read_text("utf-8"))["summary"].items():
+    asked = json.loads((results / "suggest.json").read_text("utf-8"))
+    assert asked["held"]
+    smoothed = asked["chosen"]["correct-and-smooth"]
+    expected["suggested: smoothed"] = f"{smoothed} of {len(asked['runs'])}"
+    for form, means in asked["summary"].items():
         for what in ("suggested", "random"):
             gain = means[f"gain_{what}"]
             text = f"{100 * gain['mean']:+.2f} ± {100 * gain['std']:.2f}"

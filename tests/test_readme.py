@@ -95,6 +95,17 @@ def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
         assert results["with_results"](text, results["FOLDER"]) == text
 
 
+@pytest.mark.parametrize(("script", "page"), [("small", "findings"), ("presets", "training")])
+def test_a_benchmark_s_own_table_is_that_of_its_file(
+    script: str, page: str, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = runpy.run_path(str(ROOT / "benchmarks" / f"{script}.py"))["markdown"]()
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert f"<!-- results: {script} -->" in text
+    assert results["put_between"](text, f"<!-- results: {script} -->", table) == text
+
+
 @pytest.mark.parametrize("table", ["debian", "debian-tags", "arxiv-labels", "arxiv-guesses"])
 def test_no_result_is_of_a_recipe_that_has_changed_since(
     results: dict[str, Any], table: str

@@ -122,6 +122,24 @@ def test_an_interrupted_run_ends_in_the_same_bytes(
         }
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("write", [2, 12])  # before a step is recorded, and while it is replayed
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_on_a_gpu_an_interrupted_run_ends_nearly_the_same(
+    regime: str, write: int, tmp_path: Path
+) -> None:
+    recipe = RECIPE.with_settings(
+        [f"batch.regime={regime}", "train.device=cuda", "model.dropout=0", "model.input_dropout=0"]
+    )
+    whole = run(recipe, out=tmp_path / "whole")
+    interrupted(write, tmp_path / "killed", recipe)
+    resumed = run(recipe, out=tmp_path / "killed")
+    expected = [loss for _, loss, _ in losses(tmp_path / "whole")]
+    found = [loss for _, loss, _ in losses(tmp_path / "killed")]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert resumed.metrics["best_epoch"] == whole.metrics["best_epoch"]
+
+
 def test_a_run_interrupted_again_and_again_ends_in_the_same_bytes(tmp_path: Path) -> None:
     recipe = RECIPE.with_settings(["batch.regime=neighbors"])
     run(recipe, out=tmp_path / "whole")

@@ -257,7 +257,9 @@ class TrainOptions(Section):
         "bf16: half the bytes too (weights, loss and optimizer stay fp32)",
     )
     replay: bool = option(
-        True, "full, on GPU: record a step once, as a CUDA graph, and replay it; the same steps"
+        True,
+        "full and partition, on GPU: record a step once, as a CUDA graph, and replay it; the same "
+        "steps",
     )
 
 

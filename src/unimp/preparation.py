@@ -74,15 +74,15 @@ def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | 
 
 def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
     """Correct & Smooth needs a model's probabilities, of one class a node."""
-    if recipe.smooth.form == "none":
-        return
+    if recipe.smooth.form != "none" and (why := never_smoothed(recipe, task, own_model=own_model)):
+        raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {why}; set smooth.form=none")
+
+
+def never_smoothed(recipe: Recipe, task: Task, *, own_model: bool) -> str:
+    """Why nothing can be smoothed here; empty where it can."""
     if recipe.model.name == "label-propagation" and not own_model:
-        what = "label propagation has no probabilities to smooth: it spreads labels already"
-    elif task.is_multilabel:
-        what = f"{task.name} has binary tasks, not one class a node"
-    else:
-        return
-    raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {what}; set smooth.form=none")
+        return "label propagation has no probabilities to smooth: it spreads labels already"
+    return f"{task.name} has binary tasks, not one class a node" if task.is_multilabel else ""
 
 
 def refuse_nothing_hidden(recipe: Recipe, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from unimp.preparation import (
     choose_device,
     graph_for,
     groups_of,
+    never_smoothed,
     preparation,
     refuse_smoothing,
     task_of,
@@ -34,7 +36,8 @@ from unimp.recipe import Recipe
 from unimp.scoring import logits_of, score_split
 from unimp.tasks.catalog import prepare
 from unimp.tasks.label_file import Given, later_labels
-from unimp.tasks.labels import PROTOCOLS, mask_labels, mask_of, reveal_only
+from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
+from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.more_rows import extend_task
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_weights
@@ -90,7 +93,11 @@ class Run:
 
     def scores(self, observed: Tensor) -> Tensor:
         """What nodes are scored by: logits, or probabilities if the recipe smooths them."""
-        options, logits = self.recipe.smooth.model_dump(), self.logits(observed)
+        return self.scores_of(self.logits(observed), observed)
+
+    def scores_of(self, logits: Tensor, observed: Tensor) -> Tensor:
+        """The same of logits that the model gave already."""
+        options = self.recipe.smooth.model_dump()
         if options["form"] == "none":
             return logits
         chances = probabilities(logits, multilabel=False)
@@ -167,11 +174,45 @@ class Run:
 
     def smoothed(self) -> Run:
         """This run with Correct & Smooth after its model: the same weights, calibrated anew."""
+        observed = self.observed_with(None)
+        return self._smoothed(self.logits(observed), observed)[0]
+
+    def _smoothed(self, logits: Tensor, observed: Tensor) -> tuple[Run, Tensor]:
+        """The same of the logits that the train labels give, and its scores."""
         recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
         refuse_smoothing(recipe, self.task, own_model=self.model is not None)
         smooth = replace(self, recipe=recipe)
-        found = smooth.calibrate(smooth.scores(smooth.observed_with(None)))
-        return replace(smooth, metrics={**self.metrics, "calibration": found})
+        scores = smooth.scores_of(logits, observed)
+        metrics = {**self.metrics, "calibration": smooth.calibrate(scores)}
+        return replace(smooth, metrics=metrics), scores
+
+    def smoothed_if_better(self) -> Run:
+        """This run with Correct & Smooth after its model if that scores better on validation, and
+        else as it is.
+
+        Train labels are inputs; the test set has no say. `metrics["smoothing"]` tells whether it is
+        `smoothed` now, both validation scores, and in `note` why nothing was compared.
+        """
+        labels = self.task.labels[self.task.split.val]
+        known = int(is_known(labels).sum())
+        note = never_smoothed(self.recipe, self.task, own_model=self.model is not None)
+        if self.recipe.smooth.form != "none":
+            note = "its recipe smooths already"
+        elif not note and known < FEW_NODES:
+            note = f"{known} validation labels are too few to choose by, {FEW_NODES} would do"
+        chosen, scores = self, {}
+        if not note:
+            observed = self.observed_with(None)
+            logits = self.logits(observed)
+            smooth, answers = self._smoothed(logits, observed)
+            for form, given in (("none", logits), (smooth.recipe.smooth.form, answers)):
+                scores[form] = score(self.task.metric, given[self.task.split.val], labels)
+            before, after = scores.values()
+            chosen = smooth if after > before else self
+            if math.isnan(before):  # an area under a curve, where one class alone is there
+                note = "there is no validation score to choose by"
+        found = {"smoothed": chosen is not self, "val": scores, "note": note}
+        return replace(chosen, metrics={**chosen.metrics, "smoothing": found})
 
     def predictions(
         self,
@@ -191,7 +232,8 @@ class Run:
     def suggest(self, number: int = 50, labels: Given | None = None) -> pa.Table:
         """The unknown nodes whose label would teach most, as an Arrow table, best first.
 
-        `labels` arrived since: they are inputs, and not asked for again.
+        `labels` arrived since: they are inputs, and not asked for again. `unimp suggest` asks
+        `smoothed_if_better()`.
         """
         observed = self.observed_with(labels)
         return suggestions(self.task, self.chances(self.scores(observed)), observed, number)

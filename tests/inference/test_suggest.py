@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from unimp.cli import app
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
+from unimp.inference.correct_and_smooth import smoothing_in_words
 from unimp.inference.suggest import (
     chance_of_error,
     suggest_nodes,
@@ -152,7 +153,7 @@ def test_a_table_of_suggestions_filled_in_is_a_label_file(
     assert table["rank"].to_pylist() == list(range(1, 13))
     rows = table.to_pylist()
     test = set(made.task.split.test.tolist())
-    chances = made.predict()
+    chances = made.smoothed_if_better().predict()
     for row in rows:
         assert row["node"] in test
         assert row["confidence"] == pytest.approx(float(chances[row["node"]].max()))
@@ -186,11 +187,88 @@ def test_answers_that_were_filled_in_are_not_written_over(
     assert Path("suggestions.csv").read_text() == "\n".join(lines)
 
 
+def test_answers_are_smoothed_only_if_validation_scores_better_and_test_has_no_say(
+    made: Run,
+) -> None:
+    chosen = made.smoothed_if_better()
+    found = chosen.metrics["smoothing"]
+    alone, smoothed = (one.evaluate()["val"] for one in (made, made.smoothed()))
+    assert found["val"] == {"none": alone, "correct-and-smooth": smoothed}
+    assert found["smoothed"] == (smoothed > alone)
+    assert chosen.recipe.smooth.form == ("correct-and-smooth" if found["smoothed"] else "none")
+    assert alone != smoothed
+
+    # Validation labels that the other form meets: the choice is the other one.
+    for form, other in (("none", made), ("correct-and-smooth", made.smoothed())):
+        labels, val = made.task.labels.clone(), made.task.split.val
+        labels[val] = other.scores(made.observed_with(None))[val].argmax(1)
+        labels[made.task.split.test] = 0
+        again = replace(made, task=replace(made.task, labels=labels)).smoothed_if_better()
+        assert again.recipe.smooth.form == form
+        assert again.metrics["smoothing"]["val"][form] == 1.0
+
+
+def test_where_nothing_can_be_chosen_the_run_stays_as_it_is(made: Run) -> None:
+    few = replace(made.task.split, val=made.task.split.val[:29])
+    propagation = made.recipe.with_settings(["model.name=label-propagation"])
+    smooth = made.recipe.with_settings(["smooth.form=smooth"])
+    for odd, why in (
+        (replace(made, task=replace(made.task, split=few)), "29 validation labels are too few"),
+        (replace(made, recipe=propagation, model=None), "it spreads labels already"),
+        (replace(made, recipe=smooth), "its recipe smooths already"),
+    ):
+        chosen = odd.smoothed_if_better()
+        found = chosen.metrics["smoothing"]
+        assert chosen.recipe == odd.recipe
+        assert not found["smoothed"]
+        assert why in smoothing_in_words(found, "accuracy")
+
+
+def test_the_command_says_what_was_chosen_and_the_next_command_carries_it(
+    made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def told(*more: str) -> list[str]:
+        done = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "3", *more])
+        assert done.exit_code == 0, done.output
+        return done.output.splitlines()
+
+    found = made.smoothed_if_better().metrics["smoothing"]
+    alone, smoothed = (f"{100 * value:.2f} %" for value in found["val"].values())
+    assert found["smoothed"]
+    *_, chosen, then = told()
+    assert chosen == (
+        f"chosen with Correct & Smooth: validation accuracy {smoothed}, the model alone {alone}"
+    )
+    assert then.endswith("--labels suggestions.csv --smooth")
+    assert then == told("--smooth")[-1]
+    plain = told("--no-smooth")
+    assert not any("validation" in line for line in plain)
+    assert plain[-1].endswith("--labels suggestions.csv")
+    *_, chosen = told("--out", "again.csv")
+    assert chosen.endswith("--labels again.csv --smooth")
+
+
+def test_a_model_that_takes_no_labels_is_not_said_to_use_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [*SETTINGS, "model.inputs=X,A", "train.epochs=2"]
+    run(Recipe(name="small").with_settings(settings), out=tmp_path / "run")
+    command = ["suggest", "run", "-n", "3", "--no-smooth"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "takes no labels as inputs" in done.output
+    assert "unimp predict run" not in done.output
+
+
 def test_binary_tasks_are_suggested_by_the_tasks_they_are_unsure_of() -> None:
     settings = ["task.name=synthetic-proteins", "task.scale=0.0005", "train.epochs=2"]
     done = run(Recipe(name="small").with_settings([*SETTINGS, *settings, "model.width=4"]))
     rows = done.suggest(3).to_pylist()
     assert len(rows) == 3
+    found = done.smoothed_if_better().metrics["smoothing"]
+    assert "has binary tasks" in smoothing_in_words(found, "rocauc")
     assert all("tasks; " in row["why"] and 0.5 <= row["confidence"] <= 1 for row in rows)
 
 
@@ -212,9 +290,14 @@ def test_suggested_labels_raise_accuracy_more_than_random_ones() -> None:
     for found in row["forms"].values():
         assert found["gain_suggested"] > max(0.0, found["gain_random"])
         assert 1200 - 400 <= found["scored"] < 1100
-    means = proof["summary"]([row, row])["none"]
-    assert means["difference"]["mean"] == pytest.approx(row["forms"]["none"]["difference"])
-    assert means["seeds_above_random"] == "2 of 2"
+    best = max(row["validation"], key=row["validation"].__getitem__)
+    assert row["chosen"] == best
+    means = proof["summary"]([row, row])
+    assert set(means) == {"chosen", "none", "correct-and-smooth"}
+    for form, chosen in (("chosen", best), ("none", "none")):
+        found = row["forms"][chosen]["difference"]
+        assert means[form]["difference"]["mean"] == pytest.approx(found)
+        assert means[form]["seeds_above_random"] == "2 of 2"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from test_browser import BROWSER, browse
 
-from unimp.report.explanation import LAYOUTS, Layout, explanation_page, picture
+from unimp.report.explanation import (
+    LAYOUTS,
+    SMALL,
+    Layout,
+    explanation_page,
+    others_in_words,
+    picture,
+    told_briefly,
+)
 
 NASTY = "<img src=x onerror=alert(1)>"
 
@@ -54,7 +62,7 @@ def test_names_from_outside_are_text_and_never_markup() -> None:
     assert "&lt;img" in page
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS.values(), *SMALL.values()])
 def test_the_picture_shows_every_node_named_once_and_every_link(layout: Layout) -> None:
     drawn = picture(told(), layout)
     assert len(re.findall("<circle", drawn)) == 4
@@ -62,6 +70,44 @@ def test_the_picture_shows_every_node_named_once_and_every_link(layout: Layout) 
     assert len(re.findall("class='node known for'", drawn)) == 1
     assert len(re.findall("class='node known against'", drawn)) == 1
     assert len(re.findall("class='node self'", drawn)) == 1
+
+
+def test_a_small_picture_shows_the_strongest_and_how_they_reach_the_node() -> None:
+    ends = [f"n{k}" for k in range(8)]
+    near = {"hops": 1, "share": 0.1, "without": 0.6}
+    many = told(
+        node="me",
+        labels=[{"node": "far", "label": "b", **near, "effect": -0.2}]
+        + [{"node": name, "label": "b", **near, "effect": 0.1} for name in ends],
+        edges=[],
+        links=[{"source": "far", "target": "n7", "share": 0.1}]
+        + [{"source": name, "target": "me", "share": 0.1} for name in ends],
+    )
+    whole, small = picture(many, LAYOUTS["wide"]), picture(many, SMALL["wide"])
+    assert len(re.findall("<path class='link", whole)) == 9
+    assert len(re.findall("<path class='link", small)) == 6  # far, n7, and n0 to n3
+    assert ">far<" in small
+    assert ">n7<" in small
+    assert ">n4<" not in small
+
+
+def test_a_class_that_was_asked_for_is_told_beside_those_that_are_likelier() -> None:
+    classes = [{"class": "a", "probability": 0.7}, {"class": "b", "probability": 0.2}]
+    assert (
+        others_in_words(told(**{"class": "a"}, probability=0.7, classes=classes)) == "then b 20.0 %"
+    )
+    asked = told(**{"class": "b"}, probability=0.2, classes=classes)
+    assert others_in_words(asked) == "rather a 70.0 %"
+
+
+def test_an_explanation_in_brief_names_what_counts_most() -> None:
+    first, without, labels, edges = told_briefly(told())
+    assert first == "then b 20.0 %"
+    assert (
+        without == "if no label were seen 50.0 % (−30.00); if it heard from nobody 30.0 % (−50.00)"
+    )
+    assert labels == f"labels that count most: {NASTY} +20.00, far −10.00"
+    assert edges == f"edges that count most: {NASTY} +10.00"
 
 
 def test_a_node_without_edges_has_a_page_without_a_picture() -> None:

@@ -34,16 +34,27 @@ def losses(
     epochs: int = 12,
     redraw: Any = "epoch",
     lr: float = 1e-2,
+    parts: int = 0,
+    kind: str = "unimp",
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
 ) -> list[float]:
     torch.manual_seed(0)
-    model = UniMP(task.sizes, layers=2, width=8, dropout=dropout, attention_dropout=dropout).cuda()
+    settings = [
+        "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
+        f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
+    ]  # fmt: skip
+    model = load_recipe("synthetic", settings).build_model(task.sizes).cuda()
     known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
     known[task.split.train] = True
     masks = Masks(known, 0.5, redraw=redraw, seed=0)
-    graph = task.graph.to("cuda")
-    batches = make_batches(graph, task.labels, masks, regime="full", num_layers=2, device="cuda")
+    graph = model.prepare(task.graph)
+    if parts:
+        cut: dict[str, Any] = {"regime": "partition", "parts": parts}
+    else:
+        cut, graph = {"regime": "full"}, graph.to("cuda")
+    layers = model.num_layers
+    batches = make_batches(graph, task.labels, masks, num_layers=layers, device="cuda", **cut)
     done = fit(
         model,
         batches,
@@ -67,6 +78,29 @@ def test_replayed_steps_are_the_steps(multilabel: int) -> None:
     taken, replayed = (losses(task, replay=replay) for replay in (False, True))
     assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
     torch.testing.assert_close(replayed, taken, rtol=1e-4, atol=1e-5)
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "appnp", "gcn-lpa"])
+def test_replayed_steps_on_parts_are_the_steps(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, replays = some_task(num_nodes=900, num_edges=9000), []
+    replay = torch.cuda.CUDAGraph.replay
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+    options: dict[str, Any] = {"parts": 3, "kind": kind, "epochs": 8}
+    with caplog.at_level(logging.WARNING):
+        taken, replayed = (losses(task, replay=replay, **options) for replay in (False, True))
+    torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
+    # A model that cannot be recorded says so, and trains step by step.
+    assert len(replays) > 12 or "cannot be recorded" in caplog.text
+    if kind == "unimp":
+        assert len(replays) > 12
 
 
 @gpu

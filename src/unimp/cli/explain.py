@@ -11,9 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from unimp.cli.console import RunFolder, app, out
+from unimp.cli.console import told as notes
 from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
+from unimp.report.explanation import (
+    explanation_page,
+    others_in_words,
+    percent,
+    points,
+    without_in_words,
+)
 
 PATIENCE = 5
 """Times the usual budget: a command computes the states first, which takes a while, so exact
@@ -55,15 +63,23 @@ def explain_node(
         Path | None, typer.Option("--out", help="Write it into this file in place of printing it.")
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--report", help="Write a page with a picture into this file.")
+        Path | None, typer.Option("--report", help="Write a page of its own into this file.")
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep/--no-keep", help="Keep it in RUN/explanations, with a picture in the report."
+        ),
+    ] = True,
 ) -> None:
-    """Tell which neighbors and known labels drove the prediction of a node."""
+    """Tell which neighbors and known labels drove the prediction of a node.
+
+    The run's report.html shows it too, with a picture.
+    """
     import torch
 
     from unimp.inference.changes import Whole
     from unimp.inference.explain import BUDGET, EXACT, explain
-    from unimp.report.explanation import explanation_page
     from unimp.tasks.names import classes_of, nodes_of
 
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
@@ -106,32 +122,45 @@ def explain_node(
         write_atomically(path, (written + "\n").encode())
     if page is not None:
         write_atomically(page, explanation_page(told, loaded.recipe.name, top).encode())
-    for file in (path, page):
-        if file is not None:
-            out.print(f"{told['node']}: {file}")
+    later = {"labels": labels, "nodes": nodes, "edges": edges}
+    given = {option: file.name for option, file in later.items() if file is not None}
+    lines = [f"{told['node']}: {file}" for file in (path, page) if file is not None]
+    if keep:
+        lines += kept_in(folder, told, given)
+    # JSON that goes to a program stays JSON.
+    for line in () if as_json and path is None else lines:
+        out.print(line)
+
+
+def kept_in(folder: Path, told: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+    """Keep an explanation in the folder of its run and on its page, and say where it is.
+
+    A folder that cannot be written to takes nothing away from the answer.
+    """
+    from unimp.report.kept import keep_explanation, show_on_page
+
+    try:
+        kept = keep_explanation(folder, told, given)
+        page = show_on_page(folder)
+    except OSError as error:
+        notes.print(f"not kept with the run: {error.filename}: {error.strerror}")
+        return []
+    if page is None:
+        return [f"{told['node']}: {kept}; unimp report {folder} draws it"]
+    return [f"{told['node']}: {page}"]
 
 
 def text_of(told: Mapping[str, Any], top: int) -> str:
     """An explanation in a few lines."""
-    from unimp.report.explanation import SEEN
-
     now = told["probability"]
-    rest = [
-        f"{one['class']} {percent(one['probability'])}"
-        for one in told["classes"]
-        if one["class"] != told["class"] and one["probability"] >= SEEN
-    ]
     lines = [f"{told['node']}: {told['class']}, {percent(now)}"]
-    if rest:
-        lines.append(f"then {', '.join(rest)}")
+    if others := others_in_words(told):
+        lines.append(others)
     if told["observed"] is not None:
         lines.append(f"its own label is an input: {in_words(told['observed'])}")
     lines.append("")
-    whole = [("if no label were seen", told["without_labels"])]
-    whole.append(("if it heard from nobody", told["without_edges"]))
-    for words, chance in whole:
-        if chance is not None:
-            lines.append(f"{words:<24} {percent(chance)} ({points(chance - now)})")
+    for words, chance in without_in_words(told):
+        lines.append(f"{words:<24} {percent(chance)} ({points(chance - now)})")
     share = "attention" if told["shares_are"] == "attention" else "even walk"
     if told["labels"]:
         lines += ["", f"Known labels ({exactly(told, 'labels', told['known_labels'])})"]
@@ -180,16 +209,6 @@ def effect(one: Mapping[str, Any]) -> str:
 
 def arrow(one: Mapping[str, Any]) -> str:
     return "↔" if one["both_ways"] else "→"
-
-
-def percent(chance: float) -> str:
-    return f"{100 * chance:.1f} %"
-
-
-def points(change: float) -> str:
-    """A change in percentage points."""
-    written = f"{100 * change:+.2f}"
-    return "0.00" if float(written) == 0 else written.replace("-", "−")
 
 
 def in_words(label: str | Sequence[str]) -> str:

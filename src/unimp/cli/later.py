@@ -41,11 +41,12 @@ def load_with_later(
     edges: Path | None,
     unknown_ids: str,
     *,
-    smooth: bool = False,
+    smooth: bool | None = False,
     labels_are_inputs: bool = True,
 ) -> tuple[Run, Tensor | None]:
     """A run on the graph that these tables extend, and the labels that came since.
 
+    smooth: Correct & Smooth after the model; None: if that scores better on validation.
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
     from unimp.graph.tables import UnknownIds
@@ -56,7 +57,10 @@ def load_with_later(
     if unknown_ids not in choices:
         raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
     loaded = load_run(folder)
-    loaded = loaded.smoothed() if smooth else loaded
+    if smooth is None:
+        loaded = loaded.smoothed_if_better()
+    elif smooth:
+        loaded = loaded.smoothed()
     if labels is not None and labels_are_inputs:
         require_label_inputs(loaded, "--labels")
     if nodes is not None or edges is not None:

@@ -12,7 +12,6 @@ from unimp.cli.later import (
     LaterEdges,
     LaterLabels,
     LaterNodes,
-    Smooth,
     UnknownEnds,
     load_with_later,
 )
@@ -29,13 +28,21 @@ def suggest(
     nodes: LaterNodes = None,
     edges: LaterEdges = None,
     unknown_ids: UnknownEnds = "refuse",
-    smooth: Smooth = False,
+    smooth: Annotated[
+        bool | None,
+        typer.Option(
+            "--smooth/--no-smooth",
+            help="Correct & Smooth after the model; the same weights. Default: if that scores "
+            "better on validation.",
+        ),
+    ] = None,
     path: Annotated[
         Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
     ] = Path("suggestions.csv"),
 ) -> None:
     """Name the unknown nodes whose label would teach most; fill in the column label."""
     from unimp.graph.table_writing import write_table
+    from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
         folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
@@ -51,6 +58,16 @@ def suggest(
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
     rest = table.num_rows - len(rows)
     out.print(f"{f'… and {rest:,} more: ' if rest else ''}{path}")
+    if smooth is None:
+        found = loaded.metrics["smoothing"]
+        smooth = found["smoothed"]
+        out.print(smoothing_in_words(found, loaded.task.metric))
+    if not loaded.takes_labels:
+        out.print(
+            "this run's model takes no labels as inputs: fill in the column label and train with "
+            "them, or use them as they come by --smooth, here and with unimp predict"
+        )
+        return
     more = {"--nodes": nodes, "--edges": edges}
     then = f"unimp predict {folder} --labels {path}{' --smooth' if smooth else ''}"
     then += "".join(f" {option} {file}" for option, file in more.items() if file is not None)

@@ -23,6 +23,9 @@ class Schedule(NamedTuple):
     pieces: Tensor  # [pieces, 4]
     hubs: Tensor  # [hubs, 3]
 
+    def to(self, device: torch.device | str) -> Schedule:
+        return Schedule(self.pieces.to(device), self.hubs.to(device))
+
 
 PIECE = 512
 """The most entries of a row in one piece."""
@@ -33,6 +36,9 @@ KEPT = "kept_for_kernels"
 
 DERIVED = {"target", "transpose", "schedule", KEPT}
 """What a hop finds out about its edges once, when it is asked."""
+
+MOVED = {"transpose", "schedule"}
+"""What of it goes along to another device."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,10 @@ class Transpose:
         return cut_rows(self.indptr)
 
     def to(self, device: torch.device | str) -> Transpose:
-        return Transpose(self.indptr.to(device), self.target.to(device), self.slot.to(device))
+        moved = Transpose(self.indptr.to(device), self.target.to(device), self.slot.to(device))
+        if "schedule" in self.__dict__:  # known already: it need not be found again
+            moved.__dict__["schedule"] = self.schedule.to(device)
+        return moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +120,8 @@ class Hop:
             self.num_sources,
             None if self.edge_attr is None else self.edge_attr.to(device),
         )
-        if "transpose" in self.__dict__:  # known already: it need not be found again
-            moved.__dict__["transpose"] = self.transpose.to(device)
+        for name in MOVED & self.__dict__.keys():  # known already: they need not be found again
+            moved.__dict__[name] = self.__dict__[name].to(device)
         return moved
 
 

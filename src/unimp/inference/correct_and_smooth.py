@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -96,3 +97,17 @@ def correct_and_smooth(
         cut=True,
     )
     return smooth / smooth.sum(1, keepdim=True)
+
+
+def smoothing_in_words(found: Mapping[str, Any], metric: str) -> str:
+    """One line on whether nodes were chosen by smoothed answers, and the validation scores."""
+    if found["note"]:
+        return f"chosen by the run as it is: {found['note']}"
+    alone, smoothed = (f"{100 * value:.2f} %" for value in found["val"].values())
+    if found["smoothed"]:
+        return (
+            f"chosen with Correct & Smooth: validation {metric} {smoothed}, the model alone {alone}"
+        )
+    return (
+        f"chosen by the model alone: validation {metric} {alone}, with Correct & Smooth {smoothed}"
+    )

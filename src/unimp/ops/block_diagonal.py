@@ -14,9 +14,12 @@ def block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tenso
     Blocks lie under one another, [H·R, C] → [H·R, H·C]; or, `across`, beside one another, [R, H·C].
     """
     rows, columns = blocks.shape
-    whole = blocks.repeat(heads, 1) if across else blocks.repeat(1, heads)
-    block = (rows, columns // heads) if across else (rows // heads, columns)
-    return whole.mul_(_diagonal(heads, *block, whole.dtype, whole.device))
+    if across:
+        block, spread = (rows, columns // heads), blocks.view(1, rows, heads, -1)
+    else:
+        block, spread = (rows // heads, columns), blocks.view(heads, -1, 1, columns)
+    whole = _diagonal(heads, *block, blocks.dtype, blocks.device) * spread
+    return whole.view(heads * block[0], heads * block[1])
 
 
 @cache
@@ -24,9 +27,9 @@ def block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tenso
 def _diagonal(
     heads: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Ones where the blocks are."""
-    block = torch.ones(rows, columns, dtype=dtype, device=device)
-    return torch.kron(torch.eye(heads, dtype=dtype, device=device), block)
+    """Ones where the blocks are: [H, R, H, C]."""
+    one = torch.eye(heads, dtype=dtype, device=device).view(heads, 1, heads, 1)
+    return one.expand(-1, rows, -1, columns).contiguous()
 
 
 def blocks(matrix: Tensor, heads: int) -> Tensor:

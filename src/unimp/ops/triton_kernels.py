@@ -381,7 +381,8 @@ def merge(
             top_now = tl.maximum(top, tl.max(logs, axis=0))
             total = total * tl.exp(top - top_now) + tl.sum(tl.exp(logs - top_now), axis=0)
             top = top_now
-        top += tl.log(total)
+        # A hub without pieces, as padding may be, has a sum of nothing: a row of zeros.
+        top = tl.where(first < end, top, 0.0) + tl.log(tl.where(first < end, total, 1.0))
         store_row(log_sum, None, top, row, -1, head, HEADS, HEADS, 1, 1)
     numbers = tl.zeros([BLOCK], EXACT)
     for start in range(first, end, PARTS):

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from unimp.errors import RunError, UnimpError
 from unimp.predictions import known_in_neighbors
 from unimp.preparation import task_of
 from unimp.recipe import Recipe
+from unimp.report.kept import Explanations, kept_explanations
 from unimp.report.measures import Array
 from unimp.run_folder import read_run
 from unimp.scoring import score_split
@@ -63,6 +64,7 @@ class Evidence:
     label_rates: Sequence[tuple[float, float]] = ()  # share of train labels revealed, score
     missing: str = ""  # why the task's part is not here
     no_label_rates: str = ""  # why the curve is not here
+    explanations: Explanations = field(default_factory=Explanations)  # those asked for
 
     @property
     def takes_labels(self) -> bool:
@@ -105,7 +107,15 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     revealed; None: only if that takes less than QUICK seconds.
     """
     recipe, metrics, manifest = read_run(folder)
-    evidence = Evidence(folder, recipe, metrics, manifest, _read_history(folder), {})
+    evidence = Evidence(
+        folder,
+        recipe,
+        metrics,
+        manifest,
+        _read_history(folder),
+        {},
+        explanations=kept_explanations(folder),
+    )
     task, no_model = None, ""
     try:
         run = run or load_run(folder)

@@ -1,4 +1,4 @@
-"""The page of one explanation: a picture of who drove a prediction, and the numbers behind it."""
+"""One explanation: a picture of who drove a prediction, and a page with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from unimp.report.markup import folded, table
 from unimp.report.style import STYLE
 
 SEEN = 0.0005  # a probability that is more than 0.0 %
-SHOWN = 8  # labels, and edges, that the picture shows
-ROW, TOP = 38.0, 34.0
+ROW, TOP = 46.0, 34.0
 
 
 @dataclass(frozen=True)
@@ -22,14 +21,23 @@ class Layout:
     width: float
     columns: tuple[float, float, float]  # the node itself, its neighbors, those farther away
     room: int  # letters of a name
+    shown: int = 8  # labels, and edges, the strongest
 
 
 LAYOUTS = {
     "wide": Layout(1000.0, (250.0, 480.0, 760.0), 28),
     "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11),
 }
+SMALL = {
+    "wide": Layout(560.0, (150.0, 250.0, 400.0), 17, shown=5),
+    "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11, shown=5),
+}
+"""Beside others in a report."""
 
 PICTURE_STYLE = """
+.whys { display: grid; gap: .9rem; align-items: start; grid-template-columns: minmax(0, 1fr) }
+@media (min-width: 64rem) { .whys { grid-template-columns: repeat(2, minmax(0, 1fr)) } }
+.whys svg { max-width: 37rem }
 .picture .narrow { display: none }
 @media (max-width: 44rem) { .picture .wide { display: none } .picture .narrow { display: block } }
 .link { fill: none; stroke: var(--bar); stroke-linecap: round }
@@ -50,24 +58,17 @@ def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
     """One HTML file that asks for nothing outside itself; `told` is `Explanation.named`."""
     title = f"Why {told['node']} is {told['class']}"
     now = told["probability"]
-    others = ", ".join(
-        f"{escape(one['class'])} {_percent(one['probability'])}"
-        for one in told["classes"]
-        if one["class"] != told["class"] and one["probability"] >= SEEN
-    )
     tiles = [
         (
             f"probability of {escape(told['class'])}",
-            _percent(now),
-            f"then {others}" if others else "",
+            percent(now),
+            escape(others_in_words(told)),
         )
     ]
-    for words, chance in (
-        ("if no label were seen", told["without_labels"]),
-        ("if it heard from nobody", told["without_edges"]),
-    ):
-        if chance is not None:
-            tiles.append((words, _percent(chance), f"{_points(chance - now)} points"))
+    tiles += [
+        (words, percent(chance), f"{points(chance - now)} points")
+        for words, chance in without_in_words(told)
+    ]
     own = told["observed"]
     note = "" if own is None else f"<p class='note'>Its own label is an input: {_label(own)}.</p>"
     body = "".join(
@@ -88,22 +89,77 @@ def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
 def _picture_section(told: Mapping[str, Any]) -> str:
     if not told["links"]:
         return ""
-    drawing = "".join(
-        f"<div class='{name}'>{picture(told, layout)}</div>" for name, layout in LAYOUTS.items()
-    )
     return (
-        "<section><h2>What drove it</h2><p class='soft'>Messages flow from right to left. A line's "
-        "width is the share that passes there; a filled dot is a known label. "
-        "<span class='for-text'>Blue</span> speaks for the class, "
+        f"<section><h2>What drove it</h2><p class='soft'>{key_to_the_picture()}</p>"
+        f"<div class='card picture'>{pictures(told, LAYOUTS)}</div></section>"
+    )
+
+
+def key_to_the_picture() -> str:
+    """How to read it."""
+    return (
+        "Messages flow from right to left. A line's width is the share that passes there; a filled "
+        "dot is a known label. <span class='for-text'>Blue</span> speaks for the class, "
         "<span class='against-text'>orange</span> against it, gray is not computed or hardly "
-        f"matters.</p><div class='card picture'>{drawing}</div></section>"
+        "matters."
+    )
+
+
+def told_briefly(told: Mapping[str, Any]) -> list[str]:
+    """What it comes to in a few lines, below the class and its probability."""
+    now, lines = told["probability"], []
+    if told["observed"] is not None:
+        lines.append(f"its own label is an input: {_plain_label(told['observed'])}")
+    if others := others_in_words(told):
+        lines.append(others)
+    without = [
+        f"{words} {percent(chance)} ({points(chance - now)})"
+        for words, chance in without_in_words(told)
+    ]
+    lines.append("; ".join(without))
+    labels = [(one["node"], one["effect"]) for one in told["labels"]]
+    edges = [(_edge(one, told["node"]), one["effect"]) for one in told["edges"]]
+    for what, effects in (("labels", labels), ("edges", edges)):
+        strong = [f"{name} {points(effect)}" for name, effect in effects if _kind(effect)]
+        if strong:
+            lines.append(f"{what} that count most: {', '.join(strong[:3])}")
+    return lines
+
+
+def others_in_words(told: Mapping[str, Any]) -> str:
+    """The other classes that are likely at all."""
+    others = [
+        one
+        for one in told["classes"]
+        if one["class"] != told["class"] and one["probability"] >= SEEN
+    ]
+    if not others:
+        return ""
+    word = "rather" if others[0]["probability"] > told["probability"] else "then"
+    named = (f"{one['class']} {percent(one['probability'])}" for one in others)
+    return f"{word} {', '.join(named)}"
+
+
+def without_in_words(told: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """What the probability would be without all labels, and without all edges."""
+    found = (
+        ("if no label were seen", told["without_labels"]),
+        ("if it heard from nobody", told["without_edges"]),
+    )
+    return [(words, chance) for words, chance in found if chance is not None]
+
+
+def pictures(told: Mapping[str, Any], layouts: Mapping[str, Layout]) -> str:
+    """The same picture for each width, of which the page's style shows one."""
+    return "".join(
+        f"<div class='{name}'>{picture(told, layout)}</div>" for name, layout in layouts.items()
     )
 
 
 def picture(told: Mapping[str, Any], layout: Layout) -> str:
     """The node at the left, its neighbors, and who stands behind them."""
-    links = {(one["source"], one["target"]): one["share"] for one in told["links"]}
-    labels = {one["node"]: one for one in told["labels"][:SHOWN]}
+    links = _links(told, layout.shown)
+    labels = {one["node"]: one for one in told["labels"][: layout.shown]}
     effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
     places, height = _places(told["node"], list(links), layout.columns)
     drawn = [
@@ -114,7 +170,7 @@ def picture(told: Mapping[str, Any], layout: Layout) -> str:
         )
         if any(place[0] == x for place in places.values())
     ]
-    widest = max(links.values())
+    widest = max(links.values()) or 1.0
     for (source, target), share in sorted(links.items(), key=lambda item: item[1]):
         drawn.append(
             _link(
@@ -122,13 +178,34 @@ def picture(told: Mapping[str, Any], layout: Layout) -> str:
                 places[target],
                 1 + 6 * share / widest,
                 _kind(effects.get((source, target))),
-                f"{source} → {target}: {_percent(share)}",
+                f"{source} → {target}: {percent(share)}",
             )
         )
     for name, place in places.items():
         drawn.append(_node(name, place, told, labels.get(name), layout))
     about = f"The nodes and edges that drove the prediction {told['class']} of {told['node']}"
     return svg(layout.width, height, f"What drove {told['node']}", about, drawn)
+
+
+def _links(told: Mapping[str, Any], shown: int) -> dict[tuple[Any, Any], float]:
+    """The strongest edges, and those by which they and the strongest labels reach the node."""
+    links = {(one["source"], one["target"]): one["share"] for one in told["links"]}
+    hops, ring = {told["node"]: 0}, [told["node"]]
+    while ring:
+        ring = list(dict.fromkeys(s for s, t in links if t in ring and s not in hops))
+        hops |= dict.fromkeys(ring, max(hops.values()) + 1)
+    far = len(links) + 1
+    wanted = {(one["source"], one["target"]) for one in told["edges"][:shown]} & links.keys()
+    waiting = [one["node"] for one in told["labels"][:shown]] + [s for link in wanted for s in link]
+    while waiting:
+        name = waiting.pop()
+        here = hops.get(name, far)
+        nearer = [link for link in links if link[0] == name and hops.get(link[1], far) < here]
+        if nearer and wanted.isdisjoint(nearer):
+            widest = max(nearer, key=links.__getitem__)
+            wanted.add(widest)
+            waiting.append(widest[1])
+    return {link: share for link, share in links.items() if link in wanted}
 
 
 def _places(
@@ -175,15 +252,15 @@ def _node(
     """A dot and its words: where few lines are, so left of the node, above and below a neighbor."""
     x, y = place
     if name == told["node"]:
-        kind, words = "self", f"{told['class']} {_percent(told['probability'])}"
+        kind, words = "self", f"{told['class']} {percent(told['probability'])}"
     elif label is None:
         kind, words = "", ""
     else:
         kind = f"known {_kind(label['effect'])}"
-        moved = "" if label["effect"] is None else f" {_points(label['effect'])}"
+        moved = "" if label["effect"] is None else f" {points(label['effect'])}"
         words = f"{_plain_label(label['label'])}{moved}"
     if x == layout.columns[1]:
-        anchor, side, above, below = "start", -4, y - 9, y + 18
+        anchor, side, above, below = "start", -4, y - 9, y + 17
     else:
         anchor, side = ("end", -9) if name == told["node"] else ("start", 9)
         above, below = (y - 2, y + 11) if words else (y + 4, y)
@@ -200,7 +277,7 @@ def _labels(told: Mapping[str, Any], top: int) -> str:
         return ""
     rows = [
         [_effect(one), escape(one["node"]), _label(one["label"]), str(one["hops"]),
-         _percent(one["share"])]
+         percent(one["share"])]
         for one in told["labels"][:top]
     ]  # fmt: skip
     words = (
@@ -216,8 +293,7 @@ def _edges(told: Mapping[str, Any], top: int) -> str:
     if not told["edges"]:
         return ""
     rows = [
-        [_effect(one), f"{escape(one['source'])} {'↔' if one['both_ways'] else '→'} "
-         f"{escape(one['target'])}", _percent(one["share"])]
+        [_effect(one), escape(_edge(one)), percent(one["share"])]
         for one in told["edges"][:top]
     ]  # fmt: skip
     words = (
@@ -233,7 +309,7 @@ def _attention(told: Mapping[str, Any]) -> str:
     rows = [
         [
             str(number),
-            ", ".join(f"{escape(o['node'])} {_percent(o['weight'])}" for o in layer)
+            ", ".join(f"{escape(o['node'])} {percent(o['weight'])}" for o in layer)
             or "hears from nobody",
         ]
         for number, layer in enumerate(told["attention"], 1)
@@ -247,6 +323,14 @@ def _section(title: str, words: str, body: str) -> str:
         f"<section><h2>{title}</h2><p class='soft'>{words}</p><div class='card'>{body}</div>"
         "</section>"
     )
+
+
+def _edge(one: Mapping[str, Any], node: Any = None) -> str:
+    """An edge by its ends; by the other alone, where one is `node`."""
+    source, target = one["source"], one["target"]
+    if node is not None and node in (source, target):
+        return str(target if source == node else source)
+    return f"{source} {'↔' if one['both_ways'] else '→'} {target}"
 
 
 def _share(told: Mapping[str, Any]) -> str:
@@ -264,7 +348,7 @@ def _effect(one: Mapping[str, Any]) -> str:
     if one["effect"] is None:
         return "–"
     kind = _kind(one["effect"])
-    written = _points(one["effect"])
+    written = points(one["effect"])
     return f"<b class='{kind}-text'>{written}</b>" if kind else written
 
 
@@ -276,10 +360,11 @@ def _plain_label(label: Any) -> str:
     return label if isinstance(label, str) else " ".join(label) or "none"
 
 
-def _percent(chance: float) -> str:
+def percent(chance: float) -> str:
     return f"{100 * chance:.1f} %"
 
 
-def _points(change: float) -> str:
+def points(change: float) -> str:
+    """A change in percentage points."""
     written = f"{100 * change:+.2f}"
     return "0.00" if float(written) == 0 else written.replace("-", "−")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from unimp.recipe import options
-from unimp.report import plots, sections
+from unimp.report import kept, plots, sections
 from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence
+from unimp.report.explanation import PICTURE_STYLE
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
 from unimp.report.markup import figure, folded, table
 from unimp.report.plots import METRICS, PARTS
@@ -29,7 +30,7 @@ def page_html(runs: Sequence[Evidence]) -> str:
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{STYLE}{PICTURE_STYLE}</style></head><body>"
         f"<header><h1>{escape(title)}</h1>{about}</header>"
         f"<main>{body}{_protocol(runs)}{_manifests(runs)}</main></body></html>\n"
     )
@@ -55,6 +56,7 @@ def _comparison(one: Comparison, *, titled: bool) -> str:
             sections.confidence(groups),
             sections.confusions(groups),
             sections.areas(groups),
+            _explanations(one),
             _recipes(one.groups),
         )
     )
@@ -109,6 +111,17 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
     else:
         body.append(f"<p class='soft'>{_ending(one.runs[0])}.</p>")
     return f"<section>{''.join(body)}</section>"
+
+
+def _explanations(one: Comparison) -> str:
+    """What `unimp explain` was asked about these runs."""
+    return kept.section(
+        [
+            (f"{group.name}, seed {run.manifest['seed']}", run.explanations)
+            for group in one.groups
+            for run in group.runs
+        ]
+    )
 
 
 def _facts(one: Comparison) -> str:

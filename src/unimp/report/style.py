@@ -48,7 +48,8 @@ pre { line-height: 1.45; overflow-x: auto; margin: .5rem 0 }
 .panels > .lead { grid-column: 1 / -1 }
 @media (min-width: 64rem) { .panels > .lead.beside { grid-column: auto; padding-right: 1rem } }
 figure { margin: 0; padding: .8rem .9rem .5rem; min-width: 0 }
-figcaption { margin-bottom: .5rem; line-height: 1.35 } figcaption b { display: block }
+figcaption { margin-bottom: .5rem; line-height: 1.35; overflow-wrap: anywhere }
+figcaption b { display: block }
 figcaption div { color: var(--soft); font-size: .88rem }
 .map { display: grid; gap: .9rem; align-items: start; grid-template-columns: minmax(0, 1fr) }
 @media (min-width: 64rem) { .map { grid-template-columns: minmax(0, 1.2fr) minmax(0, 1fr) }

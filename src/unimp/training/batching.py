@@ -157,6 +157,7 @@ class RandomPartition:
     num_layers: int
     parts: int
     workers: int = 1
+    for_gpu: bool = False
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         rng = _generator(self.masks.seed, "partition", epoch)
@@ -168,7 +169,7 @@ class RandomPartition:
         def make() -> Batch:
             mask = self.masks.at(epoch, step)
             hop = induced_hop(self.graph, nodes)
-            _ = hop.transpose  # found here, beside training, rather than in its way
+            _derive(hop, self.for_gpu)
             return Batch(
                 nodes=nodes,
                 num_seeds=nodes.numel(),
@@ -194,6 +195,7 @@ class NeighborSampling:
     fanout: tuple[int, ...]  # of each layer, the layer next to the seeds last
     batch_size: int
     workers: int = 1
+    for_gpu: bool = False
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
@@ -214,7 +216,9 @@ class NeighborSampling:
             chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
             seeds = pool[torch.from_numpy(chosen)]
             seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
-            return sampled_batch(self.graph, self.labels, mask, seeds, self.fanout, seed=seed)
+            return sampled_batch(
+                self.graph, self.labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
+            )
 
         return make
 
@@ -243,11 +247,12 @@ def sampled_batch(
     fanout: Sequence[int],
     *,
     seed: int,
+    for_gpu: bool = False,
 ) -> Batch:
     """A batch for hidden `seeds`, with (some of) their in-neighbors."""
     nodes, hops = sample_hops(graph, seeds, fanout, seed=seed)
     for hop in hops:
-        _ = hop.transpose  # found here, beside training, rather than in its way
+        _derive(hop, for_gpu)
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
@@ -256,6 +261,13 @@ def sampled_batch(
         hidden=torch.arange(seeds.numel()),
         hops=tuple(hops),
     )
+
+
+def _derive(hop: Hop, for_gpu: bool) -> None:
+    """Find here, beside training, what kernels need of a hop, rather than in its way."""
+    _ = hop.transpose
+    if for_gpu:
+        _ = hop.schedule, hop.transpose.schedule
 
 
 def make_batches(
@@ -275,29 +287,25 @@ def make_batches(
     """The batches of a regime, for a model of `num_layers` layers on a device."""
     if regime == "full":
         return FullBatch(graph, labels, masks, num_layers, prune)
-    if graph.x is not None and torch.device(device).type == "cuda" and _fits(graph.x, device):
-        cut = make_batches(
-            graph.with_features(None),
-            labels,
-            masks,
-            regime=regime,
-            num_layers=num_layers,
-            parts=parts,
-            fanout=fanout,
-            batch_size=batch_size,
-            workers=workers,
-        )
-        return Gathered(cut, graph.x.to(device))
+    for_gpu = torch.device(device).type == "cuda"
+    everything = graph.x
+    gathers = everything is not None and for_gpu and _fits(everything, device)
+    cut = graph.with_features(None) if gathers else graph
+    batches: Batches
     if regime == "partition":
-        return RandomPartition(graph, labels, masks, num_layers, parts, workers)
-    # A model without graph layers has nothing to sample; one number serves all layers.
-    per_layer = tuple(fanout) * (num_layers if len(fanout) == 1 else 1) if num_layers else ()
-    if len(per_layer) != num_layers:
-        raise RecipeError(
-            f"batch.fanout names {len(fanout)} layers and the model has {num_layers}; give one "
-            "number a layer, or one for all"
-        )
-    return NeighborSampling(graph, labels, masks, per_layer, batch_size, workers)
+        batches = RandomPartition(cut, labels, masks, num_layers, parts, workers, for_gpu)
+    else:
+        # A model without graph layers has nothing to sample; one number serves all layers.
+        per_layer = tuple(fanout) * (num_layers if len(fanout) == 1 else 1) if num_layers else ()
+        if len(per_layer) != num_layers:
+            raise RecipeError(
+                f"batch.fanout names {len(fanout)} layers and the model has {num_layers}; give one "
+                "number a layer, or one for all"
+            )
+        batches = NeighborSampling(cut, labels, masks, per_layer, batch_size, workers, for_gpu)
+    return (
+        Gathered(batches, everything.to(device)) if gathers and everything is not None else batches
+    )
 
 
 def _fits(x: Tensor | SparseFeatures, device: torch.device | str) -> bool:

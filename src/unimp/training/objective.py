@@ -15,11 +15,12 @@ def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
         classes        −1/|hidden| Σ_{i ∈ hidden} log softmax(z_i)[y_i]
         binary tasks   the mean binary cross-entropy over the known entries of hidden rows
 
-    logits [n, C]; labels [n] or [n, T]; hidden: rows of both (or a mask of them).
+    logits [n, C]; labels [n] or [n, T]; hidden: rows of both (or a mask of them). A row whose label
+    is unknown does not count.
     """
     logits, labels = logits[hidden], labels[hidden]
     if labels.ndim == 1:
-        return F.cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, ignore_index=UNLABELED)
     known = labels != UNLABELED
     losses = F.binary_cross_entropy_with_logits(
         logits, labels.clamp(min=0).to(logits.dtype), reduction="none"

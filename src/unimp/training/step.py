@@ -1,8 +1,8 @@
-"""One step of training; on a GPU recorded once, where every step is the same, and replayed.
+"""One step of training; on a GPU recorded once, where steps are alike, and replayed.
 
 A step of a small model is some two hundred kernels of a few microseconds each, and a GPU then waits
 for whoever asks for them. A CUDA graph asks for all of them at once. What a step works on must stay
-where it is: the full batch, of which only the mask changes, is copied into place.
+where it is, so each batch is put into place: see `training/place.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from unimp.model.node_model import NodeModel
+from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
 from unimp.training.objective import masked_label_loss
+from unimp.training.place import Place, place_for
 from unimp.training.precision import Precision, autocast
 
 logger = logging.getLogger(__name__)
@@ -52,20 +54,22 @@ class Step:
 
 
 class ReplayedStep:
-    """A step on GPU: taken as it is while batches differ, recorded when they stay, then replayed.
+    """A step on GPU: taken as it is while batches differ, recorded when they fit, then replayed.
 
-    The first steps on a batch that stays are taken as they are: what is compiled or allocated on
-    first use must not be part of the recording. A model that cannot be recorded, as it asks the GPU
-    for a value, trains on as before.
+    The first steps in a place are taken as they are: what is compiled or allocated on first use
+    must not be part of the recording. A model that cannot be recorded, as it asks the GPU for a
+    value, trains on as before.
     """
 
     TAKEN = 3
     """Steps before one is recorded."""
 
     def __init__(self, step: Step) -> None:
-        self.step = step
+        self._padding = len(step.labels)  # one more node, of which nothing is known
+        unknown = torch.full_like(step.labels[:1], UNLABELED)
+        self.step = replace(step, labels=torch.cat((step.labels, unknown)))
         self._stream = torch.cuda.Stream(step.labels.device)  # type: ignore[no-untyped-call]
-        self._place: Batch | None = None  # what the recording works on
+        self._place: Place | None = None  # what the recording works on
         self._taken = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._loss: Tensor | None = None
@@ -74,33 +78,19 @@ class ReplayedStep:
     def __call__(self, batch: Batch) -> Tensor:
         if self._gave_up:
             return self.step(batch)
-        if not self._is_in_place(batch):
-            self._place, self._taken, self._graph = batch, 0, None
+        if self._place is None or not self._place.put(batch):
+            self._taken, self._graph = 0, None
+            self._place = place_for(batch, self._place, self._padding)
         if self._graph is None and self._taken < self.TAKEN:
             self._taken += 1
             with torch.cuda.device(self._stream.device):
-                return self._beside(batch)
-        if self._graph is None and not self._record(batch):
+                return self._beside(self._place.batch())
+        if self._graph is None and not self._record(self._place.batch()):
             return self.step(batch)
         assert self._graph is not None
-        assert self._place is not None
         assert self._loss is not None
-        self._place.observed.copy_(batch.observed)
-        self._place.hidden.copy_(batch.hidden)
         self._graph.replay()
         return self._loss
-
-    def _is_in_place(self, batch: Batch) -> bool:
-        """Whether a batch is the one before but for what the mask decides."""
-        place = self._place
-        return (
-            place is not None
-            and batch.x is place.x
-            and len(batch.hops) == len(place.hops)
-            and all(hop is other for hop, other in zip(batch.hops, place.hops, strict=True))
-            and batch.observed.shape == place.observed.shape
-            and batch.hidden.shape == place.hidden.shape
-        )
 
     def _beside(self, batch: Batch) -> Tensor:
         """A step on the stream that will be recorded: autograd keeps to the stream it began on."""
@@ -112,7 +102,6 @@ class ReplayedStep:
         return loss
 
     def _record(self, batch: Batch) -> bool:
-        self._place = replace(batch, observed=batch.observed.clone(), hidden=batch.hidden.clone())
         self.step.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[batch.nodes.device.index]
@@ -122,7 +111,7 @@ class ReplayedStep:
                 torch.cuda.device(self._stream.device),
                 torch.cuda.graph(graph, stream=self._stream),
             ):
-                self._loss = self.step(self._place)
+                self._loss = self.step(batch)
         except RuntimeError as error:
             generator.graphsafe_set_state(before)  # it would wait for the recording to go on
             logger.warning("training step by step, as the model cannot be recorded: %s", error)
