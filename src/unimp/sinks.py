@@ -194,7 +194,7 @@ def wandb(place: Place) -> Sink:
         config={**place.recipe.model_dump(), "seed": place.seed},
         id=known_as,
         resume="allow",
-        dir=str(place.folder) if place.folder else None,
+        dir=str(place.folder.resolve()) if place.folder else None,
     )
     codes = {"finished": 0, "interrupted": 255, "failed": 1}  # as W&B itself has them
     return Sink(
