@@ -434,6 +434,7 @@ def test_a_sink_on_this_machine_calls_nobody(
     )
     assert done.returncode == 0, done.stderr
     assert calls == []
+    assert (tmp_path / "run" / log).is_dir() == (log != "mlflow")
 
 
 def test_a_call_would_be_heard(calls: list[str]) -> None:
