@@ -1,9 +1,10 @@
-"""How long `import unimp` takes beside `import torch`, each in fresh interpreters by turns.
+"""How long `import unimp` and `unimp --help` take beside `import torch`, in fresh interpreters.
 
     python benchmarks/imports.py
 
-In seconds of the processor, which other programs on the machine hardly change. Prints a line
-`figure NAME VALUE` for each and writes them, with where they were measured, to
+By turns, in seconds of the processor, which other programs on the machine hardly change. `import
+unimp` alone loads little: what is compared with torch is every public name but the classifier.
+Prints a line `figure NAME VALUE` for each and writes them, with where they were measured, to
 results/imports.json.
 """
 
@@ -18,15 +19,20 @@ from pathlib import Path
 from measure import FOLDER, Figures, seconds
 
 CASES = {
-    "torch": "import torch",
-    "unimp": "import unimp",
-    "classifier": "from unimp import UniMPClassifier",
+    "torch": ["-c", "import torch"],
+    "package": ["-c", "import unimp"],
+    "unimp": [
+        "-c",
+        "import unimp\nfor name in set(unimp.__all__) - {'UniMPClassifier'}: getattr(unimp, name)",
+    ],
+    "classifier": ["-c", "from unimp import UniMPClassifier"],
+    "help": ["-m", "unimp", "--help"],
 }
 
 
-def start(program: str) -> None:
+def start(words: list[str]) -> None:
     """A fresh interpreter that does nothing else."""
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def processor() -> float:
@@ -40,23 +46,33 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
-    calls = {name: (lambda program=program: start(program)) for name, program in CASES.items()}
+    calls = {name: (lambda words=words: start(words)) for name, words in CASES.items()}
     taken = seconds(calls, repeats=options.repeats, device="cpu", clock=processor)
     figures = Figures("imports", options.out)
     figures.add(
         "import_torch", taken["torch"], "import torch in a fresh interpreter, processor seconds"
     )
     figures.add(
-        "import_unimp", taken["unimp"], "import unimp in a fresh interpreter, processor seconds"
+        "import_package", taken["package"], "import unimp, no name asked for, processor seconds"
     )
     figures.add(
-        "import_ratio", taken["unimp"] / taken["torch"], "import unimp by import torch", "≤ 1.3"
+        "import_unimp",
+        taken["unimp"],
+        "import unimp and every public name but the classifier, processor seconds",
+    )
+    figures.add(
+        "import_ratio",
+        taken["unimp"] / taken["torch"],
+        "import unimp and every public name but the classifier, by import torch",
+        "≤ 1.3",
     )
     figures.add(
         "import_classifier_ratio",
         taken["classifier"] / taken["torch"],
         "importing UniMPClassifier, and with it scikit-learn, by import torch",
     )
+    figures.add("help", taken["help"], "unimp --help, processor seconds")
+    figures.add("help_ratio", taken["help"] / taken["torch"], "unimp --help by import torch")
 
 
 if __name__ == "__main__":

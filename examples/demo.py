@@ -15,7 +15,7 @@ from rich.table import Table
 
 from unimp import load_recipe, run
 from unimp.allocator import keep_freed_memory
-from unimp.cli.train import fresh_folder
+from unimp.cli.seeds import fresh_folder
 from unimp.report import write_report
 
 # The recipe trains for 300 epochs; 120 show what there is to see in two minutes.

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from unimp.cli.console import app, main, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
-from unimp.cli.train import fresh_folder
+from unimp.cli.seeds import fresh_folder
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.lock import locked
@@ -667,7 +667,7 @@ def test_an_error_nobody_foresaw_is_told_with_how_to_see_more(
     def fail(name: str) -> Task:
         raise RuntimeError("[odd] thing")
 
-    monkeypatch.setattr("unimp.cli.data.load_task", fail)
+    monkeypatch.setattr("unimp.tasks.catalog.load_task", fail)
     assert refused("data", "show", "debian") == (
         "error: [odd] thing\n(RuntimeError; the same command with --debug shows where)\n"
     )

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
-from unimp.cli import explain as cli_explain
+from unimp.inference.explain import EXACT
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
 from unimp.trained import load_run
@@ -55,6 +55,11 @@ def refused(*arguments: str | Path) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 1
     return str(result.exception)
+
+
+def test_help_tells_how_many_effects_are_exact_by_default() -> None:
+    words = told("explain", "--help").replace("│", " ").split()
+    assert f"Default: the {EXACT} of" in " ".join(words)
 
 
 def test_an_explanation_is_told_in_words(finished: Path) -> None:
@@ -113,7 +118,7 @@ def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
     def refuse(*_: object) -> Path:
         raise PermissionError(errno.EACCES, "cannot be written: Permission denied", "run/x.json")
 
-    monkeypatch.setattr(cli_explain, "keep_explanation", refuse)
+    monkeypatch.setattr("unimp.report.kept.keep_explanation", refuse)
     done = CliRunner().invoke(app, ["explain", str(finished), "package-3", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["node"] == "package-3"

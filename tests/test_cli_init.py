@@ -11,6 +11,7 @@ from unimp.errors import TaskError
 from unimp.graph.problems import Problems
 from unimp.graph.table_file import Table, open_table
 from unimp.graph.tables import read_edges, read_ids
+from unimp.presets import FOR_TABLES, PRESETS, recipe_with_preset
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,18 @@ def test_tables_in_the_wrong_order_are_told_with_the_right_one() -> None:
 def test_the_column_that_most_nodes_lack_is_the_label() -> None:
     said = CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).output
     assert "label: status (few different values, 85% missing)" in said
+
+
+def test_the_recipe_and_the_command_say_which_preset_applies_and_how_to_choose_another() -> None:
+    said = CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).output
+    assert f"preset: {FOR_TABLES} (another by unimp train … --preset quick or best)" in said
+    text = Path("recipe.toml").read_text(encoding="utf-8")
+    assert f"as the preset {FOR_TABLES} says, unless another is named" in text
+    for name, preset in PRESETS.items():
+        assert f"--preset {name:<7}{preset.about}" in text
+        chosen = recipe_with_preset("recipe.toml", preset=name).train.epochs
+        assert chosen == preset.options["train.epochs"]
+    assert recipe_with_preset("recipe.toml") == recipe_with_preset("recipe.toml", preset=FOR_TABLES)
 
 
 def test_where_no_label_can_be_told_the_candidates_are_named() -> None:

@@ -553,3 +553,14 @@ def test_a_run_in_another_thread_trains_without_deciding_about_signals(tmp_path:
     thread.join()
     assert failures == []
     assert Interruption().asked is None
+
+
+@pytest.mark.parametrize(
+    ("names", "ours"), [(["wandb"], True), (["sinks.json", ".lock"], True), (["notes.txt"], False)]
+)
+def test_a_folder_that_only_sinks_have_written_into_is_gone_on_with(
+    names: list[str], ours: bool, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert unfinished.goes_on(tmp_path, RECIPE, [0]) == ours

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unimp.errors import RecipeError
-from unimp.recipe import Recipe, Settings, load_recipe, read_settings, recipe_names
+
+if TYPE_CHECKING:
+    from unimp.recipe import Recipe, Settings
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def recipe_with_preset(
     Without a preset, tables get `good`: nobody tuned a recipe for them, and without patience they
     would train on long after the best epoch. Any other recipe stays as it is.
     """
+    from unimp.recipe import Recipe, load_recipe, read_settings, recipe_names
+
     bundled = not isinstance(recipe, Recipe) and str(recipe) in recipe_names()
     found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     made = found.with_settings(settings)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ from unimp.presets import FOR_TABLES, recipe_with_preset
 from unimp.progress import Shown, shown_progress
 from unimp.recipe import Recipe, Settings
 from unimp.scoring import score_split
-from unimp.sinks import Sink, opened_sinks, tell_epoch, tell_scores
+from unimp.sinks import Sinks, opened_sinks
 from unimp.tasks.catalog import prepare
 from unimp.tasks.task import Sizes, Task
 from unimp.trained import Run, load_run
@@ -98,7 +99,14 @@ def run(
             unfinished.opened(folder),
             seeded(seed, choose_device(recipe.train.device)) as device,
             shown_progress(recipe, seed, progress) as shown,
-            opened_sinks(log, recipe, seed, folder) as sinks,
+            opened_sinks(
+                log,
+                recipe,
+                seed,
+                folder,
+                goes_on=folder is not None and unfinished.is_begun(folder),
+                say=shown.note if shown.is_watched else warnings.warn,
+            ) as sinks,
         ):
             # Another process may have finished it before this one held the folder.
             if folder is None or not run_folder.is_finished(folder):
@@ -122,7 +130,7 @@ def _made(
     folder: Path | None,
     device: str,
     shown: Shown,
-    sinks: Sequence[Sink],
+    sinks: Sinks,
     on_epoch: Callable[[Epoch], None],
     started: float,
 ) -> Run:
@@ -148,7 +156,7 @@ def _made(
 
     def tell(epoch: Epoch) -> None:
         shown.on_epoch(epoch)
-        tell_epoch(sinks, epoch)
+        sinks.tell_epoch(epoch)
         on_epoch(epoch)
 
     result, earlier = Fit(stopped="nothing to train"), 0.0
@@ -194,7 +202,7 @@ def _made(
             data_hash=data_hash,
         )
         unfinished.forget(folder)
-    tell_scores(sinks, metrics)
+    sinks.tell_scores(metrics)
     return finished
 
 

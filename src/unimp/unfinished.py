@@ -19,6 +19,7 @@ from unimp.errors import RunError
 from unimp.graph.lock import NAME as LOCK
 from unimp.graph.lock import in_use, locked
 from unimp.recipe import Recipe, differences
+from unimp.sinks import KNOWN_AS, SINKS
 from unimp.tasks.transforms import TASK, TRANSFORMS
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
@@ -37,6 +38,7 @@ PARTS_OF = tuple(
         "manifest.json",
         TASK,
         TRANSFORMS,
+        KNOWN_AS,
         CHECKPOINT,
     )
 )
@@ -117,7 +119,7 @@ def goes_on(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
 def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
     """Whether a folder holds a run of the recipe and a seed, or what one leaves before it trains.
 
-    That is an old lock and its task, which is written anew.
+    That is an old lock and its task, which is written anew; and what sinks have written.
     """
     if in_use(place):
         return False
@@ -130,7 +132,8 @@ def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
             found = Recipe.model_validate(made["recipe"])
             return made["seed"] in seeds and not differences(found, recipe)
     names = {p.name for p in place.iterdir() if not p.name.startswith(PARTS_OF)}
-    return LOCK in names and names <= {LOCK, TASK, TRANSFORMS}
+    told = {*SINKS, KNOWN_AS}
+    return bool(names & {LOCK, *told}) and names <= {LOCK, TASK, TRANSFORMS, *told}
 
 
 def is_begun(folder: Path) -> bool:

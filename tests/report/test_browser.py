@@ -29,7 +29,14 @@ addEventListener("load", () => {
     if (Math.min(box.width, box.height) < 9 && text.textContent.length > 1)
       small.push(text.textContent);
   }
+  // Cells that nobody can see: not drawn, or beyond the edge of what does not scroll.
+  const scrolls = e => e && (getComputedStyle(e).overflowX === "auto" || scrolls(e.parentElement));
+  const lost = [...document.querySelectorAll("td")].filter(cell =>
+    !cell.getClientRects().length
+    || (cell.getBoundingClientRect().right > innerWidth && !scrolls(cell)));
   parent.document.title = JSON.stringify({
+    lost: lost.map(cell => cell.textContent),
+    cells: document.querySelectorAll("td").length,
     width: innerWidth, page: document.documentElement.scrollWidth, outside, small,
     drawn: [...document.querySelectorAll("svg")].filter(tall).length,
     fetched: performance.getEntriesByType("resource").map(e => e.name),
@@ -81,6 +88,8 @@ def test_a_browser_shows_the_page_whole_on_a_phone_and_on_a_laptop(
     assert found["fetched"] == []
     assert found["width"] == width
     assert found["page"] <= width  # nothing scrolls sideways but what is meant to
+    assert found["cells"] > 20
+    assert found["lost"] == []  # every cell of every table can be reached
     assert found["outside"] == []
     assert found["small"] == []
     assert found["drawn"] >= 5

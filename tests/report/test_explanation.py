@@ -110,12 +110,6 @@ def test_an_explanation_in_brief_names_what_counts_most() -> None:
     assert edges == f"edges that count most: {NASTY} +10.00"
 
 
-def test_no_number_is_left_out_on_a_phone() -> None:
-    page = explanation_page(told(), "run", 10)
-    assert "class='less'" not in page
-    assert " less'" not in page
-
-
 def test_a_node_without_edges_has_a_page_without_a_picture() -> None:
     bare = told(labels=[], edges=[], attention=[[]], links=[], without_labels=None)
     page = explanation_page(bare, "run", 10)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-import torch
 import typer
 from rich.progress import Progress
-from torch import Tensor
 
 from unimp.cli.console import RunFolder, app, out, print_rows, require_label_inputs
 from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError, nearest_names
-from unimp.inference.audit import audit, named_rows, write_audit
-from unimp.tasks.labels import PROTOCOLS, is_known
-from unimp.tasks.task import Task
-from unimp.trained import Reveal, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unimp.tasks.task import Task
+    from unimp.trained import Reveal, Run
 
 UNITS = ("node", "group")
 
@@ -49,6 +49,9 @@ def audit_labels(
     ] = "node",
 ) -> None:
     """Rank known labels that the model, seeing all the others, disagrees with."""
+    from unimp.inference.audit import audit, named_rows, write_audit
+    from unimp.tasks.labels import PROTOCOLS
+
     if reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
     if by not in UNITS:
@@ -104,6 +107,10 @@ def labels_to_look_at(
 ) -> tuple[Task, Tensor, Tensor]:
     """The task with labels that came since, the nodes whose labels are hidden in turn, and all
     labels that are inputs."""
+    import torch
+
+    from unimp.tasks.labels import is_known
+
     task, known = loaded.task, loaded.task.split.known(reveal)
     observed = loaded.observed_with(extra, cast("Reveal", reveal))
     if extra is None:

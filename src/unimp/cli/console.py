@@ -7,29 +7,56 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError
-from unimp.trained import Run
+
+if TYPE_CHECKING:
+    from unimp.trained import Run
+
+# Text is printed as it is: paths and names may look like rich's markup.
+out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def interruption_told() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        told.print("stopped")
+        raise typer.Exit(130) from None
+
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C in one that does not tell it itself is told in a word."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with interruption_told():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with interruption_told():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Label the rest of a graph from its features and the labels already known.",
     epilog="Any command takes --debug: where an error came from, as a traceback.",
 )
-
-# Text is printed as it is: paths and names may look like rich's markup.
-out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 Settings = Annotated[
     list[str] | None,

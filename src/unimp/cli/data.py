@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from unimp.cli.console import app, out, print_rows
 from unimp.errors import UnimpError
-from unimp.tasks.catalog import data_folder, load_task, task_names
-from unimp.tasks.debian import build_bundle
-from unimp.tasks.ogb import fetch_ogb
-from unimp.tasks.table_export import Form, export_tables
-from unimp.tasks.task import Task
+
+if TYPE_CHECKING:
+    from unimp.tasks.table_export import Form
+    from unimp.tasks.task import Task
 
 data_app = typer.Typer(no_args_is_help=True, help="Tasks: graphs with labels and a split.")
 app.add_typer(data_app, name="data")
@@ -22,6 +21,8 @@ app.add_typer(data_app, name="data")
 @data_app.command("list")
 def list_data() -> None:
     """Name the tasks there are."""
+    from unimp.tasks.catalog import data_folder, task_names
+
     print_rows(task_names().items())
     if data_folder() is None:
         out.print("Set UNIMP_DATA to a folder of .npz files to see those too.")
@@ -30,6 +31,8 @@ def list_data() -> None:
 @data_app.command("show")
 def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Show what a task holds."""
+    from unimp.tasks.catalog import load_task
+
     print_rows(task_rows(load_task(name)).items())
 
 
@@ -62,6 +65,9 @@ def export_data(
     split: Annotated[int, typer.Option(help="Which of the task's splits.")] = 0,
 ) -> None:
     """Write a task as two tables, nodes and edges, as your own data would come."""
+    from unimp.tasks.catalog import load_task
+    from unimp.tasks.table_export import export_tables
+
     nodes, edges = export_tables(load_task(name, split=split), folder, cast("Form", form))
     out.print(f"nodes: {nodes}\nedges: {edges}\nNext: unimp init {nodes} {edges}")
 
@@ -71,6 +77,9 @@ def fetch_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
 ) -> None:
     """Download one of OGB's data sets into UNIMP_DATA; nothing else is ever downloaded."""
+    from unimp.tasks.catalog import data_folder
+    from unimp.tasks.ogb import fetch_ogb
+
     folder = data_folder()
     if folder is None:
         raise UnimpError("set UNIMP_DATA to the folder that the data is to lie in")
@@ -83,6 +92,8 @@ def build_debian(
     path: Annotated[Path, typer.Option("--out", help="The bundle to write.")] = Path("debian.npz"),
 ) -> None:
     """Build the Debian tasks from any release's package index."""
+    from unimp.tasks.debian import build_bundle
+
     for what, count in build_bundle(packages, path).items():
         out.print(f"{what}: {count:,}")
     out.print(f"bundle: {path}")

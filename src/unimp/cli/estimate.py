@@ -7,8 +7,6 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out
-from unimp.estimate import estimate
-from unimp.preparation import choose_device, seeded, task_of
 from unimp.presets import FOR_TABLES, PRESETS, recipe_with_preset
 
 
@@ -21,6 +19,9 @@ def estimate_run(
     ] = None,
 ) -> None:
     """Say what training would take, from sizes and a few steps: regime, memory and time."""
+    from unimp.estimate import estimate
+    from unimp.preparation import choose_device, seeded, task_of
+
     recipe = recipe_with_preset(name, settings or (), preset)
     if recipe.model.name == "label-propagation":
         out.print("label propagation has nothing to train: seconds, and a few rows a node")

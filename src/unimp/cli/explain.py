@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from unimp.cli.console import RunFolder, app, out
@@ -16,8 +15,6 @@ from unimp.cli.console import told as notes
 from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
-from unimp.inference.changes import Whole
-from unimp.inference.explain import BUDGET, EXACT, explain
 from unimp.report.explanation import (
     explanation_page,
     others_in_words,
@@ -25,11 +22,10 @@ from unimp.report.explanation import (
     points,
     without_in_words,
 )
-from unimp.report.kept import keep_explanation, show_on_page
-from unimp.tasks.names import classes_of, nodes_of
 
-AFFORDED = 5 * BUDGET
-"""A command computes the states first, which takes a while: a second more for exact effects."""
+PATIENCE = 5
+"""Times the usual budget: a command computes the states first, which takes a while, so exact
+effects may take a second more."""
 
 UNLIMITED = 2**62
 
@@ -52,8 +48,13 @@ def explain_node(
     unknown_ids: UnknownEnds = "refuse",
     top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
     exact: Annotated[
-        int, typer.Option(help="Labels, and edges, whose exact effect is computed.", min=0)
-    ] = EXACT,
+        int | None,
+        typer.Option(
+            help="Labels, and edges, whose exact effect is computed. Default: the 20 of the "
+            "largest shares.",
+            min=0,
+        ),
+    ] = None,
     patient: Annotated[
         bool, typer.Option("--all", help="Exact however long it takes, as at a hub it may.")
     ] = False,
@@ -75,6 +76,12 @@ def explain_node(
 
     The run's report.html shows it too, with a picture.
     """
+    import torch
+
+    from unimp.inference.changes import Whole
+    from unimp.inference.explain import BUDGET, EXACT, explain
+    from unimp.tasks.names import classes_of, nodes_of
+
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
     task = loaded.task
     number = nodes_of(task).find(node)
@@ -94,8 +101,8 @@ def explain_node(
         takes_labels=loaded.takes_labels,
         target=target,
         top=top,
-        exact=exact,
-        budget=UNLIMITED if patient else AFFORDED,
+        exact=EXACT if exact is None else exact,
+        budget=UNLIMITED if patient else PATIENCE * BUDGET,
     )
     took = time.perf_counter() - began - held
     told = found.named(task)
@@ -130,6 +137,8 @@ def kept_in(folder: Path, told: Mapping[str, Any], given: Mapping[str, str]) -> 
 
     A folder that cannot be written to takes nothing away from the answer.
     """
+    from unimp.report.kept import keep_explanation, show_on_page
+
     try:
         kept = keep_explanation(folder, told, given)
         page = show_on_page(folder)

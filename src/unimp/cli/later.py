@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
-from torch import Tensor
 
 from unimp.cli.console import require_label_inputs
 from unimp.errors import RunError, nearest_names
-from unimp.graph.tables import UnknownIds
-from unimp.tasks.label_file import read_labels
-from unimp.trained import Run, load_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unimp.trained import Run
 
 LaterLabels = Annotated[
     Path | None,
@@ -48,6 +49,10 @@ def load_with_later(
     smooth: Correct & Smooth after the model; None: if that scores better on validation.
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
+    from unimp.graph.tables import UnknownIds
+    from unimp.tasks.label_file import read_labels
+    from unimp.trained import load_run
+
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:
         raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")

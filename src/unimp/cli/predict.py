@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -17,9 +17,9 @@ from unimp.cli.later import (
     load_with_later,
 )
 from unimp.errors import RunError, nearest_names
-from unimp.graph.table_writing import write_table
-from unimp.tasks.labels import PROTOCOLS, is_known
-from unimp.trained import Reveal, load_run
+
+if TYPE_CHECKING:
+    from unimp.trained import Reveal
 
 
 @app.command()
@@ -30,6 +30,9 @@ def evaluate(
     ] = "train",
 ) -> None:
     """Score a run again, with train labels or with train and validation labels as inputs."""
+    from unimp.tasks.labels import PROTOCOLS
+    from unimp.trained import load_run
+
     if reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
     loaded = load_run(folder)
@@ -67,6 +70,10 @@ def predict(
 
     With --nodes and --edges the graph of a run made from tables grows first.
     """
+    from unimp.graph.table_writing import write_table
+    from unimp.tasks.labels import is_known
+    from unimp.trained import Reveal
+
     if reveal not in get_args(Reveal):
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimp.cli.console import Settings, app, out, print_rows
 from unimp.errors import UnimpError
-from unimp.model.node_model import count_parameters
-from unimp.preparation import task_of
-from unimp.recipe import Recipe, choices, load_recipe, options, recipe_names
-from unimp.tasks.catalog import is_generated, known_sizes, task_names
+
+if TYPE_CHECKING:
+    from unimp.recipe import Recipe
 
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what a run depends on.")
 app.add_typer(recipe_app, name="recipe")
@@ -22,6 +21,9 @@ app.add_typer(recipe_app, name="recipe")
 @recipe_app.command("list")
 def list_recipes() -> None:
     """Name the recipes that come with the package, and whether their data is here."""
+    from unimp.recipe import load_recipe, recipe_names
+    from unimp.tasks.catalog import task_names
+
     here = {name for name, place in task_names().items() if not place.startswith("not here")}
     recipes = [load_recipe(name) for name in recipe_names()]
     lacks = ["" if recipe.task.name in here else "data not here" for recipe in recipes]
@@ -33,6 +35,8 @@ def show_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME")], settings: Settings = None
 ) -> None:
     """Show every option of a recipe with its help, and the size of its model."""
+    from unimp.recipe import choices, load_recipe, options
+
     recipe = load_recipe(name, settings or ())
     size = size_of_model(recipe)
     print_rows([(recipe.name, recipe.about)])
@@ -54,6 +58,10 @@ def show_recipe(
 
 def size_of_model(recipe: Recipe) -> str:
     """The model's parameter count, where the task's sizes are known or its data is here."""
+    from unimp.model.node_model import count_parameters
+    from unimp.preparation import task_of
+    from unimp.tasks.catalog import is_generated, known_sizes
+
     if recipe.model.name == "label-propagation":
         return "parameters: none"
     sizes = known_sizes(recipe.task.name)

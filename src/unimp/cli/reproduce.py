@@ -10,8 +10,6 @@ from rich.text import Text
 
 from unimp.allocator import keep_freed_memory
 from unimp.cli.console import Settings, app, out, parse_seeds, print_rows
-from unimp.report import write_comparison
-from unimp.studies.reproduce import listing, reproduce
 
 
 @app.command("report")
@@ -32,6 +30,8 @@ def make_report(
     ] = True,
 ) -> None:
     """Make one HTML page of any set of runs: results, curves, confusions, confidence."""
+    from unimp.report import write_comparison
+
     with out.status("reading runs") as status:
         page, count = write_comparison(
             places,
@@ -60,6 +60,8 @@ def reproduce_studies(
     name_all: Annotated[bool, typer.Option("--list", help="Name them all.")] = False,
 ) -> None:
     """Run tables and figures of the paper on any task, the paper's numbers beside ours."""
+    from unimp.studies.reproduce import listing, reproduce
+
     if name_all:
         print_rows(listing())
         return

@@ -16,12 +16,6 @@ from unimp.cli.later import (
     load_with_later,
 )
 from unimp.errors import RunError
-from unimp.graph.problems import Problems
-from unimp.graph.table_file import open_table
-from unimp.graph.table_writing import write_table
-from unimp.inference.correct_and_smooth import smoothing_in_words
-from unimp.tasks.columns import words
-from unimp.tasks.table_labels import known_words
 
 SHOWN = 10
 
@@ -47,6 +41,9 @@ def suggest(
     ] = Path("suggestions.csv"),
 ) -> None:
     """Name the unknown nodes whose label would teach most; fill in the column label."""
+    from unimp.graph.table_writing import write_table
+    from unimp.inference.correct_and_smooth import smoothing_in_words
+
     loaded, extra = load_with_later(
         folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
     )
@@ -79,6 +76,11 @@ def suggest(
 
 def labels_filled_in(path: Path) -> int:
     """How many labels somebody has written into an earlier table of suggestions."""
+    from unimp.graph.problems import Problems
+    from unimp.graph.table_file import open_table
+    from unimp.tasks.columns import words
+    from unimp.tasks.table_labels import known_words
+
     earlier = open_table(path, "labels", Problems()) if path.is_file() else None
     if earlier is None or "label" not in earlier.columns:
         return 0

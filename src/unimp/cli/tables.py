@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli_w
 import typer
@@ -13,12 +13,11 @@ from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.data import task_rows
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.files import write_atomically
-from unimp.graph.problems import Problems
-from unimp.graph.table_file import Table, open_table
-from unimp.preparation import groups_of, refuse_nothing_hidden, refuse_smoothing, rows_of, task_of
-from unimp.recipe import load_recipe
-from unimp.tasks.guess import Guess, guess
-from unimp.tasks.table_summary import cautions, summary
+from unimp.presets import FOR_TABLES, PRESETS
+
+if TYPE_CHECKING:
+    from unimp.graph.table_file import Table
+    from unimp.tasks.guess import Guess
 
 
 @app.command()
@@ -29,6 +28,10 @@ def init(
     label: Annotated[str, typer.Option(help="The column to predict, if it cannot be told.")] = "",
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
+    from unimp.graph.problems import Problems
+    from unimp.graph.table_file import open_table
+    from unimp.tasks.guess import guess
+
     if path.exists():
         raise RecipeError(f"{path} is there already; choose another with --out, or remove it")
     if path.suffix != ".toml":
@@ -66,6 +69,7 @@ def init(
         )
     if not found.joins:
         out.print("warning: edges name ids that no column of nodes holds; look at id and ends.")
+    out.print(f"preset: {FOR_TABLES} ({others_in_words()})")
     out.print(f"Look it over, then: unimp check {path}")
 
 
@@ -75,6 +79,16 @@ def check(
     settings: Settings = None,
 ) -> None:
     """Read all that a recipe names and tell every problem at once, before anything is trained."""
+    from unimp.preparation import (
+        groups_of,
+        refuse_nothing_hidden,
+        refuse_smoothing,
+        rows_of,
+        task_of,
+    )
+    from unimp.recipe import load_recipe
+    from unimp.tasks.table_summary import cautions, summary
+
     recipe = load_recipe(name, settings or ()).with_absolute_paths()
     if recipe.task.name != "tables":
         task = task_of(recipe, 0)
@@ -153,12 +167,20 @@ def recipe_text(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
     lines += [
         "",
         "# Every other option has a default, which `unimp recipe show` tells with its name.",
-        "# How long to train: `unimp train` with --preset quick, good or best, or set it here:",
+        f"# How long to train: as the preset {FOR_TABLES} says, unless another is named:",
+        *(f"#   unimp train --preset {name:<7}{one.about}" for name, one in PRESETS.items()),
+        "# What is set here stays as it is, whatever the preset:",
         "# [train]",
         "# epochs = 200",
         "# patience = 50  # stop after so many epochs without as good a score on val",
     ]
     return "\n".join(lines) + "\n"
+
+
+def others_in_words() -> str:
+    """Which presets there are beside the one that applies, and how to choose one."""
+    others = [name for name in PRESETS if name != FOR_TABLES]
+    return f"another by unimp train … --preset {' or '.join(others)}"
 
 
 def _relative(path: Path, folder: Path) -> str:

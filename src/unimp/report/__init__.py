@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unimp.errors import RunError
 from unimp.graph.files import write_atomically
-from unimp.report.evidence import find_runs, gather
-from unimp.report.page import page_html
-from unimp.trained import Run
+
+if TYPE_CHECKING:
+    from unimp.trained import Run
 
 __all__ = ["write_comparison", "write_report"]
 
@@ -25,6 +26,9 @@ def write_report(folder: Path, run: Run | None = None) -> Path:
 
     The label-rate curve needs four more predictions and is left out if they may take two seconds.
     """
+    from unimp.report.evidence import gather
+    from unimp.report.page import page_html
+
     path = folder / "report.html"
     write_atomically(path, page_html([gather(folder, run)]).encode())
     return path
@@ -42,6 +46,9 @@ def write_comparison(
     Without a path it is report.html: in the folder, if one is named, and else here. `on_run` is
     called before each run is looked at.
     """
+    from unimp.report.evidence import find_runs, gather
+    from unimp.report.page import page_html
+
     folders = find_runs(places)
     if path is None:
         path = (places[0] if len(places) == 1 else Path()) / "report.html"

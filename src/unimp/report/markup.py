@@ -12,17 +12,15 @@ def table(
     header: Sequence[str] = (),
     *,
     numbers: Collection[int] = (),
-    less: Collection[int] = (),
     stacked: bool = False,
 ) -> str:
-    """A table of HTML cells; `numbers` are set flush right, `less` is left out on a phone.
+    """A table of HTML cells; `numbers` are set flush right.
 
     `stacked`: on a phone a row is a list, each cell with its header beside it.
     """
 
     def cell(tag: str, column: int, content: str) -> str:
-        kinds = " ".join(["number"] * (column in numbers) + ["less"] * (column in less))
-        kind = f" class='{kinds}'" if kinds else ""
+        kind = " class='number'" if column in numbers else ""
         name = f" data-name='{header[column]}'" if stacked and tag == "td" else ""
         return f"<{tag}{kind}{name}>{content}</{tag}>"
 

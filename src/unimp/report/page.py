@@ -105,7 +105,8 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         marks = "A mark is a run; the line is one standard deviation either way."
         body.append(
             f"<div class='map seeds'>{''.join(figure('Test score by seed', marks, seeds))}"
-            f"<div class='card'><h3>Every run</h3>{_every_run(one, groups)}</div></div>"
+            f"<div class='card'><h3>Every run</h3>{_every_run(one, groups)}"
+            "<p class='hint'>It scrolls sideways.</p></div></div>"
         )
     else:
         body.append(f"<p class='soft'>{_ending(one.runs[0])}.</p>")
@@ -210,12 +211,7 @@ def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         for run in group.runs
     ]
     shift = int(several)
-    return table(
-        rows,
-        [*([""] if several else []), *header],
-        numbers=range(shift, shift + 6),
-        less=(shift + 3, shift + 5),
-    )
+    return table(rows, [*([""] if several else []), *header], numbers=range(shift, shift + 6))
 
 
 def _ending(run: Evidence) -> str:
@@ -247,7 +243,6 @@ def _recipes(groups: Sequence[Group]) -> str:
     names = [escape(group.name) for group in groups] if len(groups) > 1 else ["value"]
     words = "What the recipes set differently" if unlike else "What the recipe sets"
     header = ["option", *names, "default", "what it does"]
-    last = len(header) - 1
     wholes = "".join(
         folded(
             f"The whole recipe{f': {escape(group.name)}' if len(groups) > 1 else ''}",
@@ -257,7 +252,7 @@ def _recipes(groups: Sequence[Group]) -> str:
     )
     return (
         f"<section><h2>Recipe</h2><p class='soft'>{words}, beside the default.</p>"
-        f"<div class='card'>{table(rows, header, less=(last - 1, last))}</div>{wholes}</section>"
+        f"<div class='card'>{table(rows, header, stacked=True)}</div>{wholes}</section>"
     )
 
 

@@ -18,6 +18,7 @@ body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation 
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere }
 section { margin-top: 2.6rem } header + main > section:first-child { margin-top: 0 }
 h2 { font-size: 1.3rem; margin: 0 0 .3rem } .tiles + h2 { margin-top: 1.8rem }
+p + h2 { margin-top: 1rem }
 h3 { font-size: 1rem; margin: .3rem 0 .4rem }
 p { margin: .3rem 0 .6rem; max-width: 46rem } .soft, .lead p { color: var(--soft) }
 code, pre { font-size: .9em;
@@ -54,11 +55,16 @@ figcaption div { color: var(--soft); font-size: .88rem }
 @media (min-width: 64rem) { .map { grid-template-columns: minmax(0, 1.2fr) minmax(0, 1fr) }
   .map.big { grid-template-columns: minmax(0, 2.4fr) minmax(0, 1fr) } }
 .map.seeds { margin-top: .9rem } .map.seeds .card { max-height: 27rem; overflow: auto }
+.map.seeds th { position: sticky; top: -.5rem; background: var(--card) }
+.map.seeds :is(td, th):first-child { position: sticky; left: -1rem; background: var(--card) }
+.map.seeds th:first-child { z-index: 1 } .map.seeds td { white-space: nowrap }
 @media (min-width: 64rem) { .map.seeds { grid-template-columns: minmax(0, 1fr) minmax(0, 2.06fr) } }
 .scroll { overflow-x: auto } .scroll svg { max-width: 32rem; margin: 0 auto }
 .big .scroll svg { max-width: none; min-width: 46rem }
 .key.right { color: var(--right); fill: none } .key.wrong { color: var(--wrong) }
-h2.task { font-size: 1.6rem; border-top: 3px solid var(--line); padding-top: 1.5rem }
+h2.task { font-size: 1.6rem; border-top: 3px solid var(--line); padding-top: 1.5rem;
+  margin-top: 3.5rem } h2.task + section { margin-top: 0 }
+header + main > h2.task:first-child { margin-top: 1rem }
 svg { display: block; width: 100%; height: auto }
 svg text { fill: var(--soft); font-size: 12px } svg text.class { font-size: 11px }
 svg text.cell { fill: var(--ink) } svg text.strong { fill: var(--on); font-weight: 600 }
@@ -77,7 +83,9 @@ rect:hover, .dot:hover { stroke: var(--ink); stroke-width: 1.5 }
 .s4 { --c: var(--c4) } .s5 { --c: var(--c5) } .s6 { --c: var(--c6) } .s7 { --c: var(--c7) }
 ul { padding-left: 1.2rem; max-width: 52rem; margin: .3rem 0 } li { margin: .2rem 0 }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .2rem 0 .5rem; padding: 0;
-  list-style: none; font-size: .92rem; color: var(--ink) } .legend li { overflow-wrap: anywhere }
+  list-style: none; font-size: .92rem; color: var(--ink) }
+.legend li { overflow-wrap: anywhere; padding-left: calc(34px + .45rem);
+  text-indent: calc(-34px - .45rem) }
 .swatch { display: inline-block; width: 34px; height: 12px; margin-right: .45rem;
   vertical-align: baseline; flex: none }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
@@ -92,12 +100,13 @@ summary { cursor: pointer; font-weight: 600 }
 .note { border-left: 4px solid var(--c1); padding-left: .8rem; margin-top: .8rem }
 .hint { color: var(--soft); font-size: .88rem; margin: .4rem 0 0 }
 @media (min-width: 50rem) { .hint { display: none } }
-@media (max-width: 44rem) { .less { display: none } body { padding-top: 1rem }
+@media (max-width: 44rem) { body { padding-top: 1rem }
   .stacked thead { display: none } .stacked tr { display: block; padding: .4rem 0 }
   .stacked tr + tr { border-top: 1px solid var(--line) }
   .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
     padding: .15rem 0 }
-  .stacked td::before { content: attr(data-name); color: var(--soft); flex: none }
+  .stacked td::before { content: attr(data-name); color: var(--soft); font-weight: 400;
+    min-width: 6.5rem; text-align: left; overflow-wrap: anywhere }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
   th, td { padding-right: .6rem } td.number { white-space: normal } h1 { font-size: 1.55rem } }
 @media print { body { background: none } figure, .tile, .card { break-inside: avoid } }
