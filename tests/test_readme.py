@@ -95,6 +95,17 @@ def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
         assert results["with_results"](text, results["FOLDER"]) == text
 
 
+@pytest.mark.parametrize("name", ["labels", "small"])
+def test_the_tables_of_the_findings_are_those_of_the_files(
+    results: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
+    done = json.loads((results["FOLDER"] / f"{name}.json").read_text(encoding="utf-8"))
+    text = script["FINDINGS"].read_text(encoding="utf-8")
+    assert f"<!-- results: {name} -->\n{script['markdown'](done)}\n<!-- end -->" in text
+
+
 @pytest.mark.parametrize("table", ["debian", "debian-tags", "arxiv-labels", "arxiv-guesses"])
 def test_no_result_is_of_a_recipe_that_has_changed_since(
     results: dict[str, Any], table: str
