@@ -34,8 +34,13 @@ def settings_of(task: str, preset: str) -> list[str]:
     return [f"{place}={value}" for place, value in options.items()]
 
 
-def fill(jobs: int) -> None:
+def runs_done() -> list[dict[str, Any]]:
     done: list[dict[str, Any]] = json.loads(PATH.read_text("utf-8")) if PATH.exists() else []
+    return done
+
+
+def fill(jobs: int) -> None:
+    done = runs_done()
     places = [
         {"task": task, "preset": preset, "seed": seed, "settings": settings_of(task, preset)}
         for preset in reversed(PRESETS)  # the longest first, so that none is waited for at the end
@@ -53,8 +58,7 @@ def fill(jobs: int) -> None:
         write_atomically(PATH, (json.dumps(done, indent=1) + "\n").encode())
 
 
-def markdown() -> str:
-    done = json.loads(PATH.read_text("utf-8")) if PATH.exists() else []
+def markdown(done: list[dict[str, Any]]) -> str:
     if not done:
         return "Not run yet."
     lines = [f"| preset | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 1) + "|"]
@@ -77,11 +81,13 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_freed_memory()
     if arguments.table:
-        text = put_between(PAGE.read_text("utf-8"), "<!-- results: presets -->", markdown())
+        text = put_between(
+            PAGE.read_text("utf-8"), "<!-- results: presets -->", markdown(runs_done())
+        )
         write_atomically(PAGE, text.encode())
     else:
         fill(arguments.jobs)
-    print(markdown())
+    print(markdown(runs_done()))
 
 
 if __name__ == "__main__":

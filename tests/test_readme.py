@@ -95,12 +95,16 @@ def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
         assert results["with_results"](text, results["FOLDER"]) == text
 
 
-@pytest.mark.parametrize(("script", "page"), [("small", "findings"), ("presets", "training")])
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [("labels", "findings"), ("small", "findings"), ("presets", "training")],
+)
 def test_a_benchmark_s_own_table_is_that_of_its_file(
     script: str, page: str, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    table = runpy.run_path(str(ROOT / "benchmarks" / f"{script}.py"))["markdown"]()
+    done = json.loads((results["FOLDER"] / f"{script}.json").read_text(encoding="utf-8"))
+    table = runpy.run_path(str(ROOT / "benchmarks" / f"{script}.py"))["markdown"](done)
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert f"<!-- results: {script} -->" in text
     assert results["put_between"](text, f"<!-- results: {script} -->", table) == text
