@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import statistics
 import sys
 import time
@@ -127,7 +128,7 @@ class Figures:
 def place() -> dict[str, str]:
     """Where and how a figure was measured."""
     cores = f"{platform.machine()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
-    words = re.sub(r"--out[ =]\S+ ?", "", " ".join(sys.argv[1:]))
+    words = re.sub(r"--out[ =]\S+ ?", "", shlex.join(sys.argv[1:]))
     return {
         "command": f"python benchmarks/{Path(sys.argv[0]).name} {words}".strip(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,

@@ -3,8 +3,9 @@
     python benchmarks/parts.py     → results/parts.json
 
 The model and the parts are those of the recipe proteins-paper: 7 layers, 9 parts, labels of half of
-the nodes hidden. Parts are cut on CPU, beside training, or on the GPU, where the graph then lies;
-steps are launched anew or recorded and replayed. Prints a line `figure NAME VALUE` for each.
+the nodes hidden. Parts are cut on CPU, by one worker beside training, or on the GPU, where the
+graph then lies; steps are launched anew or recorded and replayed. Prints a line `figure NAME VALUE`
+for each.
 """
 
 from __future__ import annotations
@@ -85,7 +86,11 @@ def main() -> None:
     precisions: tuple[Precision, ...] = ("tf32", "bf16")
     for precision in precisions:
         took = seconds(epochs_of(graph, precision), repeats=arguments.repeats, device="cuda")
-        what = f"H200, proteins size, 9 random parts, 7 layers, {precision}, training epoch"
+        card = torch.cuda.get_device_name().removeprefix("NVIDIA ")
+        size = (
+            "proteins size" if arguments.scale == 1 else f"{arguments.scale:g} of proteins' nodes"
+        )
+        what = f"{card}, {size}, 9 random parts, 7 layers, {precision}, training epoch"
         slow, *others = WAYS
         for way in WAYS:
             name = way.replace(",", "").replace(" ", "-").lower()

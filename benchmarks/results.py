@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import platform
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -221,7 +222,7 @@ def fingerprint(recipe: str, settings: list[str]) -> str:
 
 
 def provenance(script: str = "results.py") -> dict[str, str]:
-    arguments = re.sub(r"(--out|--minutes|--threads|--jobs) \S+ ?", "", " ".join(sys.argv[1:]))
+    arguments = re.sub(r"(--out|--minutes|--threads|--jobs) \S+ ?", "", shlex.join(sys.argv[1:]))
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
         "command": f"python benchmarks/{script} {arguments}".strip(),
@@ -377,10 +378,14 @@ SHOWN = {
             "gpu-arxiv-bf16-training-over-pyg-compiled",
             "gpu-arxiv-fp32-forward-over-pyg-compiled",
             "gpu-arxiv-bf16-forward-over-pyg-compiled",
+            "gpu-arxiv-fp32-training-both-compiled",
+            "gpu-arxiv-bf16-training-both-compiled",
             "gpu-arxiv-fp32-training-gib-ours",
             "gpu-arxiv-fp32-training-gib-eager",
             "gpu-proteins-part-fp32-training-over-pyg-compiled",
             "gpu-proteins-part-bf16-training-over-pyg-compiled",
+            "gpu-proteins-part-fp32-training-both-compiled",
+            "gpu-proteins-part-bf16-training-both-compiled",
             "gpu-proteins-part-fp32-training-both-recorded",
             "gpu-proteins-part-bf16-training-both-recorded",
             "gpu-proteins-step-seconds",
@@ -416,6 +421,7 @@ SHOWN = {
         [
             "sampler-million-edges-per-second",
             "sampler-million-edges-per-second-numpy",
+            "sampler-gpu-million-edges-per-second",
             "induce-million-edges-per-second",
         ],
     ),

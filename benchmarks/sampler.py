@@ -1,6 +1,7 @@
-"""Preparing batches on one core: sampled neighbors, and the edges among some nodes.
+"""Preparing batches, on one core or on a GPU: sampled neighbors, and the edges among some nodes.
 
     python benchmarks/sampler.py
+    python benchmarks/sampler.py --device cuda     neighbors sampled where the graph lies
 
 Neighbors: 1,024 seeds with 10, 10 and 10 in-neighbors on a graph of the size of ogbn-products,
 through `sample_hops` and all that it does; then the same without the native core. Induced parts: a
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from measure import FOLDER, Figures
+from measure import FOLDER, Figures, hop_of_size
 from unimp.graph.csr import group, index_dtype, row_of_entry
 from unimp.graph.graph import Graph
 from unimp.ops import native
@@ -107,6 +108,28 @@ def neighbors(figures: Figures, repeats: int) -> None:
     )
 
 
+def neighbors_on_gpu(figures: Figures, repeats: int) -> None:
+    """As `neighbors`, to the end of the GPU's work."""
+    hop = hop_of_size(**PRODUCTS, device="cuda")
+    slots = torch.arange(hop.num_edges, dtype=hop.source.dtype, device="cuda")
+    graph = Graph(hop.indptr, hop.source, edge_id=slots)
+    generator = torch.Generator().manual_seed(1)
+    seeds = torch.randperm(graph.num_nodes, generator=generator).cuda().split(SEEDS)
+
+    def batch(number: int) -> int:
+        _, hops = sample_hops(graph, seeds[number], FANOUT, seed=number)
+        torch.cuda.synchronize()
+        return sum(hop.num_edges for hop in hops)
+
+    what = "1,024 seeds × fanout 10, 10, 10 on 2.4 M nodes and 122 M edges"
+    what = f"{torch.cuda.get_device_name()}, {what}"
+    drawn, took = rate(batch, repeats=repeats)
+    figures.add(
+        "sampler-gpu-million-edges-per-second", drawn / 1e6, f"{what}, million edges a second"
+    )
+    figures.add("sampler-gpu-ms-a-batch", 1e3 * took, f"{what}, ms a batch")
+
+
 def induced(figures: Figures, repeats: int) -> None:
     graph = graph_of_size(**PROTEINS_QUARTER)  # type: ignore[arg-type]
 
@@ -134,9 +157,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
+    if arguments.device == "cuda":
+        neighbors_on_gpu(Figures("sampler", arguments.out), arguments.repeats)
+        return
     if not native.available():
         raise SystemExit("the native core is not built; there is nothing to compare")
     torch.set_num_threads(1)

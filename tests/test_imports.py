@@ -16,6 +16,7 @@ PACKAGE = Path(unimp.__file__).parent
 # A module imports only from stages to its left, and from its own.
 ORDER = (
     ("errors",),
+    ("memory",),
     ("graph",),
     ("tasks",),
     ("ops",),
@@ -24,7 +25,6 @@ ORDER = (
     ("inference",),
     ("options",),
     ("recipe",),
-    ("memory",),
     ("predictions", "presets", "progress", "sinks"),
     ("run_folder",),
     ("unfinished",),

@@ -13,7 +13,8 @@ import torch
 def available_memory(device: str) -> int:
     """Bytes that this process may still take: on the GPU, or of main memory and its cgroup."""
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept  # torch keeps what it was given back
     found = [_free_of_machine(), *_free_of_cgroups()]
     return min(bytes_ for bytes_ in found if bytes_ is not None)
 

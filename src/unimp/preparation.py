@@ -102,17 +102,14 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
     """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
-    device if it is used whole there, or cut into parts there."""
+    device if it is scored whole there, or in parts that are cut there."""
     reordered = reorder(task.graph, recipe.task.order)
     graph = model.prepare(reordered.graph)
-    regime, exact = recipe.batch.regime, recipe.inference.regime == "exact"
-    if exact and not fits_one_chunk(graph, recipe.inference.chunk_edges):
-        return replace(reordered, graph=graph)  # scored a piece at a time
-    whole = regime in ("full", "auto") and exact
-    in_parts = regime == "partition" and device.startswith("cuda")
-    if whole or (in_parts and fits_gpu(graph.nbytes, device)):
-        graph = graph.to(device)
-    return replace(reordered, graph=graph)
+    if recipe.inference.regime == "exact":
+        there = fits_one_chunk(graph, recipe.inference.chunk_edges)
+    else:
+        there = device.startswith("cuda") and fits_gpu(graph.nbytes, device)
+    return replace(reordered, graph=graph.to(device) if there else graph)
 
 
 def choose_device(device: str) -> str:

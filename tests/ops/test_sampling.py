@@ -12,7 +12,7 @@ from torch import Tensor
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops import native
+from unimp.ops import native, torch_sampling
 from unimp.ops.sampling import ALL, draw_without_replacement, induced_hop, sample_hops
 
 Maker = Callable[..., Graph]
@@ -28,6 +28,19 @@ SEEDS = torch.tensor([17, 0, 58, 3, 59])  # a hub and two nodes without in-edges
 
 def sampled(graph: Graph, fanout: list[int], seed: int = 0) -> tuple[Tensor, list[Hop]]:
     return sample_hops(graph, SEEDS, fanout, seed=seed)
+
+
+@pytest.mark.parametrize("fanout", [[3, 2], [2, 40], [ALL, ALL], [4, ALL, 1], [1]])
+@pytest.mark.parametrize("seed", [0, 7, 2**63 - 2])
+def test_a_graph_on_a_gpu_is_sampled_as_on_cpu(graph: Graph, fanout: list[int], seed: int) -> None:
+    nodes, hops = sample_hops(graph, SEEDS, fanout, seed=seed)
+    there = graph.to("cuda" if torch.cuda.is_available() else "cpu")
+    found, others = torch_sampling.sample_hops(there, SEEDS, fanout, seed=seed)
+    assert torch.equal(found.cpu(), nodes)
+    for one, other in zip(hops, others, strict=True):
+        assert one.num_sources == other.num_sources
+        for name in ("indptr", "source", "edge_attr"):
+            assert torch.equal(getattr(other, name).cpu(), getattr(one, name))
 
 
 def edges_of(hop: Hop, nodes: Tensor) -> list[tuple[float, ...]]:

@@ -1,5 +1,6 @@
 """Where a recorded step finds its batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,6 +162,23 @@ def test_a_part_that_is_too_large_is_refused_and_its_place_grows() -> None:
     larger = place_for(whole, place, len(task.labels))
     assert larger.put(whole)
     assert larger.put(other)
+
+
+def test_a_batch_that_is_no_part_like_the_others_is_refused() -> None:
+    task = some_task()
+    part = parts_of(task)[0]
+    place = PartPlace(part, Room.around(part), len(task.labels))
+    assert place.put(part)
+    (sampled, *_) = batches_of(task, "neighbors", fanout=[3], batch_size=16)
+    hop = part.hops[0]
+    for other in (
+        sampled,
+        replace(part, hops=(hop,)),
+        replace(part, x=None),
+        replace(part, x=part.x.double()),
+        replace(part, hops=(hop.with_edge_attr(None),) * 2),
+    ):
+        assert not place.put(other)
 
 
 def test_a_full_batch_keeps_its_place_and_only_its_mask_is_copied() -> None:

@@ -213,7 +213,7 @@ class Graph:
 
     def induced_subgraph(self, nodes: Tensor) -> Graph:
         """The graph among `nodes` alone; new node i is nodes[i]."""
-        nodes = self._checked_nodes(nodes)
+        nodes = self.checked_nodes(nodes)
         local = torch.full((self.num_nodes,), -1, dtype=self.source.dtype, device=self.device)
         local[nodes] = torch.arange(nodes.numel(), dtype=self.source.dtype, device=self.device)
         picked, slots = pick_rows(self.indptr, nodes)
@@ -234,7 +234,7 @@ class Graph:
 
     def renumber(self, order: Tensor) -> Graph:
         """The same graph with other node numbers: new node i is the old order[i]."""
-        order = self._checked_nodes(order)
+        order = self.checked_nodes(order)
         if order.numel() != self.num_nodes:
             raise GraphError(
                 f"renumbering needs every node once: got {order.numel()} of {self.num_nodes}; "
@@ -277,7 +277,8 @@ class Graph:
             edge_attr=self.edge_attr,
         )
 
-    def _checked_nodes(self, nodes: Tensor) -> Tensor:
+    def checked_nodes(self, nodes: Tensor) -> Tensor:
+        """Numbers of nodes, none twice, where the graph lies."""
         nodes = as_tensor(nodes, "nodes").to(self.device)
         if nodes.numel() and nodes.dtype not in _WHOLE:
             raise GraphError(f"nodes are named by number; got {_kind(nodes)}, such as a mask")

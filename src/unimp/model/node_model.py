@@ -17,12 +17,15 @@ class NodeModel(nn.Module):
 
     The three steps are apart so that inference can run them layer by layer over a graph of any
     size. `forward` receives observed labels, never all labels: what is hidden cannot reach it.
+
+    But for its hops a model takes rows apart: what it gives a node does not depend on which others
+    are in a batch, some of which may be padding. One with a batch norm sets `by_layer` to False.
     """
 
     takes_labels: bool
     takes_edge_features: bool
     num_layers: int  # hops it runs over; 0: it looks at no neighbors
-    by_layer = True  # whether inference may compute one layer for all nodes, then the next
+    by_layer = True  # whether it takes rows apart, so that inference may go layer by layer
     attends = False  # whether it computes by `graph_attention`, and so by a backend
     weighs_by_degree = False  # whether it runs on a graph `with_convolution_weights`
     regularizer_weight = 0.0  # of `regularizer` in the loss; 0: there is none

@@ -1,7 +1,8 @@
 """Parts of a graph as hops: sampled neighbors that shrink toward the seeds, and induced parts.
 
 The native core does the work where it is built; the same draws are made here with NumPy where it is
-not. All release the GIL for most of their time, so that threads prepare batches side by side.
+not, and in torch (`torch_sampling.py`) where the graph lies on a GPU. On CPU all release the GIL
+for most of their time, so that threads prepare batches side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from unimp.errors import GraphError
 from unimp.graph.csr import pick_rows
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops import native
+from unimp.ops import native, torch_sampling
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -37,6 +38,8 @@ def sample_hops(
     reached) and one hop a layer, hops[0] the widest. A fanout of −1 takes all in-neighbors; with
     −1 everywhere the seeds' logits are those of the full batch. What is drawn depends on `seed`.
     """
+    if graph.device.type != "cpu":
+        return torch_sampling.sample_hops(graph, seeds, fanout, seed=seed)
     draw = _draw_natively if native.available() else _draw_with_numpy
     nodes = _checked(graph, seeds)
     hops: list[Hop] = []
@@ -56,7 +59,7 @@ def sample_hops(
 def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
     """The edges among `nodes` alone, each named once, as a square hop; row i is nodes[i]."""
     if graph.device.type != "cpu" or not native.available():
-        return graph.induced_subgraph(nodes).hop
+        return graph.with_features(None).induced_subgraph(nodes).hop
     places = _checked(graph, nodes)
     room = int(graph.in_degree[torch.from_numpy(places)].sum())
     with _numbers(graph.num_nodes) as local:

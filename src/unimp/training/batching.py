@@ -17,6 +17,7 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, lies_on
+from unimp.memory import available_memory
 from unimp.ops.sampling import ALL, induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
@@ -82,14 +83,14 @@ class Masks:
         self._last: tuple[tuple[int, int], LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
-        place = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
+        moment = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
         last = self._last
-        if last is None or last[0] != place:  # steps of an epoch ask for the same one
-            last = self._last = place, self._drawn(place)
+        if last is None or last[0] != moment:  # steps of an epoch ask for the same one
+            last = self._last = moment, self._drawn(moment)
         return last[1]
 
-    def _drawn(self, place: tuple[int, int]) -> LabelMask:
-        generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *place))
+    def _drawn(self, moment: tuple[int, int]) -> LabelMask:
+        generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
         mask = mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
         if self.order is None:
             return mask
@@ -173,13 +174,11 @@ class RandomPartition:
         rng = _generator(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
         jobs = (self._job(parts[step], epoch, step) for step in range(begin, len(parts)))
-        # A GPU does one thing after the other: who cuts ahead on it keeps it from training.
-        return in_background(jobs, workers=self.workers if self.graph.device.type == "cpu" else 0)
+        return in_background(jobs, workers=_workers(self.graph, self.workers))
 
     def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
         def make() -> Batch:
-            whole = self.masks.at(epoch, step)
-            mask = LabelMask(whole.observed[nodes], whole.hidden[nodes])
+            mask = self.masks.at(epoch, step)
             there = nodes.to(self.graph.device)
             hop = induced_hop(self.graph, there)
             _derive(hop, self.for_gpu)
@@ -187,8 +186,8 @@ class RandomPartition:
                 nodes=there,
                 num_seeds=nodes.numel(),
                 x=None if self.graph.x is None else self.graph.x[there],
-                observed=mask.reveal(self.labels[nodes]).to(there.device),
-                hidden=torch.nonzero(mask.hidden).squeeze(1).to(there.device),
+                observed=_revealed(mask, self.labels, there),
+                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(there.device),
                 hops=(hop,) * self.num_layers,
             )
 
@@ -199,7 +198,8 @@ class RandomPartition:
 class NeighborSampling:
     """Batches of hidden nodes, each with sampled in-neighbors, layer by layer outward.
 
-    A batch depends on (seed, epoch, step) and not on how many workers prepare batches ahead.
+    A batch depends on (seed, epoch, step) and not on how many workers prepare batches ahead, nor on
+    whether the graph lies on a GPU, which then samples.
     """
 
     graph: Graph
@@ -213,9 +213,8 @@ class NeighborSampling:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
         steps = math.ceil(hidden / self.batch_size)
-        return in_background(
-            (self._job(epoch, step) for step in range(begin, steps)), workers=self.workers
-        )
+        jobs = (self._job(epoch, step) for step in range(begin, steps))
+        return in_background(jobs, workers=_workers(self.graph, self.workers))
 
     def _job(self, epoch: int, step: int) -> Callable[[], Batch]:
         def make() -> Batch:
@@ -263,17 +262,28 @@ def sampled_batch(
     for_gpu: bool = False,
 ) -> Batch:
     """A batch for hidden `seeds`, with (some of) their in-neighbors."""
-    nodes, hops = sample_hops(graph, seeds, fanout, seed=seed)
+    nodes, hops = sample_hops(graph, seeds.to(graph.device), fanout, seed=seed)
     for hop in hops:
         _derive(hop, for_gpu)
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
         x=None if graph.x is None else graph.x[nodes],
-        observed=mask.reveal(labels)[nodes],
-        hidden=torch.arange(seeds.numel()),
+        observed=_revealed(mask, labels, nodes),
+        hidden=torch.arange(seeds.numel(), device=nodes.device),
         hops=tuple(hops),
     )
+
+
+def _revealed(mask: LabelMask, labels: Tensor, nodes: Tensor) -> Tensor:
+    """Labels of some nodes as the model may see them; `labels` lie where the nodes do."""
+    of_nodes = LabelMask(*(rows.to(nodes.device)[nodes] for rows in (mask.observed, mask.hidden)))
+    return of_nodes.reveal(labels[nodes])
+
+
+def _workers(graph: Graph, workers: int) -> int:
+    # A GPU does one thing after the other: who cuts ahead on it keeps it from training.
+    return workers if graph.device.type == "cpu" else 0
 
 
 def _derive(hop: Hop, for_gpu: bool) -> None:
@@ -301,6 +311,9 @@ def make_batches(
     if regime == "full":
         return FullBatch(graph, labels, masks, num_layers, prune)
     for_gpu = torch.device(device).type == "cuda"
+    if for_gpu and fits_gpu(graph.nbytes, device):
+        graph = graph.to(device)  # which cuts and samples many times as quickly
+    labels = labels.to(graph.device)
     travels = graph.x if for_gpu and graph.device.type == "cpu" else None
     x = travels if travels is not None and fits_gpu(travels.nbytes, device) else None
     cut = graph if x is None else graph.with_features(None)
@@ -321,7 +334,7 @@ def make_batches(
 
 def fits_gpu(size: int, device: torch.device | str) -> bool:
     """Whether so many bytes leave most of a GPU's free memory to training."""
-    return 4 * size <= torch.cuda.mem_get_info(device)[0]
+    return 4 * size <= available_memory(str(device))
 
 
 def random_parts(num_nodes: int, parts: int, *, rng: np.random.Generator) -> list[Tensor]:

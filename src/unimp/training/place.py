@@ -7,7 +7,8 @@ a graph are of nearly the same size, and are put into a place with a little room
     edges     those left over join the last row to itself
     hidden    what is left over names the last row, whose label is unknown and does not count
 
-So the model gives the nodes of a part what it would give them without the padding.
+So a model that takes rows apart, but for edges, gives the nodes of a part what it would give them
+without the padding.
 """
 
 from __future__ import annotations
@@ -45,21 +46,23 @@ def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
     A batch of other edges than the last one is a part, if all of its layers run on these edges.
     `padding` is the number of a node that is not in the graph, whose label is unknown.
     """
-    hop = batch.hops[0] if batch.hops else None
-    is_part = (
-        before is not None
-        and hop is not None
-        and all(other is hop for other in batch.hops)
-        and hop.num_sources == hop.num_targets == batch.num_seeds
-        and hop.num_edges <= MOST_EDGES
-        and (batch.x is None or isinstance(batch.x, Tensor))  # rows of sparse ones have no place
-    )
-    if not is_part:
+    if before is None or not is_part(batch) or batch.hops[0].num_edges > MOST_EDGES:
         return FixedPlace(batch)
     room = Room.around(batch)
-    if isinstance(before, PartPlace):
+    if isinstance(before, PartPlace) and before.is_like(batch):
         room = room.or_more(before.room)
     return PartPlace(batch, room, padding)
+
+
+def is_part(batch: Batch) -> bool:
+    """Whether all layers run on the same edges, among seeds alone, and features are dense."""
+    hop = batch.hops[0] if batch.hops else None
+    return (
+        hop is not None
+        and all(other is hop for other in batch.hops)
+        and hop.num_sources == hop.num_targets == batch.num_seeds
+        and (batch.x is None or isinstance(batch.x, Tensor))
+    )
 
 
 class FixedPlace:
@@ -71,7 +74,8 @@ class FixedPlace:
     def put(self, batch: Batch) -> bool:
         there = self._batch
         fits = (
-            batch.x is there.x
+            batch.num_seeds == there.num_seeds
+            and batch.x is there.x
             and len(batch.hops) == len(there.hops)
             and all(hop is other for hop, other in zip(batch.hops, there.hops, strict=True))
             and batch.observed.shape == there.observed.shape
@@ -137,6 +141,7 @@ class PartPlace:
     def __init__(self, batch: Batch, room: Room, padding: int) -> None:
         hop = batch.hops[0]
         self.room, self._padding, self._num_layers = room, padding, len(batch.hops)
+        self._kind = _kind(batch)
         self._nodes = _rows(batch.nodes, room.nodes)
         self._x = None if batch.x is None else _rows(_dense(batch.x), room.nodes)
         self._observed = _rows(batch.observed, room.nodes)
@@ -152,8 +157,12 @@ class PartPlace:
         self._slots = torch.arange(room.edges, dtype=self._slot.dtype, device=self._slot.device)
         self.put(batch)
 
+    def is_like(self, batch: Batch) -> bool:
+        """Whether a batch is a part like those here, whatever its size."""
+        return is_part(batch) and _kind(batch) == self._kind
+
     def put(self, batch: Batch) -> bool:
-        if not batch.hops or not self.room.holds(Room.of(batch)):
+        if not self.is_like(batch) or not self.room.holds(Room.of(batch)):
             return False
         hop, last = batch.hops[0], self.room.nodes - 1
         _fill(self._nodes, batch.nodes, self._padding)
@@ -219,5 +228,14 @@ def _fill(place: Tensor, rows: Tensor, rest: Tensor | float) -> None:
 
 
 def _dense(x: object) -> Tensor:
-    assert isinstance(x, Tensor)  # `place_for` sees to that
+    assert isinstance(x, Tensor)  # `is_part` sees to that
     return x
+
+
+def _kind(batch: Batch) -> tuple[object, ...]:
+    """What parts of one place have in common beside their room: dtypes and lengths of rows."""
+    hop = batch.hops[0]
+    x = None if batch.x is None else _dense(batch.x)
+    rows = (x, batch.observed, batch.hidden, batch.nodes, hop.source, hop.edge_attr)
+    of_rows = (None if r is None else (r.dtype, r.shape[1:]) for r in rows)
+    return len(batch.hops), *of_rows

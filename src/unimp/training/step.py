@@ -115,7 +115,7 @@ class ReplayedStep:
         except RuntimeError as error:
             generator.graphsafe_set_state(before)  # it would wait for the recording to go on
             logger.warning("training step by step, as the model cannot be recorded: %s", error)
-            self._gave_up = True
+            self._gave_up, self._place = True, None
             return False
         self._graph = graph
         return True

@@ -1,0 +1,94 @@
+"""The draws of `sampling.py` in torch, for a graph that lies on a GPU: the same hops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unimp.graph.csr import pick_rows
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+
+
+def sample_hops(
+    graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int
+) -> tuple[Tensor, list[Hop]]:
+    """As `sampling.sample_hops`."""
+    nodes = graph.checked_nodes(seeds)
+    local = torch.full((graph.num_nodes,), -1, dtype=torch.int32, device=graph.device)
+    local[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=graph.device)
+    hops: list[Hop] = []
+    for layer, take in enumerate(reversed(fanout)):
+        indptr, slots = _in_edges(graph.indptr, nodes, take, seed + layer)
+        source = graph.source[slots].long()
+        fresh = _as_reached(source[local[source] < 0])
+        many = len(nodes) + len(fresh)
+        local[fresh] = torch.arange(len(nodes), many, dtype=torch.int32, device=graph.device)
+        nodes = torch.cat((nodes, fresh))
+        hops.append(Hop(indptr, local[source], many, graph.edge_attr_of(slots)))
+    hops.reverse()
+    return nodes, hops
+
+
+def _as_reached(nodes: Tensor) -> Tensor:
+    """Each node once, in the order of first appearance."""
+    unique: Tensor
+    unique, which = torch.unique(nodes, return_inverse=True)
+    place = torch.arange(len(nodes), device=nodes.device)
+    first = torch.full_like(unique, len(nodes)).scatter_reduce_(0, which, place, "amin")
+    return unique[torch.argsort(first)]
+
+
+def _in_edges(indptr: Tensor, targets: Tensor, take: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Row pointers and slots of (some of) the in-edges of each target."""
+    start = indptr[targets].long()
+    degree = indptr[targets + 1].long() - start
+    if take < 0 or not len(degree) or int(degree.max()) <= take:
+        return pick_rows(indptr, targets)
+    kept = degree.clamp(max=take)
+    picked = torch.zeros(len(targets) + 1, dtype=torch.int64, device=indptr.device)
+    torch.cumsum(kept, 0, out=picked[1:])
+    total = int(picked[-1])
+    # Rows with few in-edges take all: offset 0, 1, 2, … within the row.
+    rows = torch.arange(len(targets), device=indptr.device)
+    row = torch.repeat_interleave(rows, kept, output_size=total)
+    offset = torch.arange(total, device=indptr.device) - picked[row]
+    crowded = torch.nonzero(degree > take).squeeze(1)
+    drawn = draw_without_replacement(degree[crowded], take, seed)
+    places = picked[crowded][:, None] + torch.arange(take, device=indptr.device)
+    offset[places.flatten()] = drawn.flatten()
+    return picked.to(torch.int32), start[row] + offset
+
+
+def draw_without_replacement(population: Tensor, take: int, seed: int) -> Tensor:
+    """As `sampling.draw_without_replacement`."""
+    drawn = population.new_empty((len(population), take))
+    rows = torch.arange(len(population), device=population.device) * take
+    for j in range(take):
+        top = population - take + j
+        number = _below(top + 1, rows + j, seed)
+        repeated = (drawn[:, :j] == number[:, None]).any(1)
+        drawn[:, j] = torch.where(repeated, top, number)
+    return drawn.sort(1).values
+
+
+def _below(bound: Tensor, counter: Tensor, seed: int) -> Tensor:
+    """As `sampling._below`: splitmix64, of which only the signs of whole numbers differ here."""
+    z = _signed(seed) + (counter + 1) * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    z = z ^ _shifted(z, 31)
+    return (_shifted(z, 32) * bound) >> 32
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """z >> by as if z had no sign."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(number: int) -> int:
+    """The number of 64 bits that torch holds for one without a sign."""
+    number %= 2**64
+    return number - 2**64 if number >= 2**63 else number
