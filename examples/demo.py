@@ -51,7 +51,7 @@ def main(seed: int = 0) -> float:
     table.caption = f"{len(split.test):,} packages labeled from {len(split.train):,} known labels"
     console.print(table)
     seconds = time.perf_counter() - started
-    console.print(f"run folder: {folder} (open report.html in each)   {seconds:.0f} s")
+    console.print(f"run folders: {folder}/… (open report.html in each)   {seconds:.0f} s")
     return seconds
 
 

@@ -18,11 +18,13 @@ except ImportError as missing:
         f"this example needs {missing.name}; in the checkout: pip install '.[pyg,networkx]'"
     ) from None
 
+# [imports]
 from unimp import Graph, Run, UniMPClassifier, run
 from unimp.graph.interop import graph_from_adjacency
 from unimp.tasks.interop import task_from_networkx, task_from_pyg, task_to_pyg
 
 QUICK: dict[str, Any] = {"model.width": 8, "model.feature_encoder": True, "train.lr": 0.01}
+# [end]
 
 
 def from_pyg(epochs: int) -> tuple[Run, Data]:

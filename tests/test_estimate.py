@@ -129,7 +129,7 @@ def test_the_command_says_it_in_a_line() -> None:
     assert result.output.startswith("estimate: full batch on cpu (")
     assert "trains up to " in result.output
     good = CliRunner().invoke(app, ["estimate", "synthetic", *settings, "--preset", "good"])
-    assert "100 without a better score end it (preset good)" in good.output
+    assert "100 without as good a score end it (preset good)" in good.output
     assert "which fits; about " in result.output
     assert " an epoch, " in result.output
     settings.append("--set=model.name=label-propagation")

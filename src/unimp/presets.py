@@ -38,11 +38,11 @@ PRESETS = {
         },
     ),
     "good": Preset(
-        "as long as it gets better: up to 500 epochs, 100 without a better score end it",
+        "as long as it gets better: up to 500 epochs, 100 without as good a score end it",
         {"train.epochs": 500, "train.eval_every": 2, "train.patience": 100},
     ),
     "best": Preset(
-        "a wide model, up to 2000 epochs, 300 without a better score end it",
+        "a wide model, up to 2000 epochs, 300 without as good a score end it",
         {
             "model.width": 256,
             "train.epochs": 2000,

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
-from unimp.errors import RecipeError, RunError
+from unimp.errors import RecipeError, RunError, nearest_names
 from unimp.graph.files import write_atomically
 from unimp.graph.table_writing import write_table
 from unimp.model.node_model import NodeModel
@@ -128,8 +128,15 @@ def write_run(
 def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     """The recipe, metrics and manifest of a whole run."""
     if not (folder / "manifest.json").is_file():
+        if not folder.exists():
+            near = (path.name for path in folder.parent.glob("*") if path.is_dir())
+            meant = nearest_names(folder.name, near)
+            hint = f"; {meant}" if meant.startswith("did you mean") else ""
+            raise RunError(f"there is no folder {folder}{hint}")
         seeds = sorted(folder.glob("seed-*/manifest.json"))
         hint = f"; it holds several: name one, such as {seeds[0].parent}" if seeds else ""
+        if (folder / "history.jsonl").is_file():
+            hint = "; if it was interrupted, the command that began it goes on with it"
         raise RunError(f"{folder} is not a finished run: it has no manifest.json{hint}")
     manifest = _read_json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:

@@ -32,7 +32,7 @@ def estimate_run(
         model = recipe.build_model(task.sizes).to(device)
         out.print(estimate(recipe, model, task, device).in_words())
     train = recipe.train
-    ends = f"; {train.patience} without a better score end it" if train.patience else ""
+    ends = f"; {train.patience} without as good a score end it" if train.patience else ""
     why = ""
     if preset or recipe.task.name == "tables":
         why = f" (preset {preset or f'{FOR_TABLES}, as none is named'})"

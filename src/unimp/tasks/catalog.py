@@ -178,9 +178,10 @@ def _load(
         folder = data_folder()
         path = folder / f"{name}.npz" if folder else Path()
         if not path.is_file():
+            where = f"{folder} holds no {name}.npz" if folder else "UNIMP_DATA names no folder"
             raise TaskError(
                 f"no task {name!r}; {nearest_names(name, task_names())} (an .npz file is taken by "
-                "its path, or by its name where UNIMP_DATA names its folder)"
+                f"its path, or by its name from the folder that UNIMP_DATA names; {where})"
             )
     elif not path.is_file():
         raise TaskError(f"no file {name}; give the path of an .npz file, or a task's name")

@@ -51,7 +51,7 @@ class Schedule:
     epochs: int
     eval_from: int = 1  # the first epoch that is scored
     eval_every: int = 1  # the last epoch is always scored
-    patience: int = 0  # epochs without a better validation score before stopping; 0: never
+    patience: int = 0  # epochs without as good a validation score before stopping; 0: never
     time_limit: float = 0.0  # seconds that training and what follows it may take; 0: any
     spent_before: float = 0.0  # seconds of the limit that were gone when training began
     scorings_after: int = 0  # how often all nodes are predicted after training
