@@ -101,10 +101,11 @@ summary { cursor: pointer; font-weight: 600 }
 .hint { color: var(--soft); font-size: .88rem; margin: .4rem 0 0 }
 @media (min-width: 50rem) { .hint { display: none } }
 @media (max-width: 44rem) { body { padding-top: 1rem }
+  .stacked, .stacked tbody { display: block } .stacked td > * { min-width: 0 }
   .stacked thead { display: none } .stacked tr { display: block; padding: .4rem 0 }
   .stacked tr + tr { border-top: 1px solid var(--line) }
   .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
-    padding: .15rem 0 }
+    padding: .15rem 0; overflow-wrap: anywhere }
   .stacked td::before { content: attr(data-name); color: var(--soft); font-weight: 400;
     min-width: 6.5rem; text-align: left; overflow-wrap: anywhere }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
