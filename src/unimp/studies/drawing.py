@@ -109,8 +109,9 @@ def _lines(axes: Any, figure: Figure) -> None:
         ys = [100 * mean(p.y) for p in points]
         spread = [100 * _deviation(p) for p in points]
         axes.plot(xs, ys, color=color, marker=marker, markersize=5, label=series.label)
-        low = [y - s for y, s in zip(ys, spread, strict=True)]
-        high = [y + s for y, s in zip(ys, spread, strict=True)]
+        # No score lies beyond these, however few nodes it is of.
+        low = [max(0.0, y - s) for y, s in zip(ys, spread, strict=True)]
+        high = [min(100.0, y + s) for y, s in zip(ys, spread, strict=True)]
         axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
     if figure.level is not None:
         _level(axes, figure.level)
