@@ -497,17 +497,24 @@ def test_a_label_file_that_is_not_there_or_not_text_is_refused(
         read_labels(tmp_path / "binary.csv", named_task)
 
 
-def test_each_line_sets_one_entry_of_a_binary_task(tmp_path: Path, named_task: Task) -> None:
+def test_a_line_tells_all_labels_of_a_node_or_with_a_value_one_entry(
+    tmp_path: Path, named_task: Task
+) -> None:
     rows = torch.tensor([[0, 1], [1, 0], [1, 1], [-1, -1]], dtype=torch.int8)
     task = Task("rows", named_task.graph, rows, named_task.split, "rocauc", 2)
     assert read_labels(rows_of(tmp_path / "more.csv", "3,1", "0,0"), task).tolist() == [
+        [1, 0],
+        [-1, -1],
+        [-1, -1],
+        [0, 1],
+    ]
+    (tmp_path / "values.csv").write_text("node,label,value\n3,1,0\n0,0,1\n")
+    assert read_labels(tmp_path / "values.csv", task).tolist() == [
         [1, -1],
         [-1, -1],
         [-1, -1],
-        [-1, 1],
+        [-1, 0],
     ]
-    (tmp_path / "values.csv").write_text("node,label,value\n3,1,0\n3,0,1\n")
-    assert read_labels(tmp_path / "values.csv", task)[3].tolist() == [1, 0]
     (tmp_path / "bad.csv").write_text("node,label,value\n3,1,2\n")
     with pytest.raises(TaskError, match="row 1: no value '2'; choose one of 0, 1"):
         read_labels(tmp_path / "bad.csv", task)

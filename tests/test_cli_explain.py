@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
+from unimp.errors import RunError
 from unimp.inference.explain import EXACT
 from unimp.run import run
 from unimp.tasks.synthetic import synthetic_task
@@ -125,6 +126,62 @@ def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
     assert "not kept with the run: run/x.json: cannot be written" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("no place"), RunError("no place"), ValueError("no place"), RecursionError()]
+)
+def test_whatever_keeps_an_explanation_from_being_kept_is_told_in_a_line(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object) -> Path:
+        raise error
+
+    monkeypatch.setattr("unimp.report.kept.show_on_page", refuse)
+    done = CliRunner().invoke(app, ["explain", str(finished), "package-3"])
+    assert done.exit_code == 0
+    why = str(error) or "RecursionError"
+    assert done.stderr == f"not kept with the run: {why}\n"
+
+
+def test_what_was_smoothed_is_explained_and_says_so(finished: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(place / "explanations", ignore_errors=True)
+    told("report", place, "--no-label-rates")
+    name, page = f"package-{NODE}", tmp_path / "why.html"
+    words = "redicted with Correct & Smooth after the model"
+    text = told("explain", place, name, "--smooth", "--exact", "2", "--report", page)
+    assert words in text
+    assert "as smoothing has no attention" in text
+    assert words.replace("&", "&amp;") in page.read_text("utf-8")
+    found = json.loads(told("explain", place, name, "--smooth", "--json", "--exact", "2"))
+    smoothed = load_run(place).smoothed()
+    chances = smoothed.chances(smoothed.scores(smoothed.observed_with(None)))
+    assert found["probability"] == pytest.approx(float(chances[NODE].max()), abs=1e-5)
+    assert found["smooth"] == "correct-and-smooth"
+    plain = told("explain", place, name)
+    assert words not in plain
+    # Two questions, and the page tells which is which.
+    shown = (place / "report.html").read_text("utf-8")
+    assert len(list((place / "explanations").glob(f"{name}-*"))) == 2
+    assert shown.count(words.replace("&", "&amp;")) == 1
+
+
+@pytest.mark.parametrize("name", ["report.html", "metrics.json"])
+@pytest.mark.parametrize("option", ["--report", "--out"])
+def test_an_explanation_does_not_take_the_place_of_a_file_of_the_run(
+    finished: Path, tmp_path: Path, name: str, option: str
+) -> None:
+    place = Path(shutil.copytree(finished, tmp_path / "run"))
+    assert "a file of the run itself" in refused(
+        "explain", place, "package-3", option, place / name
+    )
+    (place / "report.html").write_text("the report")
+    before = (place / name).read_text("utf-8")
+    (tmp_path / "link.html").symlink_to(place / name)
+    for path in (place / name, place / ".." / "run" / name, tmp_path / "link.html"):
+        assert "a file of the run itself" in refused("explain", place, "package-3", option, path)
+    assert (place / name).read_text("utf-8") == before
+
+
 def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path) -> None:
     text = told("explain", propagated, "5")
     assert "as the model has no attention" in text
@@ -163,6 +220,15 @@ def test_an_audit_writes_a_table_under_the_users_ids(
     assert rows[0]["node"] in text
     how = "one of 5 parts of them at a time" if "--folds" in more else "each alone"
     assert f"{len(rows)} known labels hidden, {how}" in text
+
+
+def test_an_audit_of_smoothed_answers_ranks_by_them(finished: Path, tmp_path: Path) -> None:
+    asked = ("audit", finished, "--out", tmp_path / "audit.csv", "--folds", "2")
+    plain, first = told(*asked), (tmp_path / "audit.csv").read_text("utf-8")
+    smoothed = told(*asked, "--smooth")
+    assert "one of 2 parts of them at a time, with smoothing after the model; " in smoothed
+    assert "smoothing" not in plain
+    assert (tmp_path / "audit.csv").read_text("utf-8") != first
 
 
 def test_an_audit_may_be_cut_short_and_runs_without_a_model_too(

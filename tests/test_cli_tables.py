@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shlex
 import shutil
 import sys
 import tomllib
@@ -328,6 +329,81 @@ def test_a_node_that_came_since_is_suggested_and_its_label_is_audited(
     larger = unimp.load_run(finished).extended("n.csv", "e.csv")
     assert ann["given"] == "blue"
     assert ann["p_given"] == pytest.approx(larger.predictions()["p_blue"][40].as_py(), abs=1e-5)
+
+
+def fill_in(file: Path, *labels: str) -> list[str]:
+    """Answer the first of what a table asks, as somebody in a spreadsheet does; their nodes."""
+    with file.open(newline="", encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    for row, label in zip(rows, labels, strict=False):
+        row["label"] = label
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        table = csv.DictWriter(opened, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return [row["node"] for row in rows[: len(labels)]]
+
+
+def next_command(text: str) -> list[str]:
+    """What `suggest` says to do once labels are filled in, as a shell takes it apart."""
+    program, *arguments = shlex.split(text.splitlines()[-1].partition(", then: ")[2])
+    assert program == "unimp"
+    return arguments
+
+
+def test_the_command_that_suggest_prints_works_as_printed_and_loses_nothing(
+    finished: Path, here: Path, newcomers: list[str]
+) -> None:
+    run = Path(shutil.copytree(finished, here / "my runs" / "first $HOME"))
+    with (here / "e.csv").open("a", encoding="utf-8") as edges:
+        edges.write("Ann,nobody,3\n")
+    (here / "l.csv").write_text("node,label\nAnn,blue\nZoë 00,red\n", encoding="utf-8")
+    given = ["--labels", "l.csv", *newcomers, "--unknown-ids", "skip", "--no-smooth"]
+    text = told("suggest", run, "-n", 2, "--out", "to ask.csv", *given)
+    asked = fill_in(here / "to ask.csv", "red", "blue")
+    assert not {"Ann", "Zoë 00"} & set(asked)
+    told(*next_command(text))
+    table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
+    known = {row["node"]: row["prediction"] for row in table if row["observed"]}
+    answers = {"Ann": "blue", "Zoë 00": "red", asked[0]: "red", asked[1]: "blue"}
+    assert {node: known.get(node) for node in answers} == answers
+    # A second round carries the answers of both.
+    text = told("suggest", run, "-n", 2, "--out", "more.csv", "--labels", "to ask.csv", *given)
+    assert not set(answers) & set(fill_in(here / "more.csv", "red"))
+    assert next_command(text).count("--labels") == 3
+
+
+@pytest.mark.parametrize("between", [";", "|", ", "])
+def test_several_labels_a_node_are_filled_in_as_the_tables_write_them(
+    between: str, here: Path
+) -> None:
+    draw = random.Random(0)
+    with (here / "songs.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "label"])
+        for number in range(40):
+            labels = draw.sample(["alpha", "beta", "gamma"], draw.randint(1, 3))
+            rows.writerow([f"s{number}", between.join(labels) if number % 3 else ""])
+    knows = {"source": [f"s{i}" for i in range(39)], "target": [f"s{i + 1}" for i in range(39)]}
+    task = unimp.task_from_tables("songs.csv", knows, label_separator=between, features={})
+    unimp.run(task, out="run", settings=[text for text in SMALL if text != "--set"])
+    text = told("suggest", "run", "-n", 4)
+    said = f"(all labels that hold, as alpha{between}beta, or none where no label holds)"
+    assert f"fill in the column label {said}, then: unimp predict run" in text
+    asked = fill_in(here / "suggestions.csv", f"gamma{between}alpha", "beta", "none")
+    told(*next_command(text))
+    table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
+    found = {row["node"]: row for row in table}
+    columns = ("p_alpha", "p_beta", "p_gamma")
+    for node, chances in zip(asked, ([1, 0, 1], [0, 1, 0], [0, 0, 0]), strict=True):
+        assert found[node]["observed"]
+        assert [found[node][column] for column in columns] == chances
+    assert found[asked[0]]["prediction"] == f"alpha{between}gamma"
+    left = pyarrow.csv.read_csv("suggestions.csv")["node"].to_pylist()[3]
+    assert not found[left]["observed"]
+    again = told("suggest", "run", "-n", 40, "--out", "s.csv", "--labels", "suggestions.csv")
+    assert not set(asked) & set(pyarrow.csv.read_csv("s.csv")["node"].to_pylist())
+    assert next_command(again)[2:] == ["--labels", "suggestions.csv", "--labels", "s.csv"]
 
 
 @pytest.mark.parametrize("command", ["explain", "audit", "suggest"])

@@ -97,7 +97,7 @@ def test_figures_of_the_page_on_predicting_are_those_measured() -> None:
         for what in ("suggested", "random"):
             gain = means[f"gain_{what}"]
             text = f"{100 * gain['mean']:+.2f} ± {100 * gain['std']:.2f}"
-            expected[f"{what}: {form}"] = text
+            expected[f"{what}: {form}"] = text.replace("-", "−")
     assert shown == expected
 
 

@@ -26,14 +26,12 @@ from unimp.inference.suggest import (
     unknown_nodes,
 )
 from unimp.tasks.labels import UNLABELED, is_known
-from unimp.tasks.names import class_names, node_ids
+from unimp.tasks.names import class_names, label_separator, node_ids
 from unimp.tasks.task import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEPARATOR = ";"
-"""Between the names of binary tasks in a cell, where the task's own tables have nothing there."""
 MOST_ENTRIES = 50_000_000
 """Nodes × classes above which probabilities are left out unless they are asked for."""
 MOST_IN_RUN = 1_000_000
@@ -156,7 +154,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> p
 def _predicted(chances: Tensor, names: Sequence[str], task: Task) -> list[str]:
     if task.is_multilabel:
         above = (chances > 0.5).numpy()
-        between = (task.tables and task.tables.layout.label_separator) or SEPARATOR
+        between = label_separator(task)
         return [between.join(names[t] for t in np.flatnonzero(row).tolist()) for row in above]
     return [names[c] for c in chances.argmax(1).tolist()]
 

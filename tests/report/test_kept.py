@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_browser import BROWSER, browse
@@ -121,14 +124,35 @@ def test_a_file_that_was_damaged_is_left_out_and_said_so(place: Path) -> None:
             json.dumps({**values, "explanation": {"node": 1}}),
             json.dumps({**values, "explanation": {**told(), "probability": "<img>"}}),
             json.dumps({**values, "given": 3}),
+            "[" * 100_000,
+            json.dumps({**values, "given": {"labels": "\ud800"}}),
+            json.dumps({**values, "explanation": {**told(), "classes": [[]]}}),
         )
     ):
         (path.parent / f"damaged-{number}.json").write_text(text, encoding="utf-8")
     (path.parent / ".half.json.x1").write_text("half", encoding="utf-8")
+    os.mkfifo(path.parent / "zz.json")  # nobody writes into it: reading would wait forever
+    (path.parent / "folder.json").mkdir()
     show_on_page(place)
     page = page_of(place)
     assert len(captions(page)) == 1
-    assert "Cannot be read: 5 in <code>explanations/</code>." in page
+    assert "Cannot be read: 10 in <code>explanations/</code>." in page
+    assert "Cannot be read: 10 in" in write_report(place).read_text(encoding="utf-8")
+
+
+def test_only_what_a_page_shows_is_drawn(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    draw = kept.pictures
+
+    def count(told: Mapping[str, Any], *more: Any) -> str:
+        drawn.append(told["node"])
+        return draw(told, *more)
+
+    for number in range(MOST + 3):
+        keep_explanation(place, told(node=f"n{number}"), {})
+    monkeypatch.setattr(kept, "pictures", count)
+    show_on_page(place)
+    assert drawn == [f"n{number}" for number in range(MOST + 2, 2, -1)]
 
 
 def test_without_a_page_explanations_wait_for_one(place: Path) -> None:

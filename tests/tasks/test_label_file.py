@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from unimp.errors import RunError, TaskError
-from unimp.tasks.label_file import later_labels, read_labels
+from unimp.tasks.from_tables import task_from_tables
+from unimp.tasks.label_file import later_labels, read_label_files, read_labels
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
@@ -130,3 +131,77 @@ def test_values_of_binary_tasks_are_written_as_in_tables(binary: Task, tmp_path:
     path = tmp_path / "more.csv"
     path.write_text("node,label,value\n3,round,yes\n3,ripe,False\n4,ripe,\n4,round,-1\n")
     assert known(read_labels(path, binary)) == {(3, 1): 1, (3, 2): 0}
+
+
+@pytest.mark.parametrize("form", ["a cell", "rows", "Parquet"])
+def test_labels_named_for_a_node_are_all_that_it_has(
+    form: str, binary: Task, tmp_path: Path
+) -> None:
+    path = tmp_path / "more.csv"
+    if form == "a cell":
+        path.write_text("node,label\n3,red; ripe;\n4,round\n5,none\n6,;\n7,\n")
+    elif form == "rows":
+        path.write_text("node,label\n3,red\n4,round\n3,ripe\n5,none\n3,red\n")
+    else:
+        cells = ["ripe;red", "round", "none", None]
+        path = parquet(tmp_path / "more.parquet", node=[3, 4, 5, 6], label=cells)
+    labels = read_labels(path, binary)
+    assert labels[3:8].tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0], [-1] * 3, [-1] * 3]
+    assert int((labels >= 0).sum()) == 9
+
+
+def test_a_node_with_labels_and_none_and_a_label_that_is_not_there_are_refused(
+    binary: Task, tmp_path: Path
+) -> None:
+    path = tmp_path / "more.csv"
+    path.write_text("node,label\n3,none\n3,red\n4,red;blue\n")
+    with pytest.raises(TaskError) as problem:
+        read_labels(path, binary)
+    assert "row 2: node '3' has another label on a row above" in str(problem.value)
+    assert "column label, row 3: no binary task 'blue'" in str(problem.value)
+
+
+def test_a_value_is_that_of_every_label_in_its_row_and_of_no_other(
+    binary: Task, tmp_path: Path
+) -> None:
+    path = tmp_path / "more.csv"
+    path.write_text("node,label,value\n3,red;ripe,0\n4,round,1\n")
+    assert known(read_labels(path, binary)) == {(3, 0): 0, (3, 2): 0, (4, 1): 1}
+    path.write_text("node,label,value\n3,none,1\n")
+    with pytest.raises(TaskError, match="no binary task 'none'"):
+        read_labels(path, binary)
+
+
+def test_a_label_that_is_called_none_or_holds_the_mark_between_labels_is_a_label(
+    binary: Task, tmp_path: Path
+) -> None:
+    task = replace(binary, class_names=("none", "a;b", "a"))
+    (tmp_path / "more.csv").write_text("node,label\n3,none\n4,a;b\n5,a;none\n")
+    labels = read_labels(tmp_path / "more.csv", task)
+    assert labels[3:6].tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
+
+
+def test_labels_stand_apart_as_in_the_tables_of_the_task(tmp_path: Path) -> None:
+    people = {"id": ["p", "q", "r"], "label": ["a|b;c", "a", None], "set": ["train", "val", None]}
+    task = task_from_tables(
+        people, {"source": ["p"], "target": ["q"]}, label_separator="|", features={}
+    )
+    assert task.class_names == ("a", "b;c")
+    (tmp_path / "more.csv").write_text("node,label\nr,b;c|a\nq,b;c\n")
+    labels = read_labels(tmp_path / "more.csv", task)
+    assert labels.tolist() == [[-1, -1], [0, 1], [1, 1]]
+
+
+def test_of_several_files_the_later_wins(named: Task, binary: Task, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("node,label\nn3,blue\nn4,red\n")
+    second.write_text("node,label\nn3,green\nn4,\n")
+    labels = read_label_files([first, second], named)
+    assert labels is not None
+    assert known(labels) == {(3,): 1, (4,): 0}
+    assert read_label_files([], named) is None
+    first.write_text("node,label\n3,red;ripe\n4,red\n")
+    second.write_text("node,label\n3,round\n")
+    labels = read_label_files([first, second], binary)
+    assert labels is not None
+    assert labels[3:5].tolist() == [[0, 1, 0], [1, 0, 0]]

@@ -10,7 +10,14 @@ import typer
 from rich.progress import Progress
 
 from unimp.cli.console import RunFolder, app, out, print_rows, require_label_inputs
-from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
+from unimp.cli.later import (
+    LaterEdges,
+    LaterLabels,
+    LaterNodes,
+    Smooth,
+    UnknownEnds,
+    load_with_later,
+)
 from unimp.errors import RunError, nearest_names
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ def audit_labels(
     nodes: LaterNodes = None,
     edges: LaterEdges = None,
     unknown_ids: UnknownEnds = "refuse",
+    smooth: Smooth = False,
     folds: Annotated[
         int | None,
         typer.Option(
@@ -60,7 +68,7 @@ def audit_labels(
         raise RunError("--folds 1 would hide every label at once; give 2 or more, or 0")
     if path.is_dir():
         raise RunError(f"{path} is a folder; name the file that the table is to be")
-    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     if reveal != "train":
         require_label_inputs(loaded, "--reveal train+val")
     task, known, observed = labels_to_look_at(loaded, extra, reveal)
@@ -96,6 +104,8 @@ def audit_labels(
         how = f"one of {found.folds} parts of {what} at a time"
     if not loaded.takes_labels:
         how = "which changes nothing, as this model takes no labels: it was trained on all of them"
+    if loaded.recipe.smooth.form != "none":
+        how += ", with smoothing after the model"
     out.print(
         f"{len(found):,} known labels hidden, {how}; the model disagrees with "
         f"{found.disagreements:,}: {path}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +14,22 @@ import typer
 
 from unimp.cli.console import RunFolder, app, out
 from unimp.cli.console import told as notes
-from unimp.cli.later import LaterEdges, LaterLabels, LaterNodes, UnknownEnds, load_with_later
-from unimp.errors import RunError
+from unimp.cli.later import (
+    LaterEdges,
+    LaterLabels,
+    LaterNodes,
+    Smooth,
+    UnknownEnds,
+    load_with_later,
+)
+from unimp.errors import RunError, UnimpError
 from unimp.graph.files import write_atomically
 from unimp.report.explanation import (
     explanation_page,
     others_in_words,
     percent,
     points,
+    smoothed_in_words,
     without_in_words,
 )
 
@@ -46,6 +56,7 @@ def explain_node(
     nodes: LaterNodes = None,
     edges: LaterEdges = None,
     unknown_ids: UnknownEnds = "refuse",
+    smooth: Smooth = False,
     top: Annotated[int, typer.Option(help="Labels, and edges, to show.", min=1)] = 10,
     exact: Annotated[
         int | None,
@@ -82,13 +93,13 @@ def explain_node(
     from unimp.inference.explain import BUDGET, EXACT, explain
     from unimp.tasks.names import classes_of, nodes_of
 
-    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids)
+    for file in (path, page):
+        if file is not None:
+            refuse_place(file, folder)
+    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     task = loaded.task
     number = nodes_of(task).find(node)
     target = None if name is None else classes_of(task).find(name)
-    for file in (path, page):
-        if file is not None and file.is_dir():
-            raise RunError(f"{file} is a folder; name the file that it is to be")
     began = time.perf_counter()
     answers = loaded.hold(extra, around=torch.tensor([number]))
     held = time.perf_counter() - began
@@ -105,7 +116,7 @@ def explain_node(
         budget=UNLIMITED if patient else PATIENCE * BUDGET,
     )
     took = time.perf_counter() - began - held
-    told = found.named(task)
+    told = {**found.named(task), "smooth": loaded.recipe.smooth.form}
     if isinstance(answers, Whole):
         told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
     else:
@@ -122,8 +133,12 @@ def explain_node(
         write_atomically(path, (written + "\n").encode())
     if page is not None:
         write_atomically(page, explanation_page(told, loaded.recipe.name, top).encode())
-    later = {"labels": labels, "nodes": nodes, "edges": edges}
-    given = {option: file.name for option, file in later.items() if file is not None}
+    later = {"labels": labels or (), "nodes": [nodes], "edges": [edges]}
+    given = {
+        option: " and ".join(legible(file.name) for file in files if file is not None)
+        for option, files in later.items()
+        if any(files)
+    }
     lines = [f"{told['node']}: {file}" for file in (path, page) if file is not None]
     if keep:
         lines += kept_in(folder, told, given)
@@ -132,21 +147,46 @@ def explain_node(
         out.print(line)
 
 
+def refuse_place(file: Path, folder: Path) -> None:
+    """Refuse to write where something stands that is not an explanation."""
+    from unimp.report.kept import PAGE, STATE
+
+    if file.is_dir():
+        raise RunError(f"{file} is a folder; name the file that it is to be")
+    for name in (*STATE, PAGE):
+        own = folder / name
+        if file.resolve() == own.resolve() or (
+            file.exists() and own.exists() and file.samefile(own)
+        ):
+            raise RunError(
+                f"{file} is a file of the run itself, which would be lost; name another, such as "
+                f"why.html. Without --report, {PAGE} shows the explanation beside the rest"
+            )
+
+
+def legible(name: str) -> str:
+    """The name of a file as a page can show it: bytes that are no UTF-8 are marked."""
+    return os.fsencode(name).decode(errors="replace")
+
+
 def kept_in(folder: Path, told: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
     """Keep an explanation in the folder of its run and on its page, and say where it is.
 
-    A folder that cannot be written to takes nothing away from the answer.
+    It is told already: where it cannot be kept, that takes nothing away from the answer.
     """
     from unimp.report.kept import keep_explanation, show_on_page
 
     try:
         kept = keep_explanation(folder, told, given)
         page = show_on_page(folder)
-    except OSError as error:
-        notes.print(f"not kept with the run: {error.filename}: {error.strerror}")
+    except (OSError, UnimpError, ValueError, RecursionError) as error:
+        why = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.filename:
+            why = f"{error.filename}: {error.strerror}"
+        notes.print(f"not kept with the run: {why}")
         return []
     if page is None:
-        return [f"{told['node']}: {kept}; unimp report {folder} draws it"]
+        return [f"{told['node']}: {kept}; unimp report {shlex.quote(str(folder))} draws it"]
     return [f"{told['node']}: {page}"]
 
 
@@ -156,6 +196,8 @@ def text_of(told: Mapping[str, Any], top: int) -> str:
     lines = [f"{told['node']}: {told['class']}, {percent(now)}"]
     if others := others_in_words(told):
         lines.append(others)
+    if smoothed := smoothed_in_words(told):
+        lines.append(smoothed)
     if told["observed"] is not None:
         lines.append(f"its own label is an input: {in_words(told['observed'])}")
     lines.append("")
@@ -196,7 +238,8 @@ def exactly(told: Mapping[str, Any], what: str, count: int | None) -> str:
     among = f"of {count:,} found within reach, " if count is not None else ""
     chosen = "attention rolled out over the layers"
     if told["shares_are"] != "attention":
-        chosen = "an even walk, as the model has no attention"
+        of = "smoothing" if smoothed_in_words(told) else "the model"
+        chosen = f"an even walk, as {of} has no attention"
     return (
         f"{among}{told['exact_' + what]} of the {len(told[what])} largest shares computed exactly; "
         f"shares are of {chosen}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from unimp.trained import Run
 
 LaterLabels = Annotated[
-    Path | None,
-    typer.Option(help="CSV or Parquet with columns node,label: labels that came after training."),
+    list[Path] | None,
+    typer.Option(
+        help="CSV or Parquet with columns node,label: labels that came after training. May be "
+        "repeated; a later file wins.",
+    ),
 ]
 LaterNodes = Annotated[
     Path | None,
@@ -36,7 +40,7 @@ Smooth = Annotated[
 
 def load_with_later(
     folder: Path,
-    labels: Path | None,
+    labels: Sequence[Path] | None,
     nodes: Path | None,
     edges: Path | None,
     unknown_ids: str,
@@ -50,7 +54,7 @@ def load_with_later(
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
     from unimp.graph.tables import UnknownIds
-    from unimp.tasks.label_file import read_labels
+    from unimp.tasks.label_file import read_label_files
     from unimp.trained import load_run
 
     choices = get_args(UnknownIds)
@@ -61,8 +65,8 @@ def load_with_later(
         loaded = loaded.smoothed_if_better()
     elif smooth:
         loaded = loaded.smoothed()
-    if labels is not None and labels_are_inputs:
+    if labels and labels_are_inputs:
         require_label_inputs(loaded, "--labels")
     if nodes is not None or edges is not None:
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
-    return loaded, None if labels is None else read_labels(labels, loaded.task)
+    return loaded, read_label_files(labels or (), loaded.task)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from unimp.cli.later import (
     load_with_later,
 )
 from unimp.errors import RunError
+
+if TYPE_CHECKING:
+    from unimp.tasks.task import Task
 
 SHOWN = 10
 
@@ -51,7 +55,7 @@ def suggest(
     if answered := labels_filled_in(path):
         raise RunError(
             f"{path} holds {answered:,} labels that were filled in; give them with --labels "
-            f"{path}, and name another file by --out"
+            f"{shlex.quote(str(path))}, and name another file by --out"
         )
     write_table(path, table)
     rows = table.slice(0, SHOWN).to_pylist()
@@ -68,10 +72,27 @@ def suggest(
             "them, or use them as they come by --smooth, here and with unimp predict"
         )
         return
-    more = {"--nodes": nodes, "--edges": edges}
-    then = f"unimp predict {folder} --labels {path}{' --smooth' if smooth else ''}"
-    then += "".join(f" {option} {file}" for option, file in more.items() if file is not None)
-    out.print(f"fill in the column label, then: {then}")
+    then: list[str | Path] = ["unimp", "predict", folder]
+    for file in dict.fromkeys((*(labels or ()), path)):  # earlier answers are inputs still
+        then += ["--labels", file]
+    then += ["--smooth"] if smooth else []
+    for option, given in (("--nodes", nodes), ("--edges", edges)):
+        then += [] if given is None else [option, given]
+    then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
+    told = shlex.join(str(word) for word in then)
+    out.print(f"fill in the column label{how_to_fill_in(loaded.task)}, then: {told}")
+
+
+def how_to_fill_in(task: Task) -> str:
+    """What a label of binary tasks looks like in a cell."""
+    from unimp.tasks.label_file import NONE
+    from unimp.tasks.names import class_names, label_separator
+
+    if not task.is_multilabel:
+        return ""
+    names, between = class_names(task), label_separator(task)
+    none = "" if NONE in names else f", or {NONE} where no label holds"
+    return f" (all labels that hold, as {between.join(names[:2])}{none})"
 
 
 def labels_filled_in(path: Path) -> int:

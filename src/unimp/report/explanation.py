@@ -71,6 +71,8 @@ def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
     ]
     own = told["observed"]
     note = "" if own is None else f"<p class='note'>Its own label is an input: {_label(own)}.</p>"
+    if smoothed := smoothed_in_words(told):
+        note += f"<p class='note'>{escape(smoothed[:1].upper() + smoothed[1:])}.</p>"
     body = "".join(
         f"<div class='tile'><span>{words}</span><b>{value}</b><span>{more}</span></div>"
         for words, value, more in tiles
@@ -108,6 +110,8 @@ def key_to_the_picture() -> str:
 def told_briefly(told: Mapping[str, Any]) -> list[str]:
     """What it comes to in a few lines, below the class and its probability."""
     now, lines = told["probability"], []
+    if smoothed := smoothed_in_words(told):
+        lines.append(smoothed)
     if told["observed"] is not None:
         lines.append(f"its own label is an input: {_plain_label(told['observed'])}")
     if others := others_in_words(told):
@@ -138,6 +142,13 @@ def others_in_words(told: Mapping[str, Any]) -> str:
     word = "rather" if others[0]["probability"] > told["probability"] else "then"
     named = (f"{one['class']} {percent(one['probability'])}" for one in others)
     return f"{word} {', '.join(named)}"
+
+
+def smoothed_in_words(told: Mapping[str, Any]) -> str:
+    """What came after the model; nothing where its own answer is explained."""
+    forms = {"smooth": "smoothing", "correct-and-smooth": "Correct & Smooth"}
+    form = forms.get(told.get("smooth", "none"))
+    return f"predicted with {form} after the model" if form else ""
 
 
 def without_in_words(told: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -43,6 +43,18 @@ STATE = (
 )
 """The files that say what a run answers, and how sure it is."""
 
+PAGE = "report.html"
+UNREADABLE = (
+    OSError,
+    ValueError,  # what is no JSON, and letters that no page can hold
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What a damaged file leads to, read or drawn."""
+
 END = "<!-- end of explanations -->"
 
 
@@ -80,7 +92,9 @@ def keep_explanation(folder: Path, told: Mapping[str, Any], given: Mapping[str, 
 
     given: the files that came after training, by option: {"labels": "more.csv"}.
     """
-    question = json.dumps([str(told["node"]), told["class"], sorted(given.items())])
+    asked = [str(told["node"]), told["class"], sorted(given.items())]
+    smoothed = [form] if (form := told.get("smooth", "none")) != "none" else []
+    question = json.dumps(asked + smoothed)
     # Names may hold anything, and may differ in case alone, which some file systems do not tell.
     name = re.sub(r"[^\w.-]+", "_", str(told["node"]), flags=re.ASCII).strip("._-")[:60]
     mark = hashlib.sha256(question.encode()).hexdigest()[:10]
@@ -92,17 +106,20 @@ def keep_explanation(folder: Path, told: Mapping[str, Any], given: Mapping[str, 
 
 
 def kept_explanations(folder: Path) -> Explanations:
-    """The explanations that a run's folder keeps of the run as it is."""
+    """The explanations that a run's folder keeps of the run as it is.
+
+    Whether one can be drawn shows when it is: a page shows a few, and a folder may hold many.
+    """
     state, kept, stale, damaged = state_of(folder), [], 0, 0
     for path in sorted((folder / FOLDER).glob("[!.]*.json")):
         try:
-            values = json.loads(path.read_bytes())
+            # A pipe would be waited for; nothing at all is no JSON.
+            values = json.loads(path.read_bytes() if path.is_file() else b"")
             if values["format"] == FORMAT and values["run"] != state:
                 stale += 1
                 continue
             one = Kept(values["explanation"], str(values["asked"]), dict(values["given"]))
-            _figure(one)  # whole, if it can be drawn
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
+        except UNREADABLE:
             damaged += 1
         else:
             kept.append(one)
@@ -118,21 +135,33 @@ def section(found: Sequence[tuple[str, Explanations]]) -> str:
     several = len(found) > 1
     asked = [(one, name if several else "") for name, kept in found for one in kept.kept]
     asked.sort(key=lambda entry: entry[0].asked, reverse=True)
-    body = "".join(_figure(one, name) for one, name in asked[:MOST])
+    drawn: list[str] = []
+    undrawn = 0
+    for one, name in asked:
+        if len(drawn) == MOST:
+            break
+        try:
+            picture = _figure(one, name)
+            picture.encode()
+        except UNREADABLE:
+            undrawn += 1
+        else:
+            drawn.append(picture)
+    body = "".join(drawn)
     if body:
         body = (
             "<p class='soft'>What <code>unimp explain</code> was asked, the newest first. "
             f"{key_to_the_picture()} Signed numbers are points of probability.</p>"
             f"<div class='whys'>{body}</div>"
         )
-    if notes := " ".join(_left_out(len(asked), [kept for _, kept in found])):
+    if notes := " ".join(_left_out(len(asked) - undrawn, undrawn, [kept for _, kept in found])):
         body += f"<p class='soft'>{notes}</p>"
     if body:
         body = f"<section><h2>Why these predictions</h2>{body}</section>"
     return body if several else f"{_begin(found[0][1].run)}{body}{END}"
 
 
-def _left_out(asked: int, found: Sequence[Explanations]) -> Iterator[str]:
+def _left_out(asked: int, undrawn: int, found: Sequence[Explanations]) -> Iterator[str]:
     """What is not shown, in words."""
     where = f"<code>{FOLDER}/</code>"
     if asked > MOST:
@@ -142,7 +171,7 @@ def _left_out(asked: int, found: Sequence[Explanations]) -> Iterator[str]:
             f"Not shown: {stale} in {where}, asked before the run was made anew; ask again by "
             "<code>unimp explain</code>."
         )
-    if damaged := sum(kept.damaged for kept in found):
+    if damaged := undrawn + sum(kept.damaged for kept in found):
         yield f"Cannot be read: {damaged} in {where}."
 
 
@@ -151,7 +180,7 @@ def show_on_page(folder: Path) -> Path | None:
 
     None where there is no page, or one that is not of the run as it is.
     """
-    path = folder / "report.html"
+    path = folder / PAGE
     if not path.is_file():
         return None
     found = kept_explanations(folder)

@@ -15,11 +15,13 @@ from unimp.graph.table_file import Table, open_table
 from unimp.graph.tables import read_ids
 from unimp.tasks.columns import NO_VALUE, words
 from unimp.tasks.labels import UNLABELED
-from unimp.tasks.names import Names, classes_of, nodes_of
+from unimp.tasks.names import Names, classes_of, label_separator, nodes_of
 from unimp.tasks.table_labels import UNKNOWN
 from unimp.tasks.task import Task
 
 SHOWN_PROBLEMS = 10
+NONE = "none"
+"""What says of a node of binary tasks that it has none of the labels."""
 
 Given = Mapping[int, Any] | Mapping[str, Any] | Tensor | str | Path
 """Labels as they may be given: {node: class} by names (by numbers where there are none), a tensor,
@@ -80,8 +82,11 @@ def read_labels(path: Path, task: Task) -> Tensor:
 
     A file is read as the tables of a task are (CSV, Parquet, Arrow). The columns are node and
     label, by the task's names, or by numbers where it has none; a row whose label is empty, -1 or
-    NA says nothing. Of a task with binary labels each row sets one entry of a node: label names
-    it, and a column value says 0 or 1 (without that column: 1). Every problem is told at once.
+    NA says nothing. Of a task with binary labels the names in a cell stand apart by the tables'
+    label_separator or a semicolon, and those named for a node, in one cell or on several rows, are
+    all that it has: the others are 0, and `none` says that all are. With a column value each row
+    sets the entries that it names to 0 or 1, and says nothing of others. Every problem is told at
+    once.
     """
     problems = Problems()
     several = ["value"] if task.is_multilabel else []
@@ -96,42 +101,87 @@ def read_labels(path: Path, task: Task) -> Tensor:
     assert ids is not None
 
     classes = classes_of(task)
-    label = [_known(text, classes) for text in said["label"].to_pylist()]
+    whole_sets = task.is_multilabel and "value" not in said
+    between = label_separator(task) if task.is_multilabel else ""
+    named = [
+        _names_in(text, classes, between, none=whole_sets) for text in said["label"].to_pylist()
+    ]
     value = [1] * table.num_rows
     if "value" in said:
         truth = Names(("0", "1"), 2, "value")
         told = [_known(_number_of(text), truth) for text in said["value"].to_pylist()]
-        label = [text if v is not None else None for text, v in zip(label, told, strict=True)]
+        named = [names if v is not None else None for names, v in zip(named, told, strict=True)]
         value = _places(table, "value", told, truth, problems)
-    node = [
-        str(one) if text is not None else None
-        for one, text in zip(ids.to_pylist(), label, strict=True)
+    given = [
+        str(one) if names is not None else None
+        for one, names in zip(ids.to_pylist(), named, strict=True)
     ]
-    rows = zip(
-        _places(table, "node", node, nodes_of(task), problems),
-        _places(table, "label", label, classes, problems),
-        value,
-        strict=True,
+    node = _places(table, "node", given, nodes_of(task), problems)
+    row = [number for number, names in enumerate(named) for _ in names or ()]
+    entry = _places(
+        table, "label", [one for names in named for one in names or ()], classes, problems, rows=row
     )
     labels = torch.full_like(task.labels, UNLABELED)
     twice: list[int] = []
-    for number, (at, column, entry) in enumerate(rows):
-        if at < 0 or column < 0:
+    if whole_sets:
+        there = torch.tensor([at for at in node if at >= 0], dtype=torch.int64)
+        labels[there] = 0
+        twice = _none_and_some(node, named)
+    for number, column in zip(row, entry, strict=True):
+        if node[number] < 0 or column < 0:
             continue
-        place, one = ((at, column), entry) if task.is_multilabel else ((at,), column)
-        if int(labels[place]) not in (UNLABELED, one):
+        at = node[number]
+        place, one = ((at, column), value[number]) if task.is_multilabel else ((at,), column)
+        if not whole_sets and int(labels[place]) not in (UNLABELED, one):
             twice.append(number)
         labels[place] = one
     if twice:
         problems.note(
             table.name,
-            f"node {node[twice[0]]!r} has another label on a row above",
+            f"node {given[twice[0]]!r} has another label on a row above",
             "keep one of them",
             column="node",
             rows=twice,
         )
     problems.refuse()
     return labels
+
+
+def read_label_files(paths: Sequence[Path], task: Task) -> Tensor | None:
+    """What several label files say, each laid over those before it; None where there is none."""
+    labels = None
+    for path in paths:
+        later = read_labels(path, task)
+        labels = later if labels is None else torch.where(later >= 0, later, labels)
+    return labels
+
+
+def _names_in(text: str | None, names: Names, between: str, *, none: bool) -> list[str] | None:
+    """The names in a cell; None where it says that nothing is known.
+
+    between: what stands between several; empty: a cell is one name. none: whether NONE means that
+    there is no label.
+    """
+    text = _known(text, names)
+    if text is None:
+        return None
+    if not between or text in names:
+        return [text]
+    if none and text == NONE:
+        return []
+    parts = (_known(part.strip(), names) for part in text.split(between))
+    return [part for part in parts if part is not None] or None
+
+
+def _none_and_some(node: Sequence[int], named: Sequence[list[str] | None]) -> list[int]:
+    """Rows by which a node has labels where a row above says that it has none, or the reverse."""
+    first: dict[int, bool] = {}
+    rows = enumerate(zip(node, named, strict=True))
+    return [
+        row
+        for row, (at, names) in rows
+        if at >= 0 and names is not None and first.setdefault(at, bool(names)) != bool(names)
+    ]
 
 
 def _known(text: str | None, names: Names) -> str | None:
@@ -147,12 +197,21 @@ def _number_of(text: str | None) -> str | None:
 
 
 def _places(
-    table: Table, column: str, cells: Sequence[str | None], names: Names, problems: Problems
+    table: Table,
+    column: str,
+    cells: Sequence[str | None],
+    names: Names,
+    problems: Problems,
+    *,
+    rows: Sequence[int] | None = None,
 ) -> list[int]:
-    """The number of each cell; −1 where it is None, or is no name, which is noted once a name."""
+    """The number of each cell; −1 where it is None, or is no name, which is noted once a name.
+
+    rows: where the cells stand; None: one a row.
+    """
     found = {text: names.get(text) for text in dict.fromkeys(cells) if text is not None}
     lost: dict[str, list[int]] = {text: [] for text, number in found.items() if number is None}
-    for row, text in enumerate(cells):
+    for row, text in zip(range(len(cells)) if rows is None else rows, cells, strict=True):
         if text in lost:
             lost[text].append(row)
     # A search among all names takes a while, so only what is shown gets its hint.

@@ -21,6 +21,9 @@ _MOST_TOLD = 20  # names that a message lists where none is near
 _MOST_LETTERS = 200
 _SOME = 3
 
+SEPARATOR = ";"
+"""What stands between the names of binary tasks in a cell, where the tables do not say."""
+
 
 class Names:
     """Names of one kind, each with its number; without names, the numbers up to `count`."""
@@ -87,6 +90,11 @@ def classes_of(task: Task) -> Names:
     """The classes or binary tasks of a task, to look one up in."""
     kind = "binary task" if task.is_multilabel else "class"
     return Names(task.class_names, task.num_classes, kind)
+
+
+def label_separator(task: Task) -> str:
+    """What stands between the names of binary tasks in a cell, read and written alike."""
+    return (task.tables.layout.label_separator if task.tables else "") or SEPARATOR
 
 
 def node_ids(task: Task) -> Sequence[str] | Sequence[int]:
