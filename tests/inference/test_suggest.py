@@ -178,6 +178,9 @@ def test_answers_that_were_filled_in_are_not_written_over(
     command = ["suggest", str(made.folder), "-n", "3"]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert CliRunner().invoke(app, command).exit_code == 0  # nothing was filled in
+    empty = CliRunner().invoke(app, ["predict", str(made.folder), "--labels", "suggestions.csv"])
+    assert empty.exit_code == 0
+    assert "no label is filled in: suggestions.csv" in empty.output
     lines = Path("suggestions.csv").read_text().splitlines()
     node = lines[1].split(",")[1]
     lines[1] = lines[1].replace(f"{node},,", f"{node},2,")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from unimp.cli.console import require_label_inputs
+from unimp.cli.console import require_label_inputs, told
 from unimp.errors import RunError, nearest_names
 
 if TYPE_CHECKING:
@@ -69,4 +69,7 @@ def load_with_later(
         require_label_inputs(loaded, "--labels")
     if nodes is not None or edges is not None:
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
-    return loaded, read_label_files(labels or (), loaded.task)
+    extra = read_label_files(labels or (), loaded.task)
+    if extra is not None and not bool((extra >= 0).any()):
+        told.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+    return loaded, extra
