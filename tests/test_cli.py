@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from unimp.cli.console import app, main, parse_seeds, print_rows
+from unimp.cli.console import app, main, out, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
 from unimp.cli.seeds import fresh_folder
 from unimp.errors import RecipeError, TaskError, UnimpError
@@ -757,6 +757,21 @@ def test_on_a_terminal_the_last_column_wraps_within_itself_and_nothing_is_cut(
     assert screen.getvalue() == (
         "key   three words which do not\n      fit\n\n" + "hash  " + "f" * 40 + "\n"
     )
+
+
+def test_names_that_would_steer_the_terminal_are_shown_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_rows([("a\x1b[2J\nb", "c"), ("d", "e\tf\x9b")])
+    out.print("one\ntwo \x1b]0;title\x07\r\x7f ü")
+    assert capsys.readouterr().out == (
+        "a\\u001b[2J\\nb  c\n"
+        "d              e\\tf\\u009b\n"
+        "one\ntwo \\u001b]0;title\\u0007\\u000d\\u007f ü\n"
+    )
+    named = json.dumps("a\x1b\x7f\x9b", ensure_ascii=False)
+    out.print(named)
+    assert json.loads(capsys.readouterr().out) == "a\x1b\x7f\x9b"
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(here: Path) -> None:

@@ -15,7 +15,7 @@ import unimp
 PACKAGE = Path(unimp.__file__).parent
 # A module imports only from stages to its left, and from its own.
 ORDER = (
-    ("errors",),
+    ("errors", "stopping"),
     ("memory",),
     ("graph",),
     ("tasks",),
@@ -136,6 +136,75 @@ def test_type_checkers_are_told_the_same_public_names_from_the_same_modules() ->
     tree = tree_of(PACKAGE / "__init__.py")
     told = {name for name in imported(tree) if name.startswith("unimp.")}
     assert told == {f"unimp.{unimp._MODULE_OF[name]}.{name}" for name in unimp.__all__}
+
+
+def test_public_names_are_spelled_out_and_are_those_that_are_found() -> None:
+    (spelled,) = (
+        ast.literal_eval(node.value)
+        for node in tree_of(PACKAGE / "__init__.py").body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    assert spelled == unimp.__all__ == list(unimp._MODULE_OF)
+    assert {name for name in dir(unimp) if not name.startswith("__")} == set(spelled)
+
+
+def test_a_type_checker_refuses_a_name_that_is_not_there(tmp_path: Path) -> None:
+    """On the package's own page and modules that hold nothing but these names: that is quick."""
+    pytest.importorskip("mypy", reason="needs mypy")
+    package = tmp_path / "unimp"
+    for name, module in unimp._MODULE_OF.items():
+        path = package.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
+        with path.open("a") as file:
+            file.write(f"class {name}: ...\n")
+    for name in ("__init__.py", "py.typed"):
+        (package / name).write_bytes((PACKAGE / name).read_bytes())
+    (tmp_path / "right.py").write_text(f"from unimp import {', '.join(unimp.__all__)}\n")
+    (tmp_path / "wrong.py").write_text("from unimp import Grph\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "right.py", "wrong.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")},
+    )
+    first, *rest = done.stdout.splitlines()
+    assert 'wrong.py:1: error: Module "unimp" has no attribute "Grph"' in first
+    assert rest == ["Found 1 error in 1 file (checked 2 source files)"]
+
+
+def test_modules_are_there_whatever_was_imported_before() -> None:
+    said = in_a_fresh_interpreter("""
+import unimp
+print(unimp.inference.correct_and_smooth.correct_and_smooth.__module__)
+print(unimp.run_folder.__name__, unimp.run.__module__, unimp.graph.files.__name__)
+for place, name in ((unimp, "Grph"), (unimp, "_Nothing"), (unimp.graph, "grph")):
+    try:
+        getattr(place, name)
+    except AttributeError as error:
+        print(error)
+""")
+    assert said.splitlines() == [
+        "unimp.inference.correct_and_smooth",
+        "unimp.run_folder unimp.run unimp.graph.files",
+        "module 'unimp' has no attribute 'Grph'",
+        "module 'unimp' has no attribute '_Nothing'",
+        "module 'unimp.graph' has no attribute 'grph'",
+    ]
+
+
+def test_a_module_whose_need_is_not_met_says_what_it_needs() -> None:
+    said = in_a_fresh_interpreter("""
+import unimp
+sys.modules["typer"] = None
+try:
+    unimp.cli
+except ImportError as error:
+    print(error.name)
+""")
+    assert said == "typer\n"
 
 
 def test_a_public_name_stays_itself_when_a_module_of_that_name_is_imported() -> None:

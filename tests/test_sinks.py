@@ -40,6 +40,8 @@ RECIPE = Recipe(name="small").with_settings(
 class Recorder:
     """A sink that keeps what it is told, and how it was closed; told `breaks`, it fails."""
 
+    breaks_with: type[BaseException] = ConnectionError
+
     def __init__(self, breaks: int | None = None) -> None:
         self.told: list[tuple[dict[str, float], int]] = []
         self.closed: list[str] = []
@@ -52,7 +54,7 @@ class Recorder:
 
     def tell(self, values: Any, step: int) -> None:
         if step == self.breaks:
-            raise ConnectionError("nobody answers")
+            raise self.breaks_with("nobody answers")
         self.told.append((dict(values), step))
 
 
@@ -107,6 +109,19 @@ def test_a_run_that_begins_anew_is_another_one_in_the_sink(
     assert json.loads((tmp_path / "sinks.json").read_text()) == {"wandb": "run 1"}
 
 
+@pytest.mark.parametrize("text", ["[]", '{"wandb": 5}', '"wandb"', "null", "{", "\xff"])
+def test_a_run_whose_sinks_are_not_known_goes_on_as_another_one_there(
+    text: str, recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(RECIPE, out=tmp_path, log=["wandb"], on_epoch=stopped_after(2, KeyboardInterrupt()))
+    (tmp_path / "sinks.json").write_bytes(text.encode("latin-1"))
+    run(RECIPE, out=tmp_path, log=["wandb"], progress=True)
+    assert recorder.known_as == [None, None]
+    assert json.loads((tmp_path / "sinks.json").read_text()) == {"wandb": "run 2"}
+    assert "sinks.json is damaged: in the sinks this is a new run" in capsys.readouterr().err
+
+
 def test_a_run_that_never_trained_leaves_no_folder(recorder: Recorder, tmp_path: Path) -> None:
     with pytest.raises(UnimpError):
         run(RECIPE, out=tmp_path / "run", log=["wandb"], settings=["task.name=no-such"])
@@ -117,15 +132,26 @@ def test_a_run_that_never_trained_leaves_no_folder(recorder: Recorder, tmp_path:
 LOST = "--log wandb failed and is told no more: nobody answers"
 
 
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
 def test_a_sink_that_fails_is_left_behind_and_training_goes_on(
-    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    error: type[BaseException],
+    recorder: Recorder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    recorder.breaks = 2
+    recorder.breaks, recorder.breaks_with = 2, error
     done = run(RECIPE, out=tmp_path, log=["wandb"], progress=True)
     assert done.metrics["epochs"] == 4
     assert [step for _, step in recorder.told] == [1]
     assert recorder.closed == ["finished"]
     assert capsys.readouterr().err.count(LOST) == 1
+
+
+def test_ctrl_c_while_a_sink_is_told_stops_the_run(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.breaks, recorder.breaks_with = 2, KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        run(RECIPE, out=tmp_path, log=["wandb"])
+    assert recorder.closed == ["interrupted"]
 
 
 def test_a_sink_that_fails_while_nobody_watches_is_a_warning(
@@ -304,6 +330,28 @@ def test_mlflow_is_told_that_a_run_was_interrupted_and_of_a_run_that_is_gone(
     assert other.info.run_id != found.info.run_id
     assert other.info.status == "FINISHED"
     assert "mlflow: its run is not there any more" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_error_of_mlflow_that_may_pass_is_told_and_no_second_run_is_begun(
+    mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(RECIPE, out=folder, log=["mlflow"], on_epoch=stopped_after(2, KeyboardInterrupt()))
+
+    def unavailable(*arguments: Any) -> None:
+        raise mlflow.MlflowException("try later")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "get_run", unavailable)
+        with pytest.raises(UnimpError, match="--log mlflow cannot be opened: try later"):
+            run(RECIPE, out=folder, log=["mlflow"])
+    assert len(mlflow.MlflowClient().search_runs(["0"])) == 1
+    (folder / "sinks.json").write_text(json.dumps({"mlflow": "0" * 32}))
+    with pytest.warns(UserWarning, match="its run is not there any more"):
+        run(RECIPE, out=folder, log=["mlflow"])
+    assert len(mlflow.MlflowClient().search_runs(["0"])) == 2
 
 
 @pytest.mark.filterwarnings("default")

@@ -9,6 +9,7 @@ catches `UnimpError`, need not wait for torch.
 __version__ = "0.1.0"
 
 import sys
+from collections.abc import Collection
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -64,28 +65,69 @@ _MODULE_OF = {
     "task_from_tables": "tasks.from_tables",
 }
 
-__all__ = list(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = found
-    return found
+__all__ = [  # spelled out for whoever reads the source without running it
+    "UNLABELED",
+    "Graph",
+    "Hop",
+    "LabelMask",
+    "MaskedLabels",
+    "Recipe",
+    "Run",
+    "SparseFeatures",
+    "Split",
+    "Task",
+    "TransformerConv",
+    "UniMP",
+    "UniMPClassifier",
+    "UnimpError",
+    "graph_attention",
+    "load_recipe",
+    "load_run",
+    "load_task",
+    "mask_labels",
+    "predict_logits",
+    "run",
+    "save_npz",
+    "task_from_tables",
+]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 class _Package(ModuleType):
-    """This package. Python binds a module in its package when it is imported: `unimp.run` would
-    then be the module, and no longer the function."""
+    """This package, or one in it: what it holds is imported when it is first asked for.
+
+    Python binds a module in its package when it is imported: `unimp.run` would then be the module,
+    and no longer the function.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+            setattr(self, name, found)
+            return found
+        path = f"{self.__name__}.{name}"
+        if not name.startswith("_"):
+            try:
+                return import_module(path)
+            except ModuleNotFoundError as error:
+                if error.name != path:  # it is there, and what it needs is not
+                    raise
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _MODULE_OF or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
+        if isinstance(value, ModuleType):
+            if name in self._names:
+                return
+            if hasattr(value, "__path__"):
+                value.__class__ = _Package
+        super().__setattr__(name, value)
+
+    @property
+    def _names(self) -> Collection[str]:
+        return _MODULE_OF if self.__name__ == __name__ else ()
 
 
 sys.modules[__name__].__class__ = _Package

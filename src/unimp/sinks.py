@@ -67,8 +67,7 @@ class Sinks:
         self._folder, self._say = folder, say
         self._known_as: dict[str, str] = {}
         if folder is not None and goes_on and (folder / KNOWN_AS).is_file():
-            with suppress(ValueError):  # damaged: then it is another run there
-                self._known_as = json.loads((folder / KNOWN_AS).read_text(encoding="utf-8"))
+            self._known_as = _names_in(folder / KNOWN_AS, say)
 
     def open(self, name: str, recipe: Recipe, seed: int) -> None:
         place = Place(recipe, seed, self._folder, self._known_as.get(name), self._say)
@@ -76,7 +75,7 @@ class Sinks:
             self._open[name] = SINKS[name](place)
         except UnimpError:
             raise
-        except Exception as error:  # whatever these libraries raise
+        except (Exception, SystemExit) as error:  # whatever these libraries raise
             raise UnimpError(
                 f"--log {name} cannot be opened: {str(error).strip().rstrip('.')}; {HINTS[name]}"
             ) from error
@@ -115,7 +114,7 @@ class Sinks:
         """A sink that fails is told no more; hours of training do not depend on it."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # some end the program, where they could raise
             if name not in self._lost:
                 self._say(f"--log {name} failed and is told no more: {error}")
             self._lost.add(name)
@@ -127,6 +126,17 @@ class Sinks:
             self._known_as |= names
             text = json.dumps(self._known_as, indent=1) + "\n"
             write_atomically(self._folder / KNOWN_AS, text.encode())
+
+
+def _names_in(path: Path, say: Callable[[str], None]) -> dict[str, str]:
+    """Which run it is in each sink; none, with a line, where the file does not say."""
+    found: Any = None
+    with suppress(ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
+        return found
+    say(f"{path} is damaged: in the sinks this is a new run")
+    return {}
 
 
 @contextmanager
@@ -224,17 +234,27 @@ def _mlflow_run(module: Any, place: Place) -> tuple[Any, int]:
     """MLflow's run of this name, and the last epoch that it was told before."""
     nested = module.active_run() is not None
     if place.known_as is not None:
-        try:
+        if not (gone := _gone_from_mlflow(module, place.known_as)):
             history = module.MlflowClient().get_metric_history(place.known_as, "loss")
             run = module.start_run(run_id=place.known_as, nested=nested)
             return run, max((point.step for point in history), default=0)
-        except module.MlflowException as error:
-            place.say(f"mlflow: its run is not there any more ({error}); this is a new one")
+        place.say(f"mlflow: its run is not there any more ({gone}); this is a new one")
     run = module.start_run(run_name=place.title, nested=nested)
     options = place.recipe.model_dump(exclude={"name", "about"})
     named = {f"{section}.{key}": v for section in options for key, v in options[section].items()}
     module.log_params({**named, "seed": place.seed})
     return run, 0
+
+
+def _gone_from_mlflow(module: Any, known_as: str) -> str:
+    """Why a run cannot be gone on with; empty where it can. An error that may pass is raised."""
+    try:
+        stage = module.MlflowClient().get_run(known_as).info.lifecycle_stage
+    except module.MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return str(error)
+    return f"run {known_as} was deleted" if stage == "deleted" else ""
 
 
 SINKS: dict[str, Callable[[Place], Sink]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,33 +20,52 @@ from typer.core import TyperGroup
 from unimp import __version__
 from unimp.allocator import keep_freed_memory
 from unimp.errors import RunError, UnimpError
+from unimp.stopping import Terminated, stops_raised
 
 if TYPE_CHECKING:
     from unimp.trained import Run
 
-# Text is printed as it is: paths and names may look like rich's markup.
-out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+CONTROLS = {n: f"\\u{n:04x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
+"""What a terminal would obey, as it is shown."""
+IN_A_CELL = CONTROLS | {ord("\t"): "\\t", ord("\n"): "\\n"}
+
+
+class Printer(Console):
+    """Text is printed as it is: paths and names may look like rich's markup.
+
+    But ids and names of classes come from files of any origin: what would steer the terminal is
+    shown, escaped as in JSON.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        shown = (o.translate(CONTROLS) if isinstance(o, str) else o for o in objects)
+        super().print(*shown, **options)
+
+
+out, told = Printer(), Printer(stderr=True)
 
 
 @contextmanager
 def interruption_told() -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         told.print("stopped")
-        raise typer.Exit(130) from None
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
 
 
 class Commands(TyperGroup):
-    """The commands; Ctrl-C in one that does not tell it itself is told in a word."""
+    """The commands; Ctrl-C or SIGTERM in one that does not tell it itself is told in a word."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         with interruption_told():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with interruption_told():
+        with interruption_told(), stops_raised(signal.SIGTERM):
             return super().invoke(ctx)
 
 
@@ -105,7 +125,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
     """Rows in columns. On a terminal the last column wraps within itself; nothing is ever cut."""
-    rows = list(rows)
+    rows = [[cell.translate(IN_A_CELL) for cell in row] for row in rows]
     ragged = [len(row) - 1 for row in rows]
     widths = [
         max(len(row[c]) for row in rows if len(row) > c + 1) for c in range(max(ragged, default=0))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -16,6 +13,8 @@ from unimp.cli.console import Settings, app, out, parse_seeds, told
 from unimp.errors import UnimpError
 from unimp.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.sinks import SINKS
+from unimp.stopping import Terminated, stops_raised
+from unimp.training.interruption import signals_held
 
 
 @app.command()
@@ -63,42 +62,25 @@ def train(
     given = [*(settings or ()), *limit_of_one(time_limit, len(numbers))]
     recipe = recipe_with_preset(name, given, preset).with_absolute_paths()
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
-    if chosen is None:
-        chosen = fresh_folder(Path("runs"), recipe.name)
-    elif folder is None:
+    if chosen is not None and folder is None:
         out.print(f"going on with {chosen}, where this command was interrupted")
-    try:
-        with terminations_raised():
+    with stops_raised(signal.SIGINT):
+        try:
+            if chosen is None:
+                with signals_held():  # it is made and known here, or neither
+                    chosen = fresh_folder(Path("runs"), recipe.name)
             train_seeds(recipe, numbers, chosen, log or ())
-    except KeyboardInterrupt as stop:
-        told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-    except OSError:  # no room for a file, and the like
-        with suppress(UnimpError):
-            if kept := where_it_was_kept(recipe, numbers, chosen):
-                told.print(f"stopped {kept}")
-        raise
-    finally:
-        if folder is None and chosen.is_dir() and not any(chosen.iterdir()):
-            chosen.rmdir()  # made for this run, and it never began
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised as Ctrl-C is, so that everything is closed on the way out."""
-
-
-@contextmanager
-def terminations_raised() -> Iterator[None]:
-    """Within, SIGTERM raises `Terminated`."""
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        except KeyboardInterrupt as stop:
+            if chosen is None:
+                raise
+            told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
+            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+        except OSError:  # no room for a file, and the like
+            with suppress(UnimpError):
+                if chosen and (kept := where_it_was_kept(recipe, numbers, chosen)):
+                    told.print(f"stopped {kept}")
+            raise
+        finally:
+            if folder is None and chosen is not None:
+                with suppress(OSError):  # refused if there is anything in it
+                    chosen.rmdir()  # made for this run, and it never began
