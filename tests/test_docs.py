@@ -67,6 +67,8 @@ def test_figures_of_the_page_on_explanations_are_those_measured() -> None:
     assert shown == {
         "explain: median": f"{explained['median-s']['value']:.2f}",
         "explain: worst": f"{explained['worst-s']['value']:.2f}",
+        "explain: alone": f"{explained['alone-median-s']['value']:.2f}",
+        "explain: alone, worst": f"{explained['alone-worst-s']['value']:.2f}",
         "explain: found": f"{100 * explained['found']['value']:.0f} %",
         "audit: mean": f"{100 * audited['mean']:.0f} %",
         "audit: least": f"{100 * audited['least']:.0f} %",
