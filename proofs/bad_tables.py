@@ -838,7 +838,7 @@ def main() -> None:
             for name in case.spoilt:
                 seen[name] += 1
                 if len(case.spoilt) == 1:
-                    example.setdefault(name, message.strip())
+                    example.setdefault(name, message.strip().replace(f"{place}/", ""))
 
         # Each thing that can be spoilt a few times, and then whatever comes together.
         for name in sorted(SPOILS):

@@ -61,7 +61,7 @@ def test_the_example_for_explanations_runs(capsys: pytest.CaptureFixture[str]) -
 
 def test_figures_of_the_page_on_explanations_are_those_measured() -> None:
     page = (DOCS / "explaining.md").read_text(encoding="utf-8")
-    shown = dict(re.findall(r"<!-- (\w+: \w+) -->(.*?)<!-- end -->", page))
+    shown = dict(re.findall(r"<!-- (\w+: [\w, ]+) -->(.*?)<!-- end -->", page))
     explained = json.loads((DOCS.parent / "benchmarks/results/explain.json").read_text("utf-8"))
     audited = json.loads((DOCS.parent / "proofs/results/audit.json").read_text("utf-8"))
     assert shown == {
