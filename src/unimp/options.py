@@ -224,7 +224,7 @@ class BatchOptions(Section):
     fanout: list[Fanout] = option(
         [10], "neighbors: in-neighbors a target, for each layer or one for all; -1: every one"
     )
-    workers: int = option(1, "threads that prepare batches ahead; 0: none", ge=0)
+    workers: int = option(1, "threads that prepare batches ahead, on CPU; 0: none", ge=0)
 
 
 class TrainOptions(Section):

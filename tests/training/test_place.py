@@ -11,7 +11,7 @@ from unimp.graph.csr import group
 from unimp.graph.hop import Hop, cut_rows
 from unimp.model.unimp import UniMP
 from unimp.ops import native
-from unimp.tasks.labels import UNLABELED
+from unimp.tasks.labels import UNLABELED, mask_of
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Masks, make_batches
@@ -25,8 +25,7 @@ def some_task(**options: Any) -> Task:
 
 
 def batches_of(task: Task, regime: Any, epoch: int = 1, **options: Any) -> list[Batch]:
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
+    known = mask_of(task.split.train, task.graph.num_nodes)
     masks = Masks(known, 0.5, redraw="epoch", seed=0)
     batches = make_batches(
         task.graph, task.labels, masks, regime=regime, num_layers=2, workers=0, **options

@@ -12,6 +12,7 @@ from unimp.model.unimp import UniMP
 from unimp.preparation import graph_for
 from unimp.recipe import load_recipe
 from unimp.run import run
+from unimp.tasks.labels import mask_of
 from unimp.tasks.npz import save_npz
 from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
@@ -20,11 +21,16 @@ from unimp.training.batching import Gathered, Masks, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+CUT: dict[str, Any] = {"num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
 
 
 def some_task(**options: Any) -> Task:
     sizes = {"num_nodes": 400, "num_edges": 2000, "num_classes": 3, "num_features": 5}
     return synthetic_task(**{**sizes, "edge_features": 2, **options})
+
+
+def masks_of(task: Task, redraw: Any) -> Masks:
+    return Masks(mask_of(task.split.train, task.graph.num_nodes), 0.5, redraw=redraw, seed=0)
 
 
 def losses(
@@ -46,9 +52,7 @@ def losses(
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
     ]  # fmt: skip
     model = load_recipe("synthetic", settings).build_model(task.sizes).cuda()
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
-    masks = Masks(known, 0.5, redraw=redraw, seed=0)
+    masks = masks_of(task, redraw)
     graph = model.prepare(task.graph)
     if parts:
         cut: dict[str, Any] = {"regime": "partition", "parts": parts}
@@ -153,10 +157,8 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(
     monkeypatch.setattr(
         "unimp.training.batching.fits_gpu", lambda size, device: size < task.graph.nbytes
     )
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
-    masks = Masks(known, 0.5, redraw="epoch", seed=0)
-    options = {"regime": regime, "num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
+    masks = masks_of(task, "epoch")
+    options = {"regime": regime, **CUT}
     here = make_batches(task.graph, task.labels, masks, **options)
     there = make_batches(task.graph, task.labels, masks, **options, device="cuda")
     assert isinstance(there, Gathered)
@@ -173,10 +175,8 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(
 @pytest.mark.parametrize("multilabel", [0, 3])
 def test_batches_cut_on_the_gpu_are_those_cut_on_cpu(regime: Any, multilabel: int) -> None:
     task = some_task(multilabel_tasks=multilabel)
-    known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    known[task.split.train] = True
-    masks = Masks(known, 0.5, redraw="step", seed=0)
-    options = {"regime": regime, "num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
+    masks = masks_of(task, "step")
+    options = {"regime": regime, **CUT}
     here = make_batches(task.graph, task.labels, masks, **options)
     there = make_batches(task.graph, task.labels, masks, **options, device="cuda")
     for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
@@ -198,8 +198,8 @@ def test_a_graph_too_large_to_be_scored_at_once_is_still_cut_on_the_gpu(regime: 
     recipe = load_recipe("synthetic", settings)
     graph = graph_for(recipe, recipe.build_model(task.sizes), task, "cuda").graph
     assert graph.device.type == "cpu"
-    masks = Masks(torch.ones(graph.num_nodes, dtype=torch.bool), 0.5, redraw="step", seed=0)
-    options = {"regime": regime, "num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
+    masks = masks_of(task, "step")
+    options = {"regime": regime, **CUT}
     batches = make_batches(graph, task.labels, masks, **options, device="cuda")
     assert next(iter(batches.epoch(1))).nodes.is_cuda
 
