@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from unimp.cli.console import parse_seeds
 from unimp.errors import UnimpError
 from unimp.recipe import Recipe, load_recipe
 from unimp.studies.cells import (
     Subject,
+    in_ranges,
     quickened,
     recipe_for,
     refuse_settings_not_kept,
@@ -27,7 +29,7 @@ def subject_for() -> Maker:
         given = Sizes(
             **{"features": 5, "edge_features": 0, "classes": 3, "multilabel": False} | sizes
         )
-        return Subject("task", recipe, given, "accuracy", (0,), Path("out"))
+        return Subject("task", recipe, given, "accuracy", (0,), Path("out"), ())
 
     return make
 
@@ -149,3 +151,12 @@ def test_settings_apply_to_every_cell(small_subject: Subject) -> None:
 def test_a_setting_that_every_cell_keeps_is_taken(small_subject: Subject) -> None:
     cells = {"figure-c": STUDIES["figure-c"].cells(small_subject)}
     refuse_settings_not_kept(["mask.label_rate=0.5", "train.lr=0.07"], small_subject, cells)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [([0], "0"), ([0, 1], "0-1"), ([0, 1, 2, 5, 7, 8], "0-2,5,7-8"), ([3, 2], "3,2")],
+)
+def test_seeds_are_written_as_they_are_read(seeds: list[int], text: str) -> None:
+    assert in_ranges(seeds) == text
+    assert parse_seeds(text) == seeds

@@ -1,6 +1,7 @@
 """Every study from end to end on a small task, and the command."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,10 @@ def test_a_study_leaves_a_page_and_its_numbers(everything: SimpleNamespace, name
     assert kept["study"] == name
     for key in ("task", "seeds", "protocol", "command", "hardware", "versions", "paper"):
         assert kept[key], key
+    words = shlex.split(kept["command"])
+    assert words[:4] == ["unimp", "reproduce", name, "--task"]
+    assert words[5:9] == ["--seeds", "0-1", "--set", "train.epochs=2"]
+    assert "--out" not in words
     assert kept["claims"] or name == "results"
     assert "failed" not in page
     assert "nan" not in page

@@ -88,7 +88,7 @@ def test_pairs_that_were_not_measured_do_not_count() -> None:
 @pytest.fixture
 def arxiv() -> Subject:
     recipe = load_recipe("arxiv-paper")
-    return Subject("ogbn-arxiv", recipe, OGB["ogbn-arxiv"], "accuracy", (0, 1), Path("out"))
+    return Subject("ogbn-arxiv", recipe, OGB["ogbn-arxiv"], "accuracy", (0, 1), Path("out"), ())
 
 
 def outcomes_of(study_cells: object, score: float) -> dict[str, Outcome]:

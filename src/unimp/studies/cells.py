@@ -46,6 +46,7 @@ class Subject:
     metric: Metric
     seeds: tuple[int, ...]
     place: Path  # the folder of its runs
+    options: tuple[str, ...]  # of `unimp reproduce` that decide its numbers
     quick: bool = False
 
     @property
@@ -136,16 +137,34 @@ def subject_of(
     quick: bool = False,
 ) -> Subject:
     """A task by name or path, with the recipe that its cells start from."""
+    settings, seeds = tuple(settings), tuple(seeds)
     recipe = recipe_for(name)
     if quick:
         recipe = quickened(recipe)
     recipe = recipe.with_settings(settings).with_absolute_paths()
-    seeds = tuple(seeds)
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
     if quick:
         folder += "-quick"
-    return Subject(folder, recipe, task.sizes, task.metric, seeds, out / folder, quick)
+    options = ["--task", name, "--seeds", in_ranges(seeds)]
+    for setting in settings:
+        options += ["--set", setting]
+    if quick:
+        options.append("--quick")
+    return Subject(
+        folder, recipe, task.sizes, task.metric, seeds, out / folder, tuple(options), quick
+    )
+
+
+def in_ranges(seeds: Sequence[int]) -> str:
+    """Seeds as the command line takes them: 0-4,7."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1][1:] = [seed]
+        else:
+            parts.append([seed])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def refuse_settings_not_kept(

@@ -85,9 +85,11 @@ def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) 
 def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:
     count = len(made["seeds"])
     seeds = f"{count} seeds, mean ± standard deviation" if count > 1 else "1 seed"
-    task = Path(str(made["task"])).stem
+    task, recipe = Path(made["task"]).stem, made["recipe"]
+    if recipe != task:
+        task += f", recipe {recipe}"
     quick = f" · a quick look: {made['epochs']} epochs" if made["quick"] else ""
-    return study.title[0].upper() + study.title[1:], f"{task} · {study.place} · {seeds}{quick}"
+    return study.heading, f"{task} · {study.place} · {seeds}{quick}"
 
 
 def caption(findings: Findings) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-import sys
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -67,7 +67,7 @@ def provenance(
         "epochs": train.epochs,
         "quick": subject.quick and findings.uses_task,
         "protocol": findings.protocol,
-        "command": "unimp " + " ".join(sys.argv[1:]),
+        "command": shlex.join(["unimp", "reproduce", study.name, *subject.options]),
         "hardware": devices or [here],
         "versions": versions or [now],
         "numpy": np.__version__,
@@ -77,7 +77,7 @@ def provenance(
 
 
 def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
-    lines = [f"# {study.title} ({study.place})", ""]
+    lines = [f"# {study.heading} ({study.place})", ""]
     if made["quick"]:
         lines += [f"**A quick look: {made['epochs']} epochs a run. Not a result.**", ""]
     if findings.uses_task:

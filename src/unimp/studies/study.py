@@ -142,6 +142,10 @@ class Study:
     conclude: Callable[[Subject, Outcomes], Findings]
     also: tuple[str, ...] = ()  # other names it answers to
 
+    @property
+    def heading(self) -> str:
+        return self.title[0].upper() + self.title[1:]
+
 
 def mean(values: BySeed) -> float:
     """The mean over seeds; NaN of none."""
