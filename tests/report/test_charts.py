@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
 from unimp.report.axes import number_axis, place_axis
-from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
-from unimp.report.drawing import DASHES, STYLES, shape, swatch
+from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.drawing import DASHES, STYLES, isolated, shape, swatch
 
 NASTY = "<script>'&\""
 
@@ -132,3 +133,23 @@ def test_two_classes_are_not_drawn_as_large_as_sixteen() -> None:
         return float(re.findall(r"max-width: (\d+)px", drawn)[0])
 
     assert widest(2) < 200 < widest(16) <= 512
+
+
+def test_numbers_along_an_axis_neither_touch_nor_leave_the_drawing() -> None:
+    close = number_axis([0.48071, 0.48129], percent=True)
+    drawing = dot_rows([("row", [(0, Mark(0.481, 0, "w"))])], close, name="rows")
+    width = float((ElementTree.fromstring(drawing).get("viewBox") or "").split()[2])
+    written = [e for e in elements(drawing, "text") if e.get("text-anchor") == "middle"]
+    places = [float(e.get("x") or 0) for e in written]
+    half = LETTER * len(close.ticks[0][1]) / 2
+    assert 2 <= len(written) <= len(close.ticks)
+    assert places[-1] + half <= width
+    assert all(b - a > 2 * half for a, b in pairwise(places))
+
+
+def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
+    first, second = "שלום", "سلام"
+    drawing = heat_map([first, second], [[0, 1], [0, 2]], name="map")
+    (wrong,) = elements(drawing, "rect", "wrong")
+    assert wrong[0].text == f"\u2068{first}\u2069 → \u2068{second}\u2069: 100.0% (1 of 1)"
+    assert isolated("plain") == "plain"

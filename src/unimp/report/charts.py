@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from unimp.report.axes import Axis
-from unimp.report.drawing import Point, path, rectangle, rule, shape, svg, text
+from unimp.report.drawing import Point, isolated, path, rectangle, rule, shape, svg, text
 
 WIDTH = 372.0
 HEIGHT = 172.0  # of the plot itself
@@ -127,7 +128,7 @@ def dot_rows(
         across = x.place(value, left, right)
         body.append(rule((across, top), (across, base), "grid"))
     body += _x_axis(x, left, right, base)
-    if guess is not None and x.low < guess < x.high:
+    if guess is not None and x.low <= guess <= x.high:
         across = x.place(guess, left, right)
         body.append(rule((across, top), (across, base), "ideal"))
     for number, (label, marks) in enumerate(rows):
@@ -166,7 +167,8 @@ def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: s
                 continue
             share = count / total
             corner = (margin + cell * j, margin + cell * i)
-            words = f"{names[i]} → {names[j]}: {share:.1%} ({count:,.0f} of {total:,.0f})"
+            words = f"{isolated(names[i])} → {isolated(names[j])}: {share:.1%} "
+            words += f"({count:,.0f} of {total:,.0f})"
             kind = "right" if i == j else "wrong"
             # Shares of a few percent are what one looks for; a root lets them be seen.
             body.append(rectangle(corner, cell - 1, cell - 1, kind, words, math.sqrt(share)))
@@ -193,10 +195,15 @@ def thinned(points: Sequence[T], most: int = 240) -> list[T]:
 
 def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
     body = [rule((left, base), (right, base), "axis")]
-    for value, words in x.ticks:
-        across = x.place(value, left, right)
+    places = [x.place(value, left, right) for value, _ in x.ticks]
+    widest = LETTER * max((len(words) for _, words in x.ticks), default=0)
+    nearest = min((b - a for a, b in pairwise(places)), default=math.inf)
+    every = max(1, math.ceil((widest + 4) / nearest))  # numbers that would touch are left out
+    for number, (across, (_, words)) in enumerate(zip(places, x.ticks, strict=True)):
         body.append(rule((across, base), (across, base + 4), "axis"))
-        body.append(text((across, base + 17), words, anchor="middle"))
+        if number % every == 0:
+            middle = min(across, WIDTH - LETTER * len(words) / 2)
+            body.append(text((middle, base + 17), words, anchor="middle"))
     body.append(text((right, base + 36), x.title, anchor="end", kind="title"))
     return body
 

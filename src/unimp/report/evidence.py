@@ -60,6 +60,7 @@ class Evidence:
     manifest: Mapping[str, Any]
     history: Sequence[Mapping[str, Any]]
     sizes: Mapping[str, int]  # nodes, and of these in train, val and test
+    classes: int = 0  # or binary tasks; 0: only the task could tell
     nodes: ScoredNodes | None = None
     label_rates: Sequence[tuple[float, float]] = ()  # share of train labels revealed, score
     missing: str = ""  # why the task's part is not here
@@ -181,7 +182,7 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
         return replace(evidence, missing=evidence.missing or f"cannot read {path.name}: {error}")
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
-    evidence = replace(evidence, sizes=sizes)
+    evidence = replace(evidence, sizes=sizes, classes=task.num_classes if task else 0)
     classes = "label" in table.column_names
     if classes:
         known = pc.is_valid(table["label"]).to_numpy()

@@ -107,7 +107,7 @@ summary { cursor: pointer; font-weight: 600 }
   .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
     padding: .15rem 0; overflow-wrap: anywhere }
   .stacked td::before { content: attr(data-name); color: var(--soft); font-weight: 400;
-    min-width: 6.5rem; text-align: left; overflow-wrap: anywhere }
+    min-width: 6.5rem; max-width: 55%; text-align: left; overflow-wrap: anywhere }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
   th, td { padding-right: .6rem } td.number { white-space: normal } h1 { font-size: 1.55rem } }
 @media print { body { background: none } figure, .tile, .card { break-inside: avoid } }
