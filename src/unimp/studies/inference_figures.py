@@ -37,7 +37,7 @@ from unimp.studies.study import (
     score_text,
     verdict,
 )
-from unimp.tasks.metrics import score
+from unimp.tasks.metrics import FEW_NODES, score
 from unimp.trained import Run
 
 INFERENCE_RATES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
@@ -157,6 +157,8 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
         for title, by_group in zip(titles, values, strict=True)
         if any(by_group)
     )
+    # One node more or less would move the score of a small group by points: none is judged by it.
+    judged = [place for place, n in enumerate(there) if counts[n] >= FEW_NODES]
     claims: list[Claim] = []
     for s in series:
         rises = steps(s)
@@ -167,19 +169,20 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
                 f"{s.label}: {sum(g.mean > 0 for g in rises)} of {len(rises)} steps to more "
                 f"neighbors rise; {points_text(mean(gain(s)))} from {names[there[0]]} to "
                 f"{names[there[-1]]} neighbors",
-                verdict(rises),
+                verdict(steps(Series(s.label, tuple(s.points[place] for place in judged)))),
             )
         )
     if len(series) == 2:
         pairs = list(zip(*(s.points for s in series), strict=True))
-        claims.append(
-            comparison(
-                "the model with label propagation Ŷ can always have improvements even with "
-                "different numbers of training neighbors",
-                PLACE.format("d"),
-                [(names[n], one.y, other.y) for n, (one, other) in zip(there, pairs, strict=True)],
-            )
+        told = [(names[n], one.y, other.y) for n, (one, other) in zip(there, pairs, strict=True)]
+        improvements = comparison(
+            "the model with label propagation Ŷ can always have improvements even with different "
+            "numbers of training neighbors",
+            PLACE.format("d"),
+            told,
         )
+        agrees = comparison("", "", [told[place] for place in judged]).agrees
+        claims.append(replace(improvements, agrees=agrees))
     table = sweep_table("neighbors", series, [names[n] for n in there])
     nodes = Column("nodes", "test nodes", "count")
     table = Table(
@@ -204,7 +207,8 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
         claims=tuple(claims),
         notes=(
             "Neighbors are in-neighbors other than the node itself; numbers of test nodes are of "
-            "the last seed.",
+            f"the last seed. Groups of fewer than {FEW_NODES} nodes are shown, and nothing is "
+            "judged by them.",
             *remarks(chosen),
         ),
     )
