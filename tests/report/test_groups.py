@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from unimp.recipe import load_recipe
 from unimp.report.evidence import find_runs, gather
-from unimp.report.groups import compare, differing, in_ranges
+from unimp.report.groups import compare, differing, in_ranges, telling
 from unimp.run import run
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
@@ -121,3 +122,11 @@ def test_a_name_says_nothing_of_the_training_of_what_is_not_trained(several: Pat
     ]
     epochs = {group.recipe.train.epochs for group in one.groups}
     assert len(epochs) == 3  # it would have stood in all three names
+
+
+def test_a_task_kept_in_a_run_folder_is_not_told_apart_by_its_scale() -> None:
+    drawn = load_recipe("synthetic", ["task.scale=0.05"])
+    kept = load_recipe("synthetic").with_task(Path("run/task.npz"))
+    assert telling([drawn, kept]) == [[], []]
+    other = load_recipe("synthetic", ["task.scale=0.5"])
+    assert telling([drawn, other, kept]) == [["task.scale"], ["task.scale"], []]

@@ -296,6 +296,18 @@ def test_the_command_writes_a_page_where_it_is_told(several: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert f"5 runs: {path}" in done.output.replace("\n", "")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "not finished" not in done.output
+
+
+def test_the_command_names_runs_that_are_not_finished(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "whole")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "checkpoint.safetensors").touch()
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--no-label-rates"])
+    said = done.output.replace("\n", "")
+    assert "1 run: " in said
+    assert f"not finished, so left out: {begun}" in said
 
 
 def test_without_a_name_the_page_lies_in_the_one_folder_or_here(

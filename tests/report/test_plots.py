@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from unimp.report import plots
+from unimp.report.charts import Mark, Series
 from unimp.report.evidence import Evidence, ScoredNodes, gather
 from unimp.report.groups import Group
 
@@ -54,3 +55,15 @@ def test_no_axis_of_scores_goes_beyond_what_scores_can_be(values: list[float]) -
 def test_a_deviation_reaches_no_score_that_cannot_be() -> None:
     assert plots._either_way(0.99, 0.05) == (pytest.approx(0.94), 1.0)
     assert plots._either_way(0.01, 0.05) == (0.0, pytest.approx(0.06))
+
+
+def test_of_a_crowd_there_are_lines_and_marks_alone() -> None:
+    band = [(0.0, 0.1, 0.9)]
+    series = [
+        Series(f"{k}", k, [(0.0, 0.5)], band, marks=[Mark(0, 0.5, "w", (0.1, 0.9))])
+        for k in range(plots.CROWD + 1)
+    ]
+    assert plots._uncrowded(series[1:]) == series[1:]
+    crowd = plots._uncrowded(series)
+    assert not any(one.band or one.marks[0].ends for one in crowd)
+    assert plots._heights(crowd) == [0.5] * 2 * len(series)  # bands widen no axis

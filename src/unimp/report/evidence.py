@@ -28,6 +28,7 @@ from unimp.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.task import Task
 from unimp.trained import Run, load_run
+from unimp.unfinished import CHECKPOINT
 
 LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`
@@ -99,6 +100,12 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             )
         found += sorted(within, key=_natural)
     return list({path.resolve(): path for path in found}.values())
+
+
+def find_unfinished(places: Sequence[Path]) -> list[Path]:
+    """The folders among `places` and within them whose run was begun and not finished."""
+    found = {path.parent for place in places for path in place.rglob(CHECKPOINT)}
+    return sorted((f for f in found if not (f / "manifest.json").is_file()), key=_natural)
 
 
 def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = None) -> Evidence:
@@ -226,7 +233,7 @@ def _slowest_pass(evidence: Evidence) -> float:
     return float(min(scored, default=evidence.metrics["seconds"]))
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Names in the order people expect: numbers by their size."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+def _natural(path: Path) -> list[tuple[int, float, str]]:
+    """Names in the order people expect: numbers by their size, 0.125 before 0.5."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
+    return [(1, float(p), "") if number % 2 else (0, 0.0, p) for number, p in enumerate(parts)]

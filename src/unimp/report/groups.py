@@ -146,19 +146,26 @@ def differing(recipes: Sequence[Recipe]) -> list[str]:
 def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
     """For each recipe, the options that tell it apart from the others.
 
-    What is not trained has no width and no epochs: such options are compared among their own kind.
+    What is not trained has no width and no epochs, and a task kept in a run folder no scale: such
+    options are compared among their own kind.
     """
-    kinds = [recipe.model.name == UNTRAINED for recipe in recipes]
-    unlike = {
-        kind: differing([r for r, k in zip(recipes, kinds, strict=True) if k is kind])
-        for kind in set(kinds)
-    }
-    if len(unlike) > 1:
-        unlike = {
-            kind: ["model.name", *(k for k in keys if k != "model.name")]
-            for kind, keys in unlike.items()
+    untrained = [recipe.model.name == UNTRAINED for recipe in recipes]
+    kept = [recipe.task.name.endswith(".npz") for recipe in recipes]
+
+    def unlike(flags: Sequence[bool]) -> dict[bool, list[str]]:
+        return {
+            flag: differing([r for r, one in zip(recipes, flags, strict=True) if one is flag])
+            for flag in set(flags)
         }
-    return [unlike[kind] for kind in kinds]
+
+    of_model, of_task = unlike(untrained), unlike(kept)
+    always = ["model.name"] if len(of_model) > 1 else []
+    return [
+        [key for key in of_task[k] if key.startswith("task.")]
+        + always
+        + [key for key in of_model[u] if not key.startswith("task.") and key not in always]
+        for u, k in zip(untrained, kept, strict=True)
+    ]
 
 
 def in_ranges(numbers: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -33,6 +33,7 @@ METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}
 PARTS = {"val": "validation", "test": "test"}
 LEAST_SPAN = 0.05  # of an axis of scores that may hardly differ
 FEWEST = 10  # nodes of a bin whose share is drawn, where any bin has as many
+CROWD = 4  # lines; of more there are neither bands nor whiskers
 BIN_ROOM = 330.0  # pixels for the names of all bins
 MOST_CLASSES = 60  # in a heat map; the rest is one class
 
@@ -95,6 +96,7 @@ def label_rates(groups: Sequence[tuple[int, Group]], metric: str) -> str:
             )
     if not series:
         return ""
+    series = _uncrowded(series)
     part = PARTS[_part(groups)]
     x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
     y = _percent(_spread(_heights(series)), f"{part} {METRICS[metric]}, %")
@@ -137,6 +139,7 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
         ]
     if not bars:
         return ""
+    series = _uncrowded(series)
     labels = [*words[:-1], f"{edges[-1]}+"]
     if LETTER * max(map(len, labels)) + 8 > BIN_ROOM / len(labels):
         labels = [*map(str, edges[:-1]), labels[-1]]
@@ -187,6 +190,7 @@ def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
         ]
     if not series:
         return ""
+    series = _uncrowded(series)
     what = "entries" if binary else "nodes"
     x = number_axis([], "% sure", low=0, high=1, percent=True)
     y = number_axis([], "% that came true" if binary else "% right", low=0, high=1, percent=True)
@@ -331,6 +335,7 @@ def _curve(group: Group, key: str, style: int, name: str) -> Series:
 
 def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> str:
     """Curves over epochs; empty where there are none."""
+    series = _uncrowded(series)
     heights = _heights(series)
     if not heights:
         return ""
@@ -387,6 +392,16 @@ def _binned(
         more, more_right = shares_by(getattr(one, attribute)[some], true, edges)
         count, right = count + more / len(nodes), right + more_right / len(nodes)
     return count, right
+
+
+def _uncrowded(series: Sequence[Series]) -> list[Series]:
+    """The series as they are, or, where they are a crowd, their lines and marks alone."""
+    if len(series) <= CROWD:
+        return list(series)
+    return [
+        replace(one, band=(), runs=(), marks=[replace(mark, ends=None) for mark in one.marks])
+        for one in series
+    ]
 
 
 def _heights(series: Sequence[Series]) -> list[float]:

@@ -14,6 +14,7 @@ from unimp.tasks.metrics import mean_text
 
 Drawn = Sequence[tuple[int, Group]]
 NUMBERS = "The same in numbers"
+BANDS = ", bands one standard deviation either way, thin lines the single runs"
 NAMED = 12  # of tasks without an area
 LISTED = 300  # of classes, in a table
 
@@ -24,6 +25,7 @@ def learning(one: Comparison, groups: Drawn) -> str:
     if not trained:
         return ""
     several = any(len(group.runs) > 1 for _, group in trained)
+    crowded = len(trained) > plots.CROWD
     chosen = any(run.score("val") is not None for _, group in trained for run in group.runs)
     words = "<p>The loss is that of the labels each step hides. "
     words += (
@@ -32,10 +34,9 @@ def learning(one: Comparison, groups: Drawn) -> str:
         else "No validation label is known, so the state of the last epoch scored was kept.</p>"
     )
     if several:
-        words += (
-            "<p>Strong lines are means over seeds up to where the first of them stopped, bands one "
-            "standard deviation either way, thin lines the single runs.</p>"
-        )
+        words += "<p>Strong lines are means over seeds up to where the first of them stopped"
+        words += "" if crowded else BANDS
+        words += ".</p>"
     found = figure("Loss by epoch", "", plots.loss_curves(trained))
     if len(groups) == 1:
         names = [(style, PARTS[part]) for style, part in enumerate(PARTS)]
@@ -49,7 +50,7 @@ def learning(one: Comparison, groups: Drawn) -> str:
 
 def neighborhoods(one: Comparison, groups: Drawn) -> str:
     """Label-rate curves, and accuracy by known in-neighbors and by in-edges."""
-    band = "Band: 95&nbsp;% (Wilson)."
+    band = "" if len(groups) > plots.CROWD else "Band: 95&nbsp;% (Wilson)."
     found = figure(
         "Revealing fewer labels",
         "The trained model is told a share of the train labels. Nothing is retrained.",
@@ -77,7 +78,7 @@ def neighborhoods(one: Comparison, groups: Drawn) -> str:
             if run.no_label_rates and not run.missing:
                 reasons.setdefault(run.no_label_rates, {})[group.name] = None
     for reason, names in reasons.items():
-        named = "; ".join(names)
+        named = "; ".join(names) if len(names) < 4 else f"{len(names)} recipes"
         words += f"<p>{escape(f'No label-rate curve for {named}: {reason}.')}</p>"
     return panels("Labels and neighborhoods", words, found, legend=_legend(groups))
 

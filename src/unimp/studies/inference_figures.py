@@ -26,12 +26,15 @@ from unimp.studies.study import (
     Column,
     Figure,
     Findings,
+    Gap,
     Outcomes,
     Point,
     Series,
     Study,
     Table,
+    Verdict,
     comparison,
+    gap,
     mean,
     points_text,
     score_text,
@@ -169,7 +172,7 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
                 f"{s.label}: {sum(g.mean > 0 for g in rises)} of {len(rises)} steps to more "
                 f"neighbors rise; {points_text(mean(gain(s)))} from {names[there[0]]} to "
                 f"{names[there[-1]]} neighbors",
-                verdict(steps(Series(s.label, tuple(s.points[place] for place in judged)))),
+                _judged(rises, steps(Series(s.label, tuple(s.points[p] for p in judged)))),
             )
         )
     if len(series) == 2:
@@ -181,8 +184,9 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             PLACE.format("d"),
             told,
         )
-        agrees = comparison("", "", [told[place] for place in judged]).agrees
-        claims.append(replace(improvements, agrees=agrees))
+        gaps = [gap(one, other) for _, one, other in told]
+        large = [gaps[place] for place in judged]
+        claims.append(replace(improvements, agrees=_judged(gaps, large)))
     table = sweep_table("neighbors", series, [names[n] for n in there])
     nodes = Column("nodes", "test nodes", "count")
     table = Table(
@@ -212,6 +216,12 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             *remarks(chosen),
         ),
     )
+
+
+def _judged(gaps: Sequence[Gap | None], of_large: Sequence[Gap | None]) -> Verdict:
+    """The verdict of the large groups; where there are small ones alone, nothing is clear."""
+    said = verdict([g for g in of_large if g is not None])
+    return "not clear" if said == "not measured" and any(gaps) else said
 
 
 FIGURE_C = Study(
