@@ -41,7 +41,9 @@ def _title(comparisons: Sequence[Comparison]) -> str:
     if len(groups) == 1:
         several = "s" if len(groups[0].runs) > 1 else ""
         return f"{groups[0].name}, seed{several} {groups[0].seeds}"
-    return f"{len(groups)} recipes on {' and '.join(one.task for one in comparisons)}"
+    tasks = [one.task for one in comparisons]
+    named = " and ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+    return f"{len(groups)} recipes on {named}"
 
 
 def _comparison(one: Comparison, *, titled: bool) -> str:

@@ -204,7 +204,7 @@ def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
     series = []
     for style, group in groups:
         curves = [
-            share_of_surest(n.probability, n.prediction == n.label)
+            share_of_surest(n.probability, n.prediction == n.label, fewest=FEWEST)
             for n in _nodes(group.runs)
             if n.prediction is not None and np.isfinite(n.probability).all()
         ]

@@ -70,7 +70,7 @@ def neighborhoods(one: Comparison, groups: Drawn) -> str:
         return ""
     words = (
         "<p>Bins double: 1, 2–3, 4–7 and so on; where room is short they are named by where they "
-        f"begin. Of fewer than {plots.FEWEST} nodes there is a bar alone.</p>"
+        f"begin. Those of fewer than {plots.FEWEST} nodes have a bar alone.</p>"
     )
     reasons: dict[str, dict[str, None]] = {}
     for _, group in groups:
@@ -87,8 +87,8 @@ def confidence(groups: Drawn) -> str:
     """Whether probabilities can be believed."""
     found = figure(
         "Reliability",
-        "On the dotted line, what is said at 80&nbsp;% is right 80 times in a hundred. Fewer than "
-        f"{plots.FEWEST} have a bar alone.",
+        "On the dotted line, what is said at 80&nbsp;% is right 80 times in a hundred. Bins of "
+        f"fewer than {plots.FEWEST} have a bar alone.",
         plots.reliability_diagram(groups),
     )
     if not found:
@@ -171,7 +171,7 @@ def areas(groups: Drawn) -> str:
     listed = table(rows, header, numbers=range(1, len(header)), stacked=True)
     figures = [f"<figure>{drawing}</figure>" for drawing in drawings]
     section = panels("ROC-AUC by task", words, figures, legend=_legend(groups))
-    return section.removesuffix("</section>") + folded(NUMBERS, listed) + "</section>"
+    return section.removesuffix("</section>") + _in_numbers(listed) + "</section>"
 
 
 def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str:
@@ -190,7 +190,7 @@ def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str
         "</figcaption><div class='scroll' tabindex='0' role='region' aria-label='Confusion matrix'>"
         f"{plots.confusion_map(names, counts)}</div>{hint}</figure>"
         f"<div class='card'><h3>Largest confusions{over}</h3>{listed}</div></div>"
-        + folded(NUMBERS, _every_class(names, counts))
+        + _in_numbers(_every_class(names, counts))
     )
 
 
@@ -208,10 +208,19 @@ def _every_class(names: Sequence[str], counts: plots.Matrix) -> str:
                 f"{counts[k, k] / said:.1%}" if said else "–",
             ]
         )
-    header = ["class", "nodes", "of these right", "so labeled", "of these right"]
+    header = [
+        *("class", "nodes", "of these right (recall)"),
+        *("so labeled", "of these right (precision)"),
+    ]
     more = f"<p class='soft'>{len(names) - LISTED:,} smaller classes are left out.</p>"
     listed = table(rows, header, numbers=range(1, 5), stacked=True)
     return listed + (more if len(names) > LISTED else "")
+
+
+def _in_numbers(listed: str) -> str:
+    """A table that may be wider than the page, to open if one wants it."""
+    region = f"<div class='scroll' tabindex='0' role='region' aria-label='{NUMBERS}'>"
+    return folded(NUMBERS, f"{region}{listed}</div>")
 
 
 def _taken_for(label: str, guess: str) -> str:
