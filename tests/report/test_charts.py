@@ -35,7 +35,7 @@ def test_a_drawing_has_a_name_and_a_description() -> None:
     assert root[0].tag == "title"
     assert root[0].text == "a chart"
     assert root[1].tag == "desc"
-    assert "from 0 at 0 to 1 at 1" in (root[1].text or "")
+    assert (root[1].text or "").endswith(f"from 0 at 0 to 1 at 1; {NASTY}")  # line, then marks
 
 
 def test_names_from_outside_are_text_and_no_markup() -> None:

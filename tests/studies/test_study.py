@@ -199,5 +199,14 @@ def test_a_group_of_a_few_nodes_decides_nothing(
     monkeypatch.setattr(inference_figures, "scores_by_degree", scores)
     found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
     assert [claim.agrees for claim in found.claims] == ["yes", "yes", "yes"]
-    assert "3 of 5 steps to more neighbors rise" in found.claims[0].ours  # all are told
-    assert [row.words[0] for row in found.tables[0].rows][-1] == "≥ 129"  # and shown
+    assert "3 of 3 steps to more neighbors rise" in found.claims[0].ours
+    assert [row.words[0] for row in found.tables[0].rows][-2:] == ["9–16", "≥ 129"]
+    assert found.figure is not None
+    assert [len(s.points) for s in found.figure.series] == [4, 4]
+    assert [count for _, count in found.figure.counts] == [n for n in counts if n]
+
+    counts = [0, 20, 20, 0, 0, 0, 0, 0, 0, 0]
+    found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
+    assert [claim.agrees for claim in found.claims] == ["not clear"] * 3  # but they are shown
+    assert found.figure is not None
+    assert [len(s.points) for s in found.figure.series] == [2, 2]

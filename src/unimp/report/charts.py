@@ -209,11 +209,11 @@ def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
 
 
 def _in_words(series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """Where each line begins and ends, for those who do not see it."""
+    """Every mark, and where a line that has more points begins and ends, for those who see none."""
     told = []
     for one in series:
-        points = list(one.line) or [(mark.x, mark.y) for mark in one.marks]
-        if points:
-            (x1, y1), (x2, y2) = points[0], points[-1]
+        if len(one.line) > len(one.marks):
+            (x1, y1), (x2, y2) = one.line[0], one.line[-1]
             told.append(f"{one.name}: from {y1:.3g} at {x1:.4g} to {y2:.3g} at {x2:.4g}")
+        told += [mark.words for mark in one.marks if mark.words]
     return f"{y.title} by {x.title}. " + "; ".join(told)
