@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -11,6 +13,7 @@ import pytest
 from unimp.report.axes import number_axis, place_axis
 from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
 from unimp.report.drawing import DASHES, STYLES, isolated, shape, swatch
+from unimp.report.style import STYLE
 
 NASTY = "<script>'&\""
 
@@ -153,3 +156,32 @@ def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
     (wrong,) = elements(drawing, "rect", "wrong")
     assert wrong[0].text == f"\u2068{first}\u2069 → \u2068{second}\u2069: 100.0% (1 of 1)"
     assert isolated("plain") == "plain"
+
+
+def luminance(color: Sequence[float]) -> float:
+    """Of red, green and blue from 0 to 1, as WCAG has it."""
+    parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_the_numbers_of_a_map_can_be_read_in_both_themes(theme: int) -> None:
+    named = dict(re.findall(r"--(\w+): ([^;}]+?) ?[;}]", STYLE.split("@media")[theme]))
+
+    def color(name: str) -> list[float]:
+        value = named[name]
+        if value.startswith("var("):
+            return color(value[6:-1])
+        digits = value[1:] if len(value) == 7 else "".join(2 * c for c in value[1:])
+        return [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+
+    for right in range(1, 100):
+        drawing = heat_map(["a", "b"], [[right, 100 - right], [0, 1]], name="map")
+        texts = elements(drawing, "text", "cell")[:2]
+        for name, share, text in zip(("right", "wrong"), (right, 100 - right), texts, strict=True):
+            opacity = math.sqrt(share / 100)
+            behind = zip(color(name), color("card"), strict=True)
+            cell = luminance([opacity * c + (1 - opacity) * card for c, card in behind])
+            kind = (text.get("class") or "").split()[-1]
+            ink = luminance(color({"cell": "ink", "half": "half", "strong": "on"}[kind]))
+            assert (max(cell, ink) + 0.05) / (min(cell, ink) + 0.05) > 3.4

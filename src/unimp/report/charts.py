@@ -173,7 +173,8 @@ def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: s
             # Shares of a few percent are what one looks for; a root lets them be seen.
             body.append(rectangle(corner, cell - 1, cell - 1, kind, words, math.sqrt(share)))
             if cell >= 30 and share >= 0.005:
-                kind = "cell strong" if share > 0.3 else "cell"
+                # What can be read on a color follows from its strength and from the theme.
+                kind = "cell strong" if share > 0.8 else "cell half" if share > 0.35 else "cell"
                 center = (corner[0] + cell / 2 - 0.5, corner[1] + cell / 2 + 4)
                 body.append(text(center, f"{100 * share:.0f}", anchor="middle", kind=kind))
     side = cell * size
