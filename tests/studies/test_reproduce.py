@@ -5,10 +5,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
@@ -16,9 +18,12 @@ from unimp.errors import UnimpError
 from unimp.studies import reproduce as module
 from unimp.studies.inference_figures import degree_names
 from unimp.studies.reproduce import NO_MATPLOTLIB, STUDIES, find_studies
-from unimp.tasks.labels import is_known
+from unimp.tasks.labels import Split, is_known
+from unimp.tasks.npz import save_npz
+from unimp.tasks.synthetic import synthetic_task
 from unimp.trained import load_run
 
+FEW = ("train.epochs=1", "model.width=4", "model.layers=1", "train.device=cpu")
 FIGURES = ("figure-a", "figure-b", "figure-c", "figure-d", "margin")
 
 
@@ -109,6 +114,18 @@ def test_without_matplotlib_numbers_are_written_and_the_extra_is_named(
     assert kept["figure"]["series"]
     assert not list(tmp_path.rglob("*.svg"))
     assert "svg" not in (tmp_path / "small" / "figure-d.md").read_text()
+
+
+def test_where_nothing_is_scored_nothing_is_drawn(tmp_path: Path) -> None:
+    task = synthetic_task(num_nodes=40, num_edges=90, num_classes=2, num_features=4)
+    nothing = torch.arange(0)
+    file = tmp_path / "all-train.npz"
+    save_npz(replace(task, split=Split(torch.arange(40), nothing, nothing)), file)
+    module.reproduce(["figure-c"], task=str(file), seeds=(0,), settings=FEW, out=tmp_path)
+    page = (tmp_path / "all-train" / "figure-c.md").read_text()
+    assert "| 0.5 | – | – |" in page
+    assert "svg" not in page
+    assert not list(tmp_path.rglob("*.svg"))
 
 
 def test_drawing_is_not_imported_before_it_is_needed() -> None:

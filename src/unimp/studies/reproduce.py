@@ -212,7 +212,8 @@ class Progress:
         findings = study.conclude(self.subject, own)
         made = provenance(study, self.subject, own, findings)
         page = self.subject.place / f"{study.name}.md"
-        if findings.figure is not None and any(s.points for s in findings.figure.series):
+        figure = findings.figure
+        if figure is not None and any(p.y for s in figure.series for p in s.points):
             if can_draw():
                 made["drawings"] = [path.name for path in draw(study, findings, made, page)]
             else:
