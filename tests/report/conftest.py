@@ -71,3 +71,14 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(binary_task(), out=place, settings=["train.epochs=3", "model.width=4"])
     write_report(place, done)
     return place
+
+
+@pytest.fixture(scope="session")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More recipes of binary tasks than plots have room for, with names that are long."""
+    place = tmp_path_factory.mktemp("crowd")
+    for width in range(1, 10):
+        settings = ["train.epochs=1", f"model.width={width}", f"model.attention_dropout=0.{width}"]
+        run(binary_task(), out=place / f"{width}", settings=settings)
+    write_comparison([place], label_rates=False)
+    return place

@@ -78,7 +78,7 @@ def browse(page: Path, home: Path, width: int) -> tuple[dict[str, Any], list[str
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("kind", ["folder", "several", "binary"])
+@pytest.mark.parametrize("kind", ["folder", "several", "binary", "crowd"])
 def test_a_browser_shows_the_page_whole_on_a_phone_and_on_a_laptop(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, width: int
 ) -> None:
