@@ -184,6 +184,14 @@ def test_several_runs_are_compared_in_one_table(several: Path) -> None:
     )
 
 
+def test_of_a_crowd_every_recipe_is_a_row_of_its_options(crowd: Path) -> None:
+    page = (crowd / "report.html").read_text(encoding="utf-8")
+    listed = page.partition("<h2>Recipe</h2>")[2].partition("<h3>The options</h3>")[0]
+    assert "<th>recipe</th><th>model.width</th><th>model.attention_dropout</th>" in listed
+    assert listed.count("<tr>") == 1 + 9
+    assert "Plots show the best 8 by validation" in page
+
+
 def test_binary_tasks_have_areas_instead_of_confusions(binary: Path) -> None:
     page = (binary / "report.html").read_text(encoding="utf-8")
     assert "ROC-AUC by task" in page

@@ -256,18 +256,28 @@ def _recipes(groups: Sequence[Group]) -> str:
     values = [values_of(group.recipe) for group in groups]
     unlike = differing([group.recipe for group in groups])
     keys = unlike or [key for key in usual if values[0][key] != usual[key]]
+    names = [escape(group.name) for group in groups] if len(groups) > 1 else ["value"]
+    words = "What the recipes set differently" if unlike else "What the recipe sets"
+    crowded = len(groups) > plots.CROWD
+    beside = [] if crowded else values
     rows = [
         [
             f"<code>{key}</code>",
-            *(_value(one[key], usual[key]) for one in values),
+            *(_value(one[key], usual[key]) for one in beside),
             _value(usual[key], usual[key]),
             escape(help_of[key]),
         ]
         for key in keys
     ]
-    names = [escape(group.name) for group in groups] if len(groups) > 1 else ["value"]
-    words = "What the recipes set differently" if unlike else "What the recipe sets"
-    header = ["option", *names, "default", "what it does"]
+    header = ["option", *([] if crowded else names), "default", "what it does"]
+    listed = f"<div class='card'>{table(rows, header, stacked=True)}</div>"
+    if crowded:  # a column for each recipe would be wider than any page
+        each = [
+            [name, *(_value(one[key], usual[key]) for key in keys)]
+            for name, one in zip(names, values, strict=True)
+        ]
+        whole = table(each, ["recipe", *keys], stacked=True)
+        listed = f"<div class='card'>{whole}</div><h3>The options</h3>{listed}"
     wholes = "".join(
         folded(
             f"The whole recipe{f': {escape(group.name)}' if len(groups) > 1 else ''}",
@@ -277,7 +287,7 @@ def _recipes(groups: Sequence[Group]) -> str:
     )
     return (
         f"<section><h2>Recipe</h2><p class='soft'>{words}, beside the default.</p>"
-        f"<div class='card'>{table(rows, header, stacked=True)}</div>{wholes}</section>"
+        f"{listed}{wholes}</section>"
     )
 
 

@@ -20,7 +20,7 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anyw
 section { margin-top: 2.6rem } header + main > section:first-child { margin-top: 0 }
 h2 { font-size: 1.3rem; margin: 0 0 .3rem } .tiles + h2 { margin-top: 1.8rem }
 p + h2 { margin-top: 1rem }
-h3 { font-size: 1rem; margin: .3rem 0 .4rem }
+h3 { font-size: 1rem; margin: .3rem 0 .4rem } .card + h3 { margin-top: 1rem }
 p { margin: .3rem 0 .6rem; max-width: 46rem } .soft, .lead p { color: var(--soft) }
 code, pre { font-size: .9em;
   font-family: ui-monospace, 'Cascadia Mono', 'Liberation Mono', monospace }
