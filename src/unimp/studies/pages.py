@@ -36,11 +36,16 @@ from unimp.studies.study import (
 
 
 def write_pages(
-    study: Study, outcomes: Outcomes, findings: Findings, made: Mapping[str, Any], page: Path
+    study: Study,
+    outcomes: Outcomes,
+    findings: Findings,
+    made: Mapping[str, Any],
+    page: Path,
+    drawing: Path | None,
 ) -> None:
     """Write a study's page, and the same as JSON beside it."""
     write_json(page.with_suffix(".json"), as_json(study, outcomes, findings, made))
-    write_atomically(page, markdown(study, findings, made).encode())
+    write_atomically(page, markdown(study, findings, made, drawing).encode())
 
 
 def provenance(
@@ -71,12 +76,13 @@ def provenance(
         "hardware": devices or [here],
         "versions": versions or [now],
         "numpy": np.__version__,
-        "drawings": [],
         "paper": f"{study.place} of Shi et al., IJCAI 2021 (arXiv 2009.03509)",
     }
 
 
-def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
+def markdown(
+    study: Study, findings: Findings, made: Mapping[str, Any], drawing: Path | None
+) -> str:
     lines = [f"# {study.heading} ({study.place})", ""]
     if made["quick"]:
         lines += [f"**A quick look: {made['epochs']} epochs a run. Not a result.**", ""]
@@ -84,8 +90,8 @@ def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
         seeds = ", ".join(map(str, made["seeds"]))
         lines += [f"Task {made['task']}, recipe {made['recipe']}, seeds {seeds}."]
     lines += [f"Protocol: {findings.protocol}.", ""]
-    if made["drawings"]:
-        lines += [f"![{study.title}]({made['drawings'][0]})", ""]
+    if drawing is not None:
+        lines += [f"![{study.title}]({drawing.name})", ""]
     for table in findings.tables:
         lines += [*table_lines(table), ""]
     if findings.claims:

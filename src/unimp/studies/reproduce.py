@@ -212,12 +212,13 @@ class Progress:
         findings = study.conclude(self.subject, own)
         made = provenance(study, self.subject, own, findings)
         page = self.subject.place / f"{study.name}.md"
+        drawing = None
         if findings.figure is not None and any(s.points for s in findings.figure.series):
             if can_draw():
-                made["drawings"] = [path.name for path in draw(study, findings, made, page)]
+                drawing = draw(study, findings, made, page)
             else:
                 self.undrawn = True
-        write_pages(study, own, findings, made, page)
+        write_pages(study, own, findings, made, page, drawing)
         return page
 
 
