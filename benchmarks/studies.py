@@ -82,7 +82,7 @@ def _text(values: Mapping[str, float]) -> str:
     found = from_zero({int(seed): value for seed, value in values.items()})
     if found is None:
         return ""
-    text = f"{found.mean:+.2f}"
+    text = f"{found.mean:+.2f}" if abs(found.mean) >= 0.005 else "0.00"
     return f"**{text}**" if found.sign else text
 
 
