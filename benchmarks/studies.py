@@ -49,13 +49,16 @@ def kept(task: str) -> list[dict[str, Any]]:
 
 def tasks_table() -> str:
     """Which studies of which tasks lie in docs/studies, with how many seeds, and on what."""
-    lines = ["| task | seeds | on | studies |", "|---|---|---|---|"]
+    lines = ["| task | seeds | on | settings | studies |", "|---|---|---|---|---|"]
     for task in TASKS:
         studies = [study for study in kept(task) if study["study"] != OF_EVERY_TASK]
         seeds = _one({len(study["seeds"]) for study in studies})
-        hardware = _one({_hardware(line) for study in studies for line in study["hardware"]})
+        trained = [study for study in studies if study["cells"]]
+        hardware = _one({_hardware(line) for study in trained for line in study["hardware"]})
+        others = any(" --set " in study["command"] for study in studies)
+        settings = "on its pages" if others else "of its recipe"
         links = ", ".join(f"[{s['study']}](studies/{task}/{s['study']}.md)" for s in studies)
-        lines.append(f"| `{task}` | {seeds} | {hardware} | {links} |")
+        lines.append(f"| `{task}` | {seeds} | {hardware} | {settings} | {links} |")
     return "\n".join(lines)
 
 
