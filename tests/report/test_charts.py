@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
 from unimp.report.axes import number_axis, place_axis
-from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
-from unimp.report.drawing import DASHES, STYLES, shape, swatch
+from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.drawing import DASHES, STYLES, isolated, shape, swatch
+from unimp.report.style import STYLE
 
 NASTY = "<script>'&\""
 
@@ -34,7 +38,7 @@ def test_a_drawing_has_a_name_and_a_description() -> None:
     assert root[0].tag == "title"
     assert root[0].text == "a chart"
     assert root[1].tag == "desc"
-    assert "from 0 at 0 to 1 at 1" in (root[1].text or "")
+    assert (root[1].text or "").endswith(f"from 0 at 0 to 1 at 1; {NASTY}")  # line, then marks
 
 
 def test_names_from_outside_are_text_and_no_markup() -> None:
@@ -132,3 +136,52 @@ def test_two_classes_are_not_drawn_as_large_as_sixteen() -> None:
         return float(re.findall(r"max-width: (\d+)px", drawn)[0])
 
     assert widest(2) < 200 < widest(16) <= 512
+
+
+def test_numbers_along_an_axis_neither_touch_nor_leave_the_drawing() -> None:
+    close = number_axis([0.48071, 0.48129], percent=True)
+    drawing = dot_rows([("row", [(0, Mark(0.481, 0, "w"))])], close, name="rows")
+    width = float((ElementTree.fromstring(drawing).get("viewBox") or "").split()[2])
+    written = [e for e in elements(drawing, "text") if e.get("text-anchor") == "middle"]
+    places = [float(e.get("x") or 0) for e in written]
+    half = LETTER * len(close.ticks[0][1]) / 2
+    assert 2 <= len(written) <= len(close.ticks)
+    assert places[-1] + half <= width
+    assert all(b - a > 2 * half for a, b in pairwise(places))
+
+
+def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
+    first, second = "שלום", "سلام"
+    drawing = heat_map([first, second], [[0, 1], [0, 2]], name="map")
+    (wrong,) = elements(drawing, "rect", "wrong")
+    assert wrong[0].text == f"\u2068{first}\u2069 → \u2068{second}\u2069: 100.0% (1 of 1)"
+    assert isolated("plain") == "plain"
+
+
+def luminance(color: Sequence[float]) -> float:
+    """Of red, green and blue from 0 to 1, as WCAG has it."""
+    parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_the_numbers_of_a_map_can_be_read_in_both_themes(theme: int) -> None:
+    named = dict(re.findall(r"--(\w+): ([^;}]+?) ?[;}]", STYLE.split("@media")[theme]))
+
+    def color(name: str) -> list[float]:
+        value = named[name]
+        if value.startswith("var("):
+            return color(value[6:-1])
+        digits = value[1:] if len(value) == 7 else "".join(2 * c for c in value[1:])
+        return [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+
+    for right in range(1, 100):
+        drawing = heat_map(["a", "b"], [[right, 100 - right], [0, 1]], name="map")
+        texts = elements(drawing, "text", "cell")[:2]
+        for name, share, text in zip(("right", "wrong"), (right, 100 - right), texts, strict=True):
+            opacity = math.sqrt(share / 100)
+            behind = zip(color(name), color("card"), strict=True)
+            cell = luminance([opacity * c + (1 - opacity) * card for c, card in behind])
+            kind = (text.get("class") or "").split()[-1]
+            ink = luminance(color({"cell": "ink", "half": "half", "strong": "on"}[kind]))
+            assert (max(cell, ink) + 0.05) / (min(cell, ink) + 0.05) > 3.4

@@ -122,6 +122,14 @@ def test_runs_are_found_below_a_folder_in_the_order_of_their_numbers(
     assert len(find_runs([several, several / "seed-0"])) == 5  # none of them twice
 
 
+def test_shares_come_by_their_size(tmp_path: Path) -> None:
+    names = ["share-0.125", "share-0.25", "share-0.5", "share-1"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    assert [path.name for path in find_runs([tmp_path])] == names
+
+
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no manifest\.json"):
         find_runs([tmp_path])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from unimp.recipe import load_recipe
 from unimp.report.evidence import find_runs, gather
-from unimp.report.groups import compare, differing, in_ranges
+from unimp.report.groups import compare, differing, in_ranges, telling
 from unimp.run import run
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
@@ -94,3 +95,38 @@ def test_a_model_of_ones_own_is_no_seed_of_the_recipes_model(several: Path) -> N
     own = replace(plain[1], manifest={**plain[1].manifest, "model": "Mine"})
     (one,) = compare([plain[0], own])
     assert [group.name for group in one.groups] == ["synthetic", "synthetic, Mine"]
+
+
+def test_seeds_that_draw_train_sets_of_their_own_are_one_group(
+    own_task: Task, tmp_path: Path
+) -> None:
+    for seed, size in ((0, 20), (1, 18), (2, 19)):
+        train = own_task.split.train[:size]
+        task = replace(own_task, split=replace(own_task.split, train=train))
+        trained(task, seed, tmp_path / f"seed-{seed}")
+    (one,) = compare([gather(place) for place in find_runs([tmp_path])])
+    assert [group.seeds for group in one.groups] == ["0–2"]
+
+
+def test_a_name_says_nothing_of_the_training_of_what_is_not_trained(several: Path) -> None:
+    trained, propagated = gather(several / "seed-0"), gather(several / "propagation")
+    longer = trained.recipe.with_settings(["train.epochs=5"])
+    longest = trained.recipe.with_settings(["train.epochs=6", "model.name=gcn"])
+    (one,) = compare(
+        [replace(trained, recipe=longer), replace(trained, recipe=longest), propagated]
+    )
+    assert [group.name for group in one.groups] == [
+        "synthetic, train.epochs=5",
+        "synthetic, model.name=gcn, train.epochs=6",
+        "synthetic, model.name=label-propagation",
+    ]
+    epochs = {group.recipe.train.epochs for group in one.groups}
+    assert len(epochs) == 3  # it would have stood in all three names
+
+
+def test_a_task_kept_in_a_run_folder_is_not_told_apart_by_its_scale() -> None:
+    drawn = load_recipe("synthetic", ["task.scale=0.05"])
+    kept = load_recipe("synthetic").with_task(Path("run/task.npz"))
+    assert telling([drawn, kept]) == [[], []]
+    other = load_recipe("synthetic", ["task.scale=0.5"])
+    assert telling([drawn, other, kept]) == [["task.scale"], ["task.scale"], []]

@@ -67,6 +67,14 @@ def test_the_surest_come_first_and_in_the_end_all_count() -> None:
     assert share_of_surest(np.array([]), np.array([])) == []
 
 
+def test_the_first_of_the_surest_are_not_one_node() -> None:
+    sure = np.linspace(1, 0, 100)
+    points = share_of_surest(sure, np.arange(100) < 50, fewest=10)
+    assert points[0] == (0.1, 1.0)
+    assert points[-1] == (1.0, 0.5)
+    assert share_of_surest(sure[:4], np.ones(4), fewest=10) == [(1.0, 1.0)]
+
+
 def test_confusions_and_areas_agree_with_scikit_learn() -> None:
     draw = np.random.default_rng(0)
     label, guess = draw.integers(4, size=200), draw.integers(4, size=200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from unimp.cli import app
 from unimp.errors import RunError
 from unimp.model.unimp import UniMP
 from unimp.report import evidence, write_comparison, write_report
+from unimp.report.evidence import gather
 from unimp.run import run
 from unimp.tasks.labels import Split
 from unimp.tasks.synthetic import synthetic_task
@@ -120,6 +122,57 @@ def test_a_page_says_what_no_skill_would_score_and_where_nodes_are_few(tmp_path:
     assert "Only 8 nodes are in the test set" in page
 
 
+def small_task(name: str, split: Split, classes: int = 3) -> Task:
+    """Forty nodes, of which no label is that of the last class."""
+    task = synthetic_task(num_nodes=40, num_edges=90, num_classes=classes - 1, num_features=4)
+    return Task(name, task.graph, task.labels, split, "accuracy", classes)
+
+
+def page_of(task: Task, place: Path) -> str:
+    run(task, settings={"train.epochs": 2, "model.width": 4}, out=place)
+    return write_report(place).read_text(encoding="utf-8")
+
+
+def test_a_page_counts_the_classes_of_the_task_not_those_that_occur(tmp_path: Path) -> None:
+    split = Split(torch.arange(20), torch.arange(20, 39), torch.tensor([39]))
+    page = page_of(small_task("rare", split, classes=5), tmp_path / "run")
+    assert "40 nodes · train / val / test 20 / 19 / 1 · 5 classes" in page
+    assert "Only 1 node is in the test set" in page
+
+
+def test_without_validation_labels_a_page_speaks_of_no_best_score(tmp_path: Path) -> None:
+    nothing = torch.arange(0)
+    page = page_of(
+        small_task("no val", Split(torch.arange(20), nothing, torch.arange(20, 40))),
+        tmp_path / "no val",
+    )
+    assert "No validation label is known, so the state of the last epoch scored was kept" in page
+    assert "State kept: epoch 2 of 2; all epochs done" in page
+    page = page_of(
+        small_task("all train", Split(torch.arange(40), nothing, nothing)), tmp_path / "all train"
+    )
+    assert "there is nothing to score" in page
+
+
+def test_every_class_is_told_in_numbers_too(folder: Path) -> None:
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    listed = page.partition("The same in numbers</summary>")[2].partition("</details>")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in listed.split("<tr>")[2:]]
+    nodes = gather(folder).nodes
+    assert nodes is not None
+    assert nodes.prediction is not None
+    for name, count, of_count, said, of_said in rows:
+        k = nodes.names.index(name)
+        right = ((nodes.label == k) & (nodes.prediction == k)).sum()
+        for total, share, there in (
+            (count, of_count, nodes.label == k),
+            (said, of_said, nodes.prediction == k),
+        ):
+            assert total == f"{there.sum():,}"
+            assert share == (f"{right / there.sum():.1%}" if there.any() else "–")
+    assert sum(int(row[1].replace(",", "")) for row in rows) == len(nodes.label)
+
+
 def test_several_runs_are_compared_in_one_table(several: Path) -> None:
     page = (several / "report.html").read_text(encoding="utf-8")
     assert "3 recipes on synthetic" in page
@@ -136,6 +189,13 @@ def test_binary_tasks_have_areas_instead_of_confusions(binary: Path) -> None:
     assert "ROC-AUC by task" in page
     assert "Confusions" not in page
     assert "Reliability" in page
+
+
+def test_binary_tasks_that_no_scored_node_has_are_named(own_task: Task, tmp_path: Path) -> None:
+    labels = own_task.labels.clone()
+    labels[own_task.split.test, 0] = 0
+    page = page_of(replace(own_task, labels=labels), tmp_path / "run")
+    assert "Without an area, as every scored node has it or none does: plain.</p>" in page
 
 
 def test_names_from_outside_are_escaped(binary: Path, tmp_path: Path) -> None:
@@ -155,7 +215,7 @@ def test_a_run_without_training_has_a_page_too(tmp_path: Path) -> None:
     place = tmp_path / "run"
     run("synthetic", out=place, settings=[*SMALL, "model.name=label-propagation"])
     page = write_report(place).read_text(encoding="utf-8")
-    assert "nothing trained" in page
+    assert "Nothing to train; " in page
     assert "Loss by epoch" not in page
 
 
@@ -168,6 +228,8 @@ def test_a_run_that_failed_has_a_page_without_anything_that_is_no_number(tmp_pat
         assert "the loss became" in text or "non-finite" in text
         drawn = text.replace(done.metrics["stopped"], "")
         assert not re.search(r"[^a-z]nan[^a-z]", drawn)
+        assert "synthetic, seed 0, failed</b>: " in text
+        assert "Its scores are those of an untrained model.</p>" in text
 
 
 def test_a_run_from_before_epochs_were_timed_has_a_page_too(folder: Path, tmp_path: Path) -> None:
@@ -234,6 +296,18 @@ def test_the_command_writes_a_page_where_it_is_told(several: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert f"5 runs: {path}" in done.output.replace("\n", "")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "not finished" not in done.output
+
+
+def test_the_command_names_runs_that_are_not_finished(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "whole")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "checkpoint.safetensors").touch()
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--no-label-rates"])
+    said = done.output.replace("\n", "")
+    assert "1 run: " in said
+    assert f"not finished, so left out: {begun}" in said
 
 
 def test_without_a_name_the_page_lies_in_the_one_folder_or_here(

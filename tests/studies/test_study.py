@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from unimp.recipe import load_recipe
-from unimp.studies import paper
+from unimp.studies import inference_figures, paper
 from unimp.studies.cells import Subject
 from unimp.studies.figures import FIGURE_A, LABEL_RATES
+from unimp.studies.inference_figures import FIGURE_D
 from unimp.studies.pages import table_lines
 from unimp.studies.study import (
     Claim,
@@ -26,6 +27,7 @@ from unimp.studies.study import (
 )
 from unimp.studies.tables import INPUTS, LAYER, RESULTS
 from unimp.tasks.catalog import OGB
+from unimp.tasks.metrics import FEW_NODES
 
 
 def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
@@ -176,3 +178,35 @@ def test_numbers_that_stand_in_two_tables_are_the_same() -> None:
             assert one is not None
             assert two is not None
             assert one.value == two.value
+
+
+def test_a_group_of_a_few_nodes_decides_nothing(
+    arxiv: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [0, 500, 400, 300, FEW_NODES, FEW_NODES - 1, 0, 0, 0, 1]
+
+    def scores(run: tuple[str, int]) -> tuple[list[float], list[int]]:
+        cell, seed = run
+        over = 0.0 if cell.endswith("xa") else 0.05 + 0.001 * seed
+        by_group = [0.5 + 0.01 * number + over + 0.001 * seed for number in range(len(counts))]
+        by_group[5] = by_group[9] = 0.0  # the other way round, for both claims
+        return [s if n else math.nan for s, n in zip(by_group, counts, strict=True)], counts
+
+    def runs_of(outcome: Outcome, place: Path) -> list[tuple[int, tuple[str, int]]]:
+        return [(seed, (outcome.cell.name, seed)) for seed in (0, 1, 2)]
+
+    monkeypatch.setattr(inference_figures, "runs_of", runs_of)
+    monkeypatch.setattr(inference_figures, "scores_by_degree", scores)
+    found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
+    assert [claim.agrees for claim in found.claims] == ["yes", "yes", "yes"]
+    assert "3 of 3 steps to more neighbors rise" in found.claims[0].ours
+    assert [row.words[0] for row in found.tables[0].rows][-2:] == ["9–16", "≥ 129"]
+    assert found.figure is not None
+    assert [len(s.points) for s in found.figure.series] == [4, 4]
+    assert [count for _, count in found.figure.counts] == [n for n in counts if n]
+
+    counts = [0, 20, 20, 0, 0, 0, 0, 0, 0, 0]
+    found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
+    assert [claim.agrees for claim in found.claims] == ["not clear"] * 3  # but they are shown
+    assert found.figure is not None
+    assert [len(s.points) for s in found.figure.series] == [2, 2]

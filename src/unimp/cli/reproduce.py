@@ -31,6 +31,7 @@ def make_report(
 ) -> None:
     """Make one HTML page of any set of runs: results, curves, confusions, confidence."""
     from unimp.report import write_comparison
+    from unimp.report.evidence import find_unfinished
 
     with out.status("reading runs") as status:
         page, count = write_comparison(
@@ -40,6 +41,8 @@ def make_report(
             on_run=lambda run: status.update(Text(f"reading {run}")),
         )
     out.print(f"{count} {'run' if count == 1 else 'runs'}: {page}")
+    for folder in find_unfinished(places):
+        out.print(f"not finished, so left out: {folder}")
 
 
 @app.command("reproduce")

@@ -180,7 +180,7 @@ def calibration_in_words(found: Sequence[Mapping[str, Any]]) -> str:
     for name, word in (("val", "validation"), ("test", "test")):
         errors = [one["ece"][name] for one in found if name in one["ece"]]
         # A run that failed has none that is a number, which JSON keeps as null.
-        if errors and all(math.isfinite(e[when] or math.nan) for e in errors for when in e):
+        if errors and all(e[w] is not None and math.isfinite(e[w]) for e in errors for w in e):
             before, after = (
                 sum(e[when] for e in errors) / len(errors) for when in ("before", "after")
             )

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from unimp.report.axes import Axis
-from unimp.report.drawing import Point, path, rectangle, rule, shape, svg, text
+from unimp.report.drawing import Point, isolated, path, rectangle, rule, shape, svg, text
 
 WIDTH = 372.0
 HEIGHT = 172.0  # of the plot itself
@@ -127,7 +128,7 @@ def dot_rows(
         across = x.place(value, left, right)
         body.append(rule((across, top), (across, base), "grid"))
     body += _x_axis(x, left, right, base)
-    if guess is not None and x.low < guess < x.high:
+    if guess is not None and x.low <= guess <= x.high:
         across = x.place(guess, left, right)
         body.append(rule((across, top), (across, base), "ideal"))
     for number, (label, marks) in enumerate(rows):
@@ -166,12 +167,14 @@ def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: s
                 continue
             share = count / total
             corner = (margin + cell * j, margin + cell * i)
-            words = f"{names[i]} → {names[j]}: {share:.1%} ({count:,.0f} of {total:,.0f})"
+            words = f"{isolated(names[i])} → {isolated(names[j])}: {share:.1%} "
+            words += f"({count:,.0f} of {total:,.0f})"
             kind = "right" if i == j else "wrong"
             # Shares of a few percent are what one looks for; a root lets them be seen.
             body.append(rectangle(corner, cell - 1, cell - 1, kind, words, math.sqrt(share)))
             if cell >= 30 and share >= 0.005:
-                kind = "cell strong" if share > 0.3 else "cell"
+                # What can be read on a color follows from its strength and from the theme.
+                kind = "cell strong" if share > 0.8 else "cell half" if share > 0.35 else "cell"
                 center = (corner[0] + cell / 2 - 0.5, corner[1] + cell / 2 + 4)
                 body.append(text(center, f"{100 * share:.0f}", anchor="middle", kind=kind))
     side = cell * size
@@ -193,20 +196,25 @@ def thinned(points: Sequence[T], most: int = 240) -> list[T]:
 
 def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
     body = [rule((left, base), (right, base), "axis")]
-    for value, words in x.ticks:
-        across = x.place(value, left, right)
+    places = [x.place(value, left, right) for value, _ in x.ticks]
+    widest = LETTER * max((len(words) for _, words in x.ticks), default=0)
+    nearest = min((b - a for a, b in pairwise(places)), default=math.inf)
+    every = max(1, math.ceil((widest + 4) / nearest))  # numbers that would touch are left out
+    for number, (across, (_, words)) in enumerate(zip(places, x.ticks, strict=True)):
         body.append(rule((across, base), (across, base + 4), "axis"))
-        body.append(text((across, base + 17), words, anchor="middle"))
+        if number % every == 0:
+            middle = min(across, WIDTH - LETTER * len(words) / 2)
+            body.append(text((middle, base + 17), words, anchor="middle"))
     body.append(text((right, base + 36), x.title, anchor="end", kind="title"))
     return body
 
 
 def _in_words(series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """Where each line begins and ends, for those who do not see it."""
+    """Every mark, and where a line that has more points begins and ends, for those who see none."""
     told = []
     for one in series:
-        points = list(one.line) or [(mark.x, mark.y) for mark in one.marks]
-        if points:
-            (x1, y1), (x2, y2) = points[0], points[-1]
+        if len(one.line) > len(one.marks):
+            (x1, y1), (x2, y2) = one.line[0], one.line[-1]
             told.append(f"{one.name}: from {y1:.3g} at {x1:.4g} to {y2:.3g} at {x2:.4g}")
+        told += [mark.words for mark in one.marks if mark.words]
     return f"{y.title} by {x.title}. " + "; ".join(told)

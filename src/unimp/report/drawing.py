@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Iterable
 
 STYLES = 8  # what colors tell apart, shapes and dashes do too
@@ -13,12 +14,23 @@ CORNERS = {
     3: ((0.0, -5.0), (5.0, 0.0), (0.0, 5.0), (-5.0, 0.0)),
 }
 
+TURNING = {"R", "AL", "RLE", "RLO", "RLI", "LRE", "LRO", "LRI", "FSI"}  # of Unicode
+
 Point = tuple[float, float]
 
 
 def escape(value: object) -> str:
     """Text that may have come from outside, as HTML can hold it."""
     return html.escape(str(value))
+
+
+def isolated(name: str) -> str:
+    """A name that leaves the order of the words beside it alone, also where it reads leftward.
+
+    Without it `A → B` of two such names would be shown as `B → A`.
+    """
+    turns = any(unicodedata.bidirectional(letter) in TURNING for letter in name)
+    return f"\N{FIRST STRONG ISOLATE}{name}\N{POP DIRECTIONAL ISOLATE}" if turns else name
 
 
 def svg(

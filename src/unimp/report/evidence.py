@@ -28,6 +28,7 @@ from unimp.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.task import Task
 from unimp.trained import Run, load_run
+from unimp.unfinished import CHECKPOINT
 
 LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`
@@ -60,6 +61,7 @@ class Evidence:
     manifest: Mapping[str, Any]
     history: Sequence[Mapping[str, Any]]
     sizes: Mapping[str, int]  # nodes, and of these in train, val and test
+    classes: int = 0  # or binary tasks; 0: only the task could tell
     nodes: ScoredNodes | None = None
     label_rates: Sequence[tuple[float, float]] = ()  # share of train labels revealed, score
     missing: str = ""  # why the task's part is not here
@@ -98,6 +100,12 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             )
         found += sorted(within, key=_natural)
     return list({path.resolve(): path for path in found}.values())
+
+
+def find_unfinished(places: Sequence[Path]) -> list[Path]:
+    """The folders among `places` and within them whose run was begun and not finished."""
+    found = {path.parent for place in places for path in place.rglob(CHECKPOINT)}
+    return sorted((f for f in found if not (f / "manifest.json").is_file()), key=_natural)
 
 
 def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = None) -> Evidence:
@@ -181,7 +189,7 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
         return replace(evidence, missing=evidence.missing or f"cannot read {path.name}: {error}")
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
-    evidence = replace(evidence, sizes=sizes)
+    evidence = replace(evidence, sizes=sizes, classes=task.num_classes if task else 0)
     classes = "label" in table.column_names
     if classes:
         known = pc.is_valid(table["label"]).to_numpy()
@@ -225,7 +233,7 @@ def _slowest_pass(evidence: Evidence) -> float:
     return float(min(scored, default=evidence.metrics["seconds"]))
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Names in the order people expect: numbers by their size."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+def _natural(path: Path) -> list[tuple[int, float, str]]:
+    """Names in the order people expect: numbers by their size, 0.125 before 0.5."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
+    return [(1, float(p), "") if number % 2 else (0, 0.0, p) for number, p in enumerate(parts)]

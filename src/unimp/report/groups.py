@@ -12,6 +12,10 @@ from unimp.recipe import Recipe, load_recipe, options, recipe_names
 from unimp.report.evidence import Evidence
 from unimp.tasks.metrics import mean_and_std
 
+UNTRAINED = "label-propagation"
+SAME_SIZE = 0.2
+"""By what share of the larger one train sets of one recipe may differ."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -58,12 +62,48 @@ def compare(runs: Sequence[Evidence]) -> list[Comparison]:
     for run in runs:
         task = (str(run.manifest.get("task", run.recipe.task.name)), str(run.metrics["metric"]))
         # Tasks of one name may be of other sizes, as those kept in run folders are.
-        kind = [run.recipe.name, values_of(run.recipe), run.own_model, dict(run.sizes)]
+        kind = [run.recipe.name, values_of(run.recipe), run.own_model, run.sizes.get("nodes")]
         tasks.setdefault(task, {}).setdefault(json.dumps(kind), []).append(run)
     return [
-        Comparison(*task, tuple(_named([g for runs in kinds.values() for g in _by_data(runs)])))
+        Comparison(
+            *task,
+            tuple(
+                _named(
+                    [
+                        group
+                        for runs in kinds.values()
+                        for alike in _by_train_size(runs)
+                        for group in _by_data(alike)
+                    ]
+                )
+            ),
+        )
         for task, kinds in tasks.items()
     ]
+
+
+def _by_train_size(runs: Sequence[Evidence]) -> list[list[Evidence]]:
+    """Runs whose train sets are about as large, in the order given.
+
+    Sets that seeds draw anew, as where nodes of a group stay together, differ by a little; those
+    of Figure (b), which are shares of one, by more than SAME_SIZE.
+    """
+    groups: list[list[Evidence]] = []
+    last = 0
+    for run in sorted(runs, key=_train_size):
+        size = _train_size(run)
+        if not groups or size - last > SAME_SIZE * size:
+            groups.append([])
+        groups[-1].append(run)
+        last = size
+    order = {id(run): place for place, run in enumerate(runs)}
+    for group in groups:
+        group.sort(key=lambda run: order[id(run)])
+    return sorted(groups, key=lambda group: order[id(group[0])])
+
+
+def _train_size(run: Evidence) -> int:
+    return run.sizes.get("train", 0)
 
 
 def _by_data(runs: Sequence[Evidence]) -> list[list[Evidence]]:
@@ -103,6 +143,31 @@ def differing(recipes: Sequence[Recipe]) -> list[str]:
     return [key for key in every[0] if any(values[key] != every[0][key] for values in every)]
 
 
+def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
+    """For each recipe, the options that tell it apart from the others.
+
+    What is not trained has no width and no epochs, and a task kept in a run folder no scale: such
+    options are compared among their own kind.
+    """
+    untrained = [recipe.model.name == UNTRAINED for recipe in recipes]
+    kept = [recipe.task.name.endswith(".npz") for recipe in recipes]
+
+    def unlike(flags: Sequence[bool]) -> dict[bool, list[str]]:
+        return {
+            flag: differing([r for r, one in zip(recipes, flags, strict=True) if one is flag])
+            for flag in set(flags)
+        }
+
+    of_model, of_task = unlike(untrained), unlike(kept)
+    always = ["model.name"] if len(of_model) > 1 else []
+    return [
+        [key for key in of_task[k] if key.startswith("task.")]
+        + always
+        + [key for key in of_model[u] if not key.startswith("task.") and key not in always]
+        for u, k in zip(untrained, kept, strict=True)
+    ]
+
+
 def in_ranges(numbers: Sequence[int]) -> str:
     """Numbers in words, neighbors as one: `0–4, 7`; where one is there twice, how many in all."""
     parts: list[str] = []
@@ -121,10 +186,9 @@ def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
     recipes = [runs[0].recipe for runs in groups]
     names = [recipe.name or recipe.task.name for recipe in recipes]
     if len(set(names)) < len(names):
-        keys = differing(recipes)
         names = [
             ", ".join([name, *_settings(recipe, keys)])
-            for name, recipe in zip(names, recipes, strict=True)
+            for name, recipe, keys in zip(names, recipes, telling(recipes), strict=True)
         ]
     firsts = [runs[0] for runs in groups]
     for words in (

@@ -55,6 +55,12 @@ def legend(entries: Sequence[tuple[int, str]]) -> str:
     return f"<ul class='legend'>{items}</ul>" if len(entries) > 1 else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something: 1 class, 1,200 nodes."""
+    several = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else several}"
+
+
 def folded(title: str, body: str) -> str:
     """Something to open if one wants it."""
     return f"<details><summary>{title}</summary>{body}</details>"

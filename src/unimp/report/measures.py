@@ -48,12 +48,18 @@ def shares_by(
     return count, true
 
 
-def share_of_surest(confidence: Array, right: Array, steps: int = 40) -> list[tuple[float, float]]:
-    """The share of nodes kept, surest first, and the accuracy among these."""
+def share_of_surest(
+    confidence: Array, right: Array, steps: int = 40, *, fewest: int = 1
+) -> list[tuple[float, float]]:
+    """The share of nodes kept, surest first, and the accuracy among these.
+
+    The first share is of `fewest` nodes or more: the accuracy of one node is 0 or 1.
+    """
     total = len(confidence)
     order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
     correct = np.cumsum(np.asarray(right, np.float64)[order])
-    kept = sorted({max(1, round(total * k / steps)) for k in range(1, steps + 1)}) if total else []
+    least = min(fewest, total)
+    kept = sorted({max(least, round(total * k / steps)) for k in range(1, steps + 1)} - {0})
     return [(k / total, float(correct[k - 1]) / k) for k in kept]
 
 

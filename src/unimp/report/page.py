@@ -14,7 +14,7 @@ from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence
 from unimp.report.explanation import PICTURE_STYLE
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
-from unimp.report.markup import figure, folded, table
+from unimp.report.markup import counted, figure, folded, table
 from unimp.report.plots import METRICS, PARTS
 from unimp.report.style import STYLE
 from unimp.tasks.metrics import FEW_NODES, mean_and_std, mean_text
@@ -41,7 +41,9 @@ def _title(comparisons: Sequence[Comparison]) -> str:
     if len(groups) == 1:
         several = "s" if len(groups[0].runs) > 1 else ""
         return f"{groups[0].name}, seed{several} {groups[0].seeds}"
-    return f"{len(groups)} recipes on {' and '.join(one.task for one in comparisons)}"
+    tasks = [one.task for one in comparisons]
+    named = " and ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+    return f"{len(groups)} recipes on {named}"
 
 
 def _comparison(one: Comparison, *, titled: bool) -> str:
@@ -81,7 +83,7 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         ]
         for group in one.groups
     ]
-    body = [_facts(one)]
+    body = [_facts(one), *(_failure(group, run) for group in one.groups for run in group.runs)]
     if len(one.groups) == 1:
         body.append(_tiles(one.groups[0], metric, _commonest(one)))
     always = _commonest(one)
@@ -105,7 +107,8 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         marks = "A mark is a run; the line is one standard deviation either way."
         body.append(
             f"<div class='map seeds'>{''.join(figure('Test score by seed', marks, seeds))}"
-            f"<div class='card'><h3>Every run</h3>{_every_run(one, groups)}"
+            "<div class='card' tabindex='0' role='region' aria-label='Every run'>"
+            f"<h3>Every run</h3>{_every_run(one, groups)}"
             "<p class='hint'>It scrolls sideways.</p></div></div>"
         )
     else:
@@ -130,20 +133,28 @@ def _facts(one: Comparison) -> str:
     parts = [f"task <b>{escape(one.task)}</b>"]
     if run.sizes:
         sizes = " / ".join(f"{run.sizes[part]:,}" for part in ("train", "val", "test"))
-        parts += [f"{run.sizes['nodes']:,} nodes", f"train / val / test {sizes}"]
-    if run.nodes is not None:
-        kind = "binary tasks" if run.nodes.prediction is None else "classes"
-        parts.append(f"{len(run.nodes.names)} {kind}")
+        if any(other.sizes != run.sizes for other in one.runs if other.sizes):
+            sizes += f" (seed {run.manifest['seed']}; others differ)"
+        parts += [counted(run.sizes["nodes"], "node"), f"train / val / test {sizes}"]
+    if run.classes:
+        binary = run.nodes is not None and run.nodes.prediction is None
+        parts.append(counted(run.classes, "binary task" if binary else "class"))
     found = f"<p class='soft'>{' · '.join(parts)}</p>"
     for part, what in (
         ("val", "the epoch that it chose is chance in part"),
         ("test", "one node more or less moves its score by points"),
     ):
         if 0 < run.sizes.get(part, 0) < FEW_NODES:
+            are = "is" if run.sizes[part] == 1 else "are"
             found += (
-                f"<p class='note'>Only {run.sizes[part]} nodes are in the {PARTS[part]} set: "
-                f"{what}.</p>"
+                f"<p class='note'>Only {counted(run.sizes[part], 'node')} {are} in the "
+                f"{PARTS[part]} set: {what}.</p>"
             )
+    if run.sizes and run.nodes is None and not run.missing:
+        found += (
+            "<p class='note'>No label of a validation or test node is known: there is nothing to "
+            "score.</p>"
+        )
     return found
 
 
@@ -214,14 +225,28 @@ def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
     return table(rows, [*([""] if several else []), *header], numbers=range(shift, shift + 6))
 
 
+def _failure(group: Group, run: Evidence) -> str:
+    """What became of a run whose training failed; nothing of the others."""
+    if not run.metrics.get("failed"):
+        return ""
+    state = "of the state kept before" if run.metrics["epochs"] else "of an untrained model"
+    mean = " and are part of the mean" if len(group.runs) > 1 else ""
+    return (
+        f"<p class='note'><b>{escape(group.name)}, seed {run.manifest['seed']}, failed</b>: "
+        f"{escape(run.metrics['stopped'])}. Its scores are those {state}{mean}.</p>"
+    )
+
+
 def _ending(run: Evidence) -> str:
     metrics = run.metrics
+    parts = [escape(metrics["stopped"]), f"{metrics['seconds']:g} s in all"]
     if metrics["best_epoch"]:
-        best = f"Best epoch {metrics['best_epoch']} of {metrics['epochs']}"
-    else:
-        epochs = metrics["epochs"]
-        best = f"{epochs} epochs, none scored" if epochs else "nothing trained"
-    return f"{best}; {escape(metrics['stopped'])}; {metrics['seconds']:g} s in all"
+        which = "Best epoch" if run.score("val") is not None else "State kept: epoch"
+        parts.insert(0, f"{which} {metrics['best_epoch']} of {metrics['epochs']}")
+    elif metrics["epochs"]:
+        parts.insert(0, f"{counted(metrics['epochs'], 'epoch')}, none scored")
+    told = "; ".join(parts)
+    return told[:1].upper() + told[1:]
 
 
 def _recipes(groups: Sequence[Group]) -> str:
@@ -268,7 +293,8 @@ def _protocol(runs: Sequence[Evidence]) -> str:
         "<li><b>train</b>, the headline: all train labels are observed; validation and test nodes "
         "are scored. <b>train+val</b>: validation labels are observed too, without retraining; "
         "only test nodes are scored.</li>"
-        "<li>The state kept is that of the best validation score. The plots below the results "
+        "<li>The state kept is that of the best validation score (of the last epoch scored, where "
+        "no validation label is known). The plots below the results "
         "score test nodes (validation nodes where no test label is known) with train labels "
         "observed.</li>"
         "<li>Over several seeds: the mean ± the unbiased standard deviation. Plots of nodes pool "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from unimp.inference.calibrate import BINS, Reliability, reliability
 from unimp.report.axes import Axis, number_axis, place_axis
-from unimp.report.charts import Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
 from unimp.report.drawing import STYLES, Point
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
@@ -29,7 +31,10 @@ from unimp.tasks.metrics import mean_and_std
 Matrix = NDArray[np.float64]
 METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}
 PARTS = {"val": "validation", "test": "test"}
-LEAST_SPAN = 0.05  # of the axis of a label-rate curve
+LEAST_SPAN = 0.05  # of an axis of scores that may hardly differ
+FEWEST = 10  # nodes of a bin whose share is drawn, where any bin has as many
+CROWD = 4  # lines; of more there are neither bands nor whiskers
+BIN_ROOM = 330.0  # pixels for the names of all bins
 MOST_CLASSES = 60  # in a heat map; the rest is one class
 
 
@@ -67,7 +72,7 @@ def seed_scores(groups: Sequence[tuple[int, Group]], metric: str) -> str:
         found = [(seed, score) for seed, score in scores if score is not None]
         if found:
             mean, std = mean_and_std([score for _, score in found])
-            ends = (mean - std, mean + std) if len(found) > 1 else None
+            ends = _either_way(mean, std) if len(found) > 1 else None
             marks = [
                 (style, Mark(score, 0, f"seed {seed}: {100 * score:.2f}", ends))
                 for seed, score in found
@@ -76,7 +81,7 @@ def seed_scores(groups: Sequence[tuple[int, Group]], metric: str) -> str:
     if not rows:
         return ""
     values = [v for _, row in rows for _, m in row for v in (m.x, *(m.ends or ()))]
-    x = _percent(values, f"test {METRICS[metric]}, %")
+    x = _percent(_spread(values, least=0.02), f"test {METRICS[metric]}, %")
     return dot_rows(rows, x, name="Test scores by seed", labels=0)
 
 
@@ -91,13 +96,10 @@ def label_rates(groups: Sequence[tuple[int, Group]], metric: str) -> str:
             )
     if not series:
         return ""
+    series = _uncrowded(series)
     part = PARTS[_part(groups)]
     x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
-    heights = _heights(series)
-    middle = (min(heights) + max(heights)) / 2
-    # Without a least span, a curve that says "it makes no difference" would look like a cliff.
-    heights += [middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2]
-    y = _percent(heights, f"{part} {METRICS[metric]}, %", high_at_most=1.0)
+    y = _percent(_spread(_heights(series)), f"{part} {METRICS[metric]}, %")
     return line_chart(series, x, y, name=f"{part} score by labels revealed")
 
 
@@ -111,16 +113,16 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
     if not having:
         return ""
     edges = doubling_edges(getattr(having[0][2][0], attribute))
+    binned = [(style, group, *_binned(nodes, attribute, edges)) for style, group, nodes in having]
+    first = min((k for *_, count, _ in binned for k in np.flatnonzero(count)), default=0)
+    edges = edges[first:]
     words = _ranges(edges)
     series: list[Series] = []
     bars: list[Bar] = []
-    for style, group, nodes in having:
-        count, right = np.zeros(len(edges)), np.zeros(len(edges))
-        for one in nodes:
-            some, true = _right(one)
-            more, more_right = shares_by(getattr(one, attribute)[some], true, edges)
-            count, right = count + more / len(nodes), right + more_right / len(nodes)
-        places = [k for k in range(len(edges)) if count[k] > 0]
+    for style, group, count, right in binned:
+        count, right = count[first:], right[first:]
+        least = min(FEWEST, count.max())
+        places = [k for k in range(len(edges)) if count[k] >= least and count[k] > 0]
         shares = {k: right[k] / count[k] for k in places}
         band = [(float(k), *wilson(shares[k], count[k])) for k in places]
         marks = [
@@ -132,12 +134,16 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
         line = [(float(k), shares[k]) for k in places]
         series.append(Series(group.name, style, line, band, marks=marks))
         bars = bars or [
-            Bar(k - 0.5, k + 0.5, count[k], f"{words[k]}: {count[k]:,.0f} nodes") for k in places
+            Bar(k - 0.5, k + 0.5, count[k], f"{words[k]}: {count[k]:,.0f} nodes")
+            for k in np.flatnonzero(count)
         ]
     if not bars:
         return ""
-    labels = [str(edge) for edge in edges[:-1]] + [f"{edges[-1]}+"]
-    y = _percent(_heights(series), f"{_what(having[0][2][0])}, %", high_at_most=1.0)
+    series = _uncrowded(series)
+    labels = [*words[:-1], f"{edges[-1]}+"]
+    if LETTER * max(map(len, labels)) + 8 > BIN_ROOM / len(labels):
+        labels = [*map(str, edges[:-1]), labels[-1]]
+    y = _percent(_heights(series), f"{_what(having[0][2][0])}, %")
     most = f"nodes, up to {max(bar.height for bar in bars):,.0f}"
     x = place_axis(labels, title)
     return line_chart(series, x, y, name=f"Accuracy by {title}", bars=bars, bars_title=most)
@@ -170,7 +176,8 @@ def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
         promised = sum((one.promised * one.count for one in found), np.zeros(BINS)) / several
         kept = sum((one.kept * one.count for one in found), np.zeros(BINS)) / several
         marks = []
-        for k in np.flatnonzero(count):
+        least = len(found) * FEWEST
+        for k in np.flatnonzero(count >= min(least, count.max())):
             each = count[k] / len(found)
             told = f"{group.name}: promised {promised[k]:.1%}, came true {kept[k]:.1%}, {each:,.0f}"
             marks.append(Mark(promised[k], kept[k], told, wilson(kept[k], each)))
@@ -183,6 +190,7 @@ def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
         ]
     if not series:
         return ""
+    series = _uncrowded(series)
     what = "entries" if binary else "nodes"
     x = number_axis([], "% sure", low=0, high=1, percent=True)
     y = number_axis([], "% that came true" if binary else "% right", low=0, high=1, percent=True)
@@ -196,7 +204,7 @@ def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
     series = []
     for style, group in groups:
         curves = [
-            share_of_surest(n.probability, n.prediction == n.label)
+            share_of_surest(n.probability, n.prediction == n.label, fewest=FEWEST)
             for n in _nodes(group.runs)
             if n.prediction is not None and np.isfinite(n.probability).all()
         ]
@@ -209,7 +217,7 @@ def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
     if not series:
         return ""
     x = number_axis([], "% of the nodes, surest first", low=0, high=1, percent=True)
-    y = _percent(_heights(series), "% right of these", high_at_most=1.0)
+    y = _percent(_heights(series), "% right of these")
     return line_chart(series, x, y, name="Accuracy among the surest nodes")
 
 
@@ -253,37 +261,52 @@ def largest_confusions(
     ]
 
 
-def task_areas(groups: Sequence[tuple[int, Group]], columns: int = 3) -> list[str]:
-    """ROC-AUC of each binary task, the best first, in as many drawings as columns."""
+@dataclass(frozen=True)
+class TaskArea:
+    """The ROC-AUC of one binary task, of each run of each group; of none where it has no area."""
+
+    name: str
+    positives: int  # scored nodes that have it, in the last run
+    by_style: Mapping[int, Sequence[float]]
+
+
+def task_areas(groups: Sequence[tuple[int, Group]]) -> list[TaskArea]:
+    """The area of each binary task, the best first, those without one last."""
     areas: dict[str, dict[int, list[float]]] = {}
     positives: dict[str, int] = {}
     for style, group in groups:
         for nodes in _nodes(group.runs):
             if nodes.prediction is None:
                 for t, area in enumerate(auc_by_task(nodes.probability, nodes.label)):
-                    areas.setdefault(nodes.names[t], {}).setdefault(style, []).append(float(area))
+                    found = areas.setdefault(nodes.names[t], {}).setdefault(style, [])
+                    found += [float(area)] if np.isfinite(area) else []
                     positives[nodes.names[t]] = int((nodes.label[:, t] == 1).sum())
-    rows: list[tuple[float, str, list[tuple[int, Mark]]]] = []
-    for name, by_style in areas.items():
+
+    def worse(name: str) -> tuple[float, str]:
+        first = next((values for values in areas[name].values() if values), [])
+        return -mean_and_std(first)[0] if first else math.inf, name
+
+    return [TaskArea(name, positives[name], areas[name]) for name in sorted(areas, key=worse)]
+
+
+def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[str]:
+    """The areas as rows of dots, in as many drawings as columns."""
+    rows: list[tuple[str, list[tuple[int, Mark]]]] = []
+    for one in areas:
         marks = []
-        for style, values in by_style.items():
-            there = [v for v in values if np.isfinite(v)]
-            if there:
-                mean, std = mean_and_std(there)
-                words = f"{name}: {100 * mean:.1f}, {positives[name]:,} nodes have it"
-                ends = (mean - std, min(1.0, mean + std)) if len(there) > 1 else None
+        for style, values in one.by_style.items():
+            if values:
+                mean, std = mean_and_std(values)
+                words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} nodes have it"
+                ends = _either_way(mean, std) if len(values) > 1 else None
                 marks.append((style, Mark(mean, 0, words, ends)))
         if marks:
-            rows.append((-marks[0][1].x, name, marks))
-    rows.sort(key=lambda row: row[:2])
-    values = [v for _, _, marks in rows for _, m in marks for v in (m.x, *(m.ends or ()))]
-    x = _percent(values, "ROC-AUC, %", high_at_most=1.0)
+            rows.append((one.name, marks))
+    values = [v for _, marks in rows for _, m in marks for v in (m.x, *(m.ends or ()))]
+    x = _percent(_spread([0.5, *values]), "ROC-AUC, %")
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]
-    return [
-        dot_rows([(name, marks) for _, name, marks in part], x, name="ROC-AUC by task", guess=0.5)
-        for part in parts
-    ]
+    return [dot_rows(part, x, name="ROC-AUC by task", guess=0.5) for part in parts]
 
 
 def _curve(group: Group, key: str, style: int, name: str) -> Series:
@@ -301,8 +324,10 @@ def _curve(group: Group, key: str, style: int, name: str) -> Series:
     line = [(float(e), mean) for e, (mean, _) in zip(common, means, strict=True)]
     if len(curves) == 1:
         return Series(name, style, thinned(line), marks=marks)
+    most = math.inf if key == "loss" else 1.0
     band = [
-        (float(e), mean - std, mean + std) for e, (mean, std) in zip(common, means, strict=True)
+        (float(e), *_either_way(mean, std, most))
+        for e, (mean, std) in zip(common, means, strict=True)
     ]
     runs = [thinned([(float(e), v) for e, v in curve.items()]) for curve in curves]
     return Series(name, style, thinned(line), thinned(band), runs, marks)
@@ -310,12 +335,13 @@ def _curve(group: Group, key: str, style: int, name: str) -> Series:
 
 def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> str:
     """Curves over epochs; empty where there are none."""
+    series = _uncrowded(series)
     heights = _heights(series)
     if not heights:
         return ""
     last = max(x for one in series for curve in (one.line, *one.runs) for x, _ in curve)
     x = number_axis([], "epoch", low=0, high=max(2.0, last), whole=True)
-    y = _percent(heights, title) if percent else number_axis([0.0, *heights], title)
+    y = _percent(heights, title) if percent else number_axis(heights, title, low=0.0)
     return line_chart(series, x, y, name=f"{title} by epoch")
 
 
@@ -331,16 +357,51 @@ def _mean_curve(
     line: list[Point] = [(x, mean) for x, (mean, _) in means.items()]
     if len(curves) == 1:
         return Series(name, style, line, marks=marks)
-    band = [(x, mean - std, mean + std) for x, (mean, std) in means.items()]
+    band = [(x, *_either_way(mean, std)) for x, (mean, std) in means.items()]
     return Series(name, style, line, band, marks=marks)
 
 
-def _percent(values: Sequence[float], title: str, high_at_most: float | None = None) -> Axis:
-    """An axis of shares, written as percent."""
+def _percent(values: Sequence[float], title: str) -> Axis:
+    """An axis of shares, written as percent; there is none below 0 or above 100."""
     axis = number_axis(values, title, percent=True)
-    if high_at_most is None or axis.high <= high_at_most:
-        return axis
-    return number_axis(values, title, percent=True, high=high_at_most)
+    low = 0.0 if axis.low <= 0 else None
+    high = 1.0 if axis.high >= 1 else None
+    return number_axis(values, title, percent=True, low=low, high=high)
+
+
+def _either_way(mean: float, std: float, most: float = 1.0) -> tuple[float, float]:
+    """One standard deviation either way, as far as there are such scores or losses."""
+    return max(0.0, mean - std), min(most, mean + std)
+
+
+def _spread(values: Sequence[float], least: float = LEAST_SPAN) -> list[float]:
+    """The values and ends about them, so that "it makes no difference" is no cliff."""
+    if not values:
+        return []
+    middle = (min(values) + max(values)) / 2
+    return [*values, max(0.0, middle - least / 2), min(1.0, middle + least / 2)]
+
+
+def _binned(
+    nodes: Sequence[ScoredNodes], attribute: str, edges: Sequence[int]
+) -> tuple[Matrix, Matrix]:
+    """Nodes in each bin and how many of them are right, the mean over runs: each [bins]."""
+    count, right = np.zeros(len(edges)), np.zeros(len(edges))
+    for one in nodes:
+        some, true = _right(one)
+        more, more_right = shares_by(getattr(one, attribute)[some], true, edges)
+        count, right = count + more / len(nodes), right + more_right / len(nodes)
+    return count, right
+
+
+def _uncrowded(series: Sequence[Series]) -> list[Series]:
+    """The series as they are, or, where they are a crowd, their lines and marks alone."""
+    if len(series) <= CROWD:
+        return list(series)
+    return [
+        replace(one, band=(), runs=(), marks=[replace(mark, ends=None) for mark in one.marks])
+        for one in series
+    ]
 
 
 def _heights(series: Sequence[Series]) -> list[float]:

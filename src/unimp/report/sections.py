@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 from unimp.inference.calibrate import calibration_in_words
 from unimp.report import plots
-from unimp.report.drawing import escape, swatch
+from unimp.report.drawing import escape, isolated, swatch
 from unimp.report.groups import Comparison, Group
 from unimp.report.markup import figure, folded, legend, panels, table
 from unimp.report.plots import PARTS
 from unimp.tasks.metrics import mean_text
 
 Drawn = Sequence[tuple[int, Group]]
+NUMBERS = "The same in numbers"
+BANDS = ", bands one standard deviation either way, thin lines the single runs"
+NAMED = 12  # of tasks without an area
+LISTED = 300  # of classes, in a table
 
 
 def learning(one: Comparison, groups: Drawn) -> str:
@@ -21,15 +25,18 @@ def learning(one: Comparison, groups: Drawn) -> str:
     if not trained:
         return ""
     several = any(len(group.runs) > 1 for _, group in trained)
-    words = (
-        "<p>The loss is that of the labels each step hides. Shapes mark the epoch whose state was "
+    crowded = len(trained) > plots.CROWD
+    chosen = any(run.score("val") is not None for _, group in trained for run in group.runs)
+    words = "<p>The loss is that of the labels each step hides. "
+    words += (
+        "Shapes mark the epoch whose state was kept: the one of best validation score.</p>"
+        if chosen
+        else "No validation label is known, so the state of the last epoch scored was kept.</p>"
     )
-    words += "kept: the one of best validation score.</p>"
     if several:
-        words += (
-            "<p>Strong lines are means over seeds up to where the first of them stopped, bands one "
-            "standard deviation either way, thin lines the single runs.</p>"
-        )
+        words += "<p>Strong lines are means over seeds up to where the first of them stopped"
+        words += "" if crowded else BANDS
+        words += ".</p>"
     found = figure("Loss by epoch", "", plots.loss_curves(trained))
     if len(groups) == 1:
         names = [(style, PARTS[part]) for style, part in enumerate(PARTS)]
@@ -38,12 +45,12 @@ def learning(one: Comparison, groups: Drawn) -> str:
     for part in PARTS:
         drawing = plots.score_curves(trained, part, one.metric)
         found += figure(f"{PARTS[part].capitalize()} score by epoch", "", drawing)
-    return panels("Learning", words, found, legend=_legend(groups))
+    return panels("Learning", words, found, legend=_legend(trained))
 
 
 def neighborhoods(one: Comparison, groups: Drawn) -> str:
     """Label-rate curves, and accuracy by known in-neighbors and by in-edges."""
-    band = "Band: 95&nbsp;% (Wilson)."
+    band = "" if len(groups) > plots.CROWD else "Band: 95&nbsp;% (Wilson)."
     found = figure(
         "Revealing fewer labels",
         "The trained model is told a share of the train labels. Nothing is retrained.",
@@ -61,14 +68,18 @@ def neighborhoods(one: Comparison, groups: Drawn) -> str:
     )
     if not found:
         return ""
-    words = "<p>Bins double: 1, 2–3, 4–7 and so on, named by where they begin.</p>"
-    reasons = dict.fromkeys(
-        f"No label-rate curve for {group.name}: {run.no_label_rates}."
-        for _, group in groups
-        for run in group.runs
-        if run.no_label_rates and not run.missing
+    words = (
+        "<p>Bins double: 1, 2–3, 4–7 and so on; where room is short they are named by where they "
+        f"begin. Those of fewer than {plots.FEWEST} nodes have a bar alone.</p>"
     )
-    words += "".join(f"<p>{escape(reason)}</p>" for reason in reasons)
+    reasons: dict[str, dict[str, None]] = {}
+    for _, group in groups:
+        for run in group.runs:
+            if run.no_label_rates and not run.missing:
+                reasons.setdefault(run.no_label_rates, {})[group.name] = None
+    for reason, names in reasons.items():
+        named = "; ".join(names) if len(names) < 4 else f"{len(names)} recipes"
+        words += f"<p>{escape(f'No label-rate curve for {named}: {reason}.')}</p>"
     return panels("Labels and neighborhoods", words, found, legend=_legend(groups))
 
 
@@ -76,7 +87,8 @@ def confidence(groups: Drawn) -> str:
     """Whether probabilities can be believed."""
     found = figure(
         "Reliability",
-        "On the dotted line, what is said at 80&nbsp;% is right 80 times in a hundred.",
+        "On the dotted line, what is said at 80&nbsp;% is right 80 times in a hundred. Bins of "
+        f"fewer than {plots.FEWEST} have a bar alone.",
         plots.reliability_diagram(groups),
     )
     if not found:
@@ -96,13 +108,15 @@ def confidence(groups: Drawn) -> str:
         "calibration error (ECE) is the mean distance from it, over 15 bins of equal width by "
         "the probability given.</p>"
     )
+    told = ""
     for _, group in groups:
         kept = [run.metrics["calibration"] for run in group.runs if "calibration" in run.metrics]
         if kept:
-            words += f"<p>{escape(f'{group.name}, {calibration_in_words(kept)}')}.</p>"
+            told += f"<p>{escape(f'{group.name}, {calibration_in_words(kept)}')}.</p>"
     if len(rows) > 1:
         words += f"<div class='card'>{table(rows, ['recipe', 'ECE, %'], numbers=(1,))}</div>"
-    return panels("Confidence", words, found)
+        told = folded("How each was calibrated", told) if told else ""
+    return panels("Confidence", words + told, found)
 
 
 def confusions(groups: Drawn) -> str:
@@ -113,13 +127,13 @@ def confusions(groups: Drawn) -> str:
         return ""
     shown.sort(key=lambda entry: entry[0].mean("val"), reverse=True)
     (first, matrix), rest = shown[0], shown[1:]
-    which = f" of {escape(first.name)}, the best by validation" if rest else ""
+    which = f" of {escape(first.name)}, the best by validation," if rest else ""
     body = [
         "<section><h2>Confusions</h2>",
         f"<p class='soft'>Each row{which} is a class, the largest first, and says what its nodes "
         "were taken for: <b class='key right'>blue</b> on the diagonal is right, "
         "<b class='key wrong'>orange</b> beside it is wrong; the stronger, the larger the share. "
-        "Point at a cell for its numbers.</p>",
+        f"Point at a cell for its numbers, or open “{NUMBERS}”.</p>",
         _confusion(*matrix, seeds=len(first.runs)),
     ]
     body += [
@@ -131,20 +145,39 @@ def confusions(groups: Drawn) -> str:
 
 def areas(groups: Drawn) -> str:
     """ROC-AUC of each binary task."""
-    drawings = plots.task_areas(groups)
-    if not drawings:
+    found = plots.task_areas(groups)
+    drawings = plots.area_rows(found)
+    if not found:
         return ""
     words = "<p>Each row is a binary task, the best first; the dotted line is a guess."
     if any(len(group.runs) > 1 for _, group in groups):
         words += " Whiskers are one standard deviation over seeds."
-    found = [f"<figure>{drawing}</figure>" for drawing in drawings]
-    return panels("ROC-AUC by task", words + "</p>", found, legend=_legend(groups))
+    words += "</p>"
+    without = [one for one in found if not any(one.by_style.values())]
+    if without:
+        named = ", ".join(escape(isolated(one.name)) for one in without[:NAMED])
+        more = f" and {len(without) - NAMED:,} more" if len(without) > NAMED else ""
+        words += f"<p>Without an area, as every scored node has it or none does: {named}{more}.</p>"
+    rows = [
+        [
+            escape(one.name),
+            f"{one.positives:,}",
+            *(mean_text(one.by_style.get(style, ())) for style, _ in groups),
+        ]
+        for one in found
+    ]
+    names = [escape(group.name) for _, group in groups] if len(groups) > 1 else ["ROC-AUC, %"]
+    header = ["task", "nodes that have it", *names]
+    listed = table(rows, header, numbers=range(1, len(header)), stacked=True)
+    figures = [f"<figure>{drawing}</figure>" for drawing in drawings]
+    section = panels("ROC-AUC by task", words, figures, legend=_legend(groups))
+    return section.removesuffix("</section>") + _in_numbers(listed) + "</section>"
 
 
 def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str:
     over = f", over {seeds} seeds" if seeds > 1 else ""
     rows = [
-        [f"{escape(label)} → {escape(guess)}", f"{count:,.0f}", f"{share:.0%}"]
+        [_taken_for(label, guess), f"{count:,.0f}", f"{share:.0%}"]
         for label, guess, count, share in plots.largest_confusions(names, counts)
     ]
     big = " big" if len(names) > 16 else ""
@@ -157,7 +190,41 @@ def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str
         "</figcaption><div class='scroll' tabindex='0' role='region' aria-label='Confusion matrix'>"
         f"{plots.confusion_map(names, counts)}</div>{hint}</figure>"
         f"<div class='card'><h3>Largest confusions{over}</h3>{listed}</div></div>"
+        + _in_numbers(_every_class(names, counts))
     )
+
+
+def _every_class(names: Sequence[str], counts: plots.Matrix) -> str:
+    """What the map shows, for those who cannot point at it."""
+    rows = []
+    for k, name in enumerate(names[:LISTED]):
+        labeled, said = counts[k].sum(), counts[:, k].sum()
+        rows.append(
+            [
+                escape(name),
+                f"{labeled:,.0f}",
+                f"{counts[k, k] / labeled:.1%}" if labeled else "–",
+                f"{said:,.0f}",
+                f"{counts[k, k] / said:.1%}" if said else "–",
+            ]
+        )
+    header = [
+        *("class", "nodes", "of these right (recall)"),
+        *("so labeled", "of these right (precision)"),
+    ]
+    more = f"<p class='soft'>{len(names) - LISTED:,} smaller classes are left out.</p>"
+    listed = table(rows, header, numbers=range(1, 5), stacked=True)
+    return listed + (more if len(names) > LISTED else "")
+
+
+def _in_numbers(listed: str) -> str:
+    """A table that may be wider than the page, to open if one wants it."""
+    region = f"<div class='scroll' tabindex='0' role='region' aria-label='{NUMBERS}'>"
+    return folded(NUMBERS, f"{region}{listed}</div>")
+
+
+def _taken_for(label: str, guess: str) -> str:
+    return f"{escape(isolated(label))} → {escape(isolated(guess))}"
 
 
 def _legend(groups: Drawn) -> str:

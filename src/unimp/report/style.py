@@ -3,12 +3,13 @@
 STYLE = """
 :root { color-scheme: light dark;
   --ink: #1a1d21; --soft: #5c6570; --line: #dfe3e8; --grid: #e9ecf0; --page: #f6f7f9; --card: #fff;
-  --right: #1f6fb5; --wrong: #d1571b; --bar: #b9c4d0; --on: #fff;
+  --right: #1f6fb5; --wrong: #d1571b; --bar: #b9c4d0; --on: #fff; --half: var(--ink);
   --c0: #1f6fb5; --c1: #d1571b; --c2: #0b8562; --c3: #8d4bb8;
   --c4: #9a6a00; --c5: #b03070; --c6: #2f8ea0; --c7: #55606c }
 @media (prefers-color-scheme: dark) { :root {
   --ink: #e8eaed; --soft: #a0a9b4; --line: #333a43; --grid: #2a3038; --page: #121519;
-  --card: #1a1e24;  --right: #5aa9ea; --wrong: #ff8f52; --bar: #4a5562; --on: #0d1013;
+  --card: #1a1e24; --right: #5aa9ea; --wrong: #ff8f52; --bar: #4a5562; --on: #0d1013;
+  --half: var(--on);
   --c0: #62b0f0; --c1: #ff9459; --c2: #3fcf9f; --c3: #c79bea;
   --c4: #e2b94d; --c5: #f28bb8; --c6: #74cfdf; --c7: #b4bdc8 } }
 * { box-sizing: border-box }
@@ -58,6 +59,7 @@ figcaption div { color: var(--soft); font-size: .88rem }
 .map.seeds th { position: sticky; top: -.5rem; background: var(--card) }
 .map.seeds :is(td, th):first-child { position: sticky; left: -1rem; background: var(--card) }
 .map.seeds th:first-child { z-index: 1 } .map.seeds td { white-space: nowrap }
+.map.seeds td:first-child:not(.number) { white-space: normal }
 @media (min-width: 64rem) { .map.seeds { grid-template-columns: minmax(0, 1fr) minmax(0, 2.06fr) } }
 .scroll { overflow-x: auto } .scroll svg { max-width: 32rem; margin: 0 auto }
 .big .scroll svg { max-width: none; min-width: 46rem }
@@ -67,7 +69,8 @@ h2.task { font-size: 1.6rem; border-top: 3px solid var(--line); padding-top: 1.5
 header + main > h2.task:first-child { margin-top: 1rem }
 svg { display: block; width: 100%; height: auto }
 svg text { fill: var(--soft); font-size: 12px } svg text.class { font-size: 11px }
-svg text.cell { fill: var(--ink) } svg text.strong { fill: var(--on); font-weight: 600 }
+svg text.cell { fill: var(--ink) } svg text:is(.strong, .half) { font-weight: 600 }
+svg text.strong { fill: var(--on) } svg text.half { fill: var(--half) }
 .axis { stroke: var(--soft) } .grid { stroke: var(--grid) }
 .ideal { stroke: var(--soft); stroke-dasharray: 3 4 }
 .line { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round }
@@ -107,7 +110,7 @@ summary { cursor: pointer; font-weight: 600 }
   .stacked td { display: flex; justify-content: space-between; gap: 1rem; border: 0;
     padding: .15rem 0; overflow-wrap: anywhere }
   .stacked td::before { content: attr(data-name); color: var(--soft); font-weight: 400;
-    min-width: 6.5rem; text-align: left; overflow-wrap: anywhere }
+    min-width: 6.5rem; max-width: 55%; text-align: left; overflow-wrap: anywhere }
   .stacked td:first-child { font-weight: 600 } .stacked td:first-child::before { content: none }
   th, td { padding-right: .6rem } td.number { white-space: normal } h1 { font-size: 1.55rem } }
 @media print { body { background: none } figure, .tile, .card { break-inside: avoid } }

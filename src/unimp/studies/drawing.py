@@ -34,6 +34,7 @@ STYLE = {
     "svg.hashsalt": "unimp",  # so that the same figure is the same file
 }
 WIDTH, WRAP = 7.0, 104
+FITS = 100  # letters in the line below the heading
 ABOVE = 0.95  # inches for the heading and the legend
 
 
@@ -68,7 +69,8 @@ def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) 
         else:
             axes.set_xlabel(figure.x_label)
         canvas.text(0.02, 1 - 0.2 / height, head[0], fontsize=12.5, weight="bold", va="top")
-        canvas.text(0.02, 1 - 0.45 / height, head[1], fontsize=9, color=PALE, va="top")
+        small = min(9.0, 9.0 * FITS / len(head[1]))
+        canvas.text(0.02, 1 - 0.45 / height, head[1], fontsize=small, color=PALE, va="top")
         canvas.text(
             0.02, 0.08 / height, "\n".join(foot), fontsize=8.5, va="bottom", linespacing=1.35
         )
