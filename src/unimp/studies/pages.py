@@ -8,6 +8,7 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +65,17 @@ def provenance(
     here = f"cpu: {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     now = f"unimp {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     train = subject.recipe.train
+    options = subject.options if findings.uses_task else ()
     return {
         "task": subject.recipe.task.name if findings.uses_task else "synthetic",
         "recipe": subject.recipe.name if findings.uses_task else "",
         "metric": subject.metric,
+        "settings": [given for flag, given in pairwise(options) if flag == "--set"],
         "seeds": list(subject.seeds) if findings.uses_task else [0],
         "epochs": train.epochs,
         "quick": subject.quick and findings.uses_task,
         "protocol": findings.protocol,
-        "command": shlex.join(["unimp", "reproduce", study.name, *subject.options]),
+        "command": shlex.join(["unimp", "reproduce", study.name, *options]),
         "hardware": devices or [here],
         "versions": versions or [now],
         "numpy": np.__version__,
@@ -88,7 +91,8 @@ def markdown(
         lines += [f"**A quick look: {made['epochs']} epochs a run. Not a result.**", ""]
     if findings.uses_task:
         seeds = ", ".join(map(str, made["seeds"]))
-        lines += [f"Task {made['task']}, recipe {made['recipe']}, seeds {seeds}."]
+        settings = f" with {', '.join(made['settings'])}" if made["settings"] else ""
+        lines += [f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}."]
     lines += [f"Protocol: {findings.protocol}.", ""]
     if drawing is not None:
         lines += [f"![{study.title}]({drawing.name})", ""]
@@ -98,7 +102,7 @@ def markdown(
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
             lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {claim.agrees} |")
-        lines += ["", VERDICT, ""]
+        lines += ["", findings.judged or VERDICT, ""]
     lines += [f"- {note}" for note in findings.notes]
     lines += [f"- {note}" for note in paper_notes(findings.tables)]
     lines += ["", f"`{made['command']}`", ""]
