@@ -33,6 +33,8 @@ def test_the_commands_of_kept_studies_are_of_their_runs(
         kept = json.loads(path.read_text(encoding="utf-8"))
         program, verb, name, *options = shlex.split(kept["command"])
         assert (program, verb, name) == ("unimp", "reproduce", path.stem)
+        if not kept["cells"]:
+            continue
         settings = [value for key, value in pairwise(options) if key == "--set"]
         on = shlex.join(options)
         if on not in subjects:  # of most tasks one: loading takes longest
@@ -48,8 +50,7 @@ def test_the_commands_of_kept_studies_are_of_their_runs(
         assert len(cells) == len(recipes)
         for cell in cells:
             assert any(not differences(cell.recipe, recipe) for recipe in recipes), cell.name
-        if cells:
-            assert list(subject.seeds) == kept["seeds"]
+        assert list(subject.seeds) == kept["seeds"]
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=[f"{p.parent.name}-{p.stem}" for p in KEPT])
