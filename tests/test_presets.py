@@ -82,3 +82,12 @@ def test_a_time_is_told_in_seconds_minutes_or_hours(text: str, seconds: float) -
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RecipeError, match=r"train\.time_limit.*"):
         Recipe().with_settings([f"train.time_limit={text}"])
+
+
+def test_inputs_that_a_model_would_pass_over_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"X,A,Y, but appnp always takes X,A; .*MaskedLabels"):
+        recipe_with_preset("debian", ["model.name=appnp", "model.inputs=X,A,Y"])
+    # What a recipe says of UniMP's inputs does not bind another model, and the same is no mistake.
+    assert recipe_with_preset("arxiv-labels", ["model.name=gcn-lpa"]).model.name == "gcn-lpa"
+    recipe_with_preset("debian", ["model.name=label-propagation", "model.inputs=A,Y"])
+    recipe_with_preset("debian", {"model.name": "mlp", "model.inputs": "X,A,Y"})

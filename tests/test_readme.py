@@ -16,6 +16,7 @@ from typer.main import get_command
 
 import unimp
 from unimp.cli import app
+from unimp.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -119,3 +120,14 @@ def test_no_result_is_of_a_recipe_that_has_changed_since(
     for row in rows:
         now = results["fingerprint"](row["recipe"], row["settings"])
         assert {run["recipe_hash"] for run in row["runs"]} <= {now}
+
+
+def test_recipes_of_small_graphs_hold_what_the_search_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    small = runpy.run_path(str(ROOT / "benchmarks" / "small.py"))
+    for name, graph in small["SETS"].items():
+        inputs = "A,Y" if graph.inputs == "labels" else "X,A,Y"
+        recipe = load_recipe(name)
+        assert recipe.with_settings(small["best_settings"](name, inputs)) == recipe, name

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,14 @@ KEPT = ("model.safetensors", "predictions.parquet")
 
 class Killed(BaseException):
     """Stands for the end of the process: nothing that follows it is run."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """As in a terminal: a shell's background jobs are begun with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def killed_at(write: int, patch: pytest.MonkeyPatch) -> None:
@@ -564,3 +572,19 @@ def test_a_folder_that_only_sinks_have_written_into_is_gone_on_with(
     for name in names:
         (tmp_path / name).touch()
     assert unfinished.goes_on(tmp_path, RECIPE, [0]) == ours
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "report.html", "metrics.json"])
+def test_a_file_that_no_run_left_is_not_written_over(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=rf"holds {name}, which no run left there.*--out"):
+        run(RECIPE, out=tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_files_that_a_run_does_not_write_may_lie_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    run(RECIPE, out=tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "manifest.json").exists()

@@ -74,6 +74,8 @@ def recipe_with_preset(
     bundled = not isinstance(recipe, Recipe) and str(recipe) in recipe_names()
     found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     made = found.with_settings(settings)
+    if not isinstance(settings, Mapping):  # typed, so meant; a mapping may name every option
+        _refuse_inputs_passed_over(made, {place for place, _ in read_settings(settings)})
     if preset is None and made.task.name == "tables":
         preset = FOR_TABLES
     if preset is None:
@@ -95,3 +97,14 @@ def recipe_with_preset(
         if place not in stays:
             values.setdefault(section, {})[key] = value
     return Recipe.model_validate(values)
+
+
+def _refuse_inputs_passed_over(recipe: Recipe, given: set[str]) -> None:
+    """Whoever asks for labels as inputs must not be given a model that looks at none."""
+    name, inputs = recipe.model.name, recipe.model.inputs
+    takes = {"appnp": "X,A", "gcn-lpa": "X,A", "mlp": "X", "label-propagation": "A,Y"}.get(name)
+    if "model.inputs" in given and takes not in (None, inputs):
+        raise RecipeError(
+            f"model.inputs is {inputs}, but {name} always takes {takes}; leave it out, or choose "
+            "unimp, gcn or gat (from Python, MaskedLabels gives labels to any model)"
+        )

@@ -26,22 +26,22 @@ from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState
 
 CHECKPOINT = "checkpoint.safetensors"
-PARTS_OF = tuple(
-    f".{name}."
-    for name in (
-        "recipe.toml",
-        "model.safetensors",
-        "metrics.json",
-        "history.jsonl",
-        "predictions.parquet",
-        "report.html",
-        "manifest.json",
-        TASK,
-        TRANSFORMS,
-        KNOWN_AS,
-        CHECKPOINT,
-    )
+WRITTEN = (
+    "recipe.toml",
+    "model.safetensors",
+    "metrics.json",
+    "history.jsonl",
+    "predictions.parquet",
+    "report.html",
+    "manifest.json",
+    TASK,
+    TRANSFORMS,
+    KNOWN_AS,
+    CHECKPOINT,
 )
+"""What a run writes into its folder."""
+
+PARTS_OF = tuple(f".{name}." for name in WRITTEN)
 """How the names begin under which files are written before they are whole."""
 
 
@@ -60,6 +60,7 @@ def opened(folder: Path | None) -> Iterator[None]:
         raise RunError(f"{folder} is a file; choose another folder") from error
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from error
+    refuse_files_of_others(folder)
     try:
         with locked(folder):
             for path in folder.iterdir():
@@ -70,6 +71,19 @@ def opened(folder: Path | None) -> Iterator[None]:
         with suppress(OSError):
             folder.rmdir()  # refuses if there is anything in it
         raise
+
+
+def refuse_files_of_others(folder: Path) -> None:
+    """Refuse to write over files that no run left, such as a recipe that somebody wrote."""
+    names = {path.name for path in folder.iterdir()}
+    left = {LOCK, CHECKPOINT, KNOWN_AS, "history.jsonl", "model.safetensors", "manifest.json"}
+    if names & left:  # of which a run leaves one, wherever it ended
+        return
+    if lost := [name for name in WRITTEN if name in names]:
+        raise RunError(
+            f"{folder} holds {' and '.join(lost)}, which no run left there and this one would "
+            "write over; choose another folder with --out"
+        )
 
 
 def finished_as(folder: Path, recipe: Recipe, seed: int) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from torch import Tensor, nn
 
 from unimp import MaskedLabels, fitting
 from unimp.errors import RecipeError, RunError
+from unimp.inference.explain import explain
 from unimp.inference.logits import predict_logits
+from unimp.model.appnp import APPNP
+from unimp.model.baselines import MLP
+from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.node_model import NodeModel
+from unimp.model.unimp import UniMP
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.run import run
 from unimp.tasks.labels import reveal_only
@@ -70,10 +77,11 @@ def test_it_sees_what_its_inputs_say(inputs: Any, combine: Any, multilabel: int)
 
 def test_features_alone_are_read_without_edges() -> None:
     task = some_task()
-    model = MaskedLabels(nn.Linear(5, 3), task.sizes, width=5, inputs="X")
+    linear = nn.Linear(5, 3)
+    model = MaskedLabels(linear, task.sizes, width=5, inputs="X")
     none = torch.full((60,), -1)
     assert isinstance(task.graph.x, Tensor)
-    expected = model.module(task.graph.x)
+    expected = linear(task.graph.x)
     torch.testing.assert_close(predict_logits(model, task.graph, none), expected.detach())
 
 
@@ -109,6 +117,22 @@ def test_it_trains_in_every_regime_and_comes_back_from_its_folder(
     assert torch.equal(again.predict(), done.predict())
 
 
+def test_a_hidden_label_can_change_no_answer_of_a_module() -> None:
+    """Whatever the labels of validation and test nodes are, a run answers the same."""
+    task = some_task()
+    others = task.labels.clone()
+    elsewhere = torch.cat((task.split.val, task.split.test))
+    others[elsewhere] = (others[elsewhere] + 1) % 3
+    settings = ["train.epochs=2", "train.eval_every=2", "train.device=cpu"]
+    found = [
+        run(replace(task, labels=labels), settings=settings, model=wrapped).logits(
+            reveal_only(task.split.train, labels)
+        )
+        for labels in (task.labels, others)
+    ]
+    assert torch.equal(*found)
+
+
 def test_exhaustive_neighbors_give_the_full_batch() -> None:
     task = some_task()
     model = wrapped(task.sizes).eval()
@@ -127,8 +151,93 @@ def test_what_cannot_be_is_refused() -> None:
         wrapped(bare)
     with pytest.raises(RecipeError, match="edges have none"):
         wrapped(bare, inputs="A,Y", edge_features=True)
+    sizes = some_task().sizes
     with pytest.raises(RecipeError, match="no inputs 'Y'"):
-        wrapped(some_task().sizes, inputs="Y")
+        wrapped(sizes, inputs="Y")
+    with pytest.raises(RecipeError, match=r"no combine 'cat'; there are add \| concat"):
+        wrapped(sizes, combine="cat")
+    with pytest.raises(RecipeError, match="width is 1; the module's rows need at least 2"):
+        wrapped(sizes, width=1, combine="concat")
+    with pytest.raises(RecipeError, match="reach is 0"):
+        wrapped(sizes, reach=0)
+
+
+@pytest.mark.parametrize("inputs", ["X", "X,A"])
+def test_a_module_must_give_a_row_a_node_and_a_column_a_class(inputs: Any) -> None:
+    task = some_task()
+    module = nn.Linear(5, 4) if inputs == "X" else TwoSteps(5, 4)
+    model = MaskedLabels(module, task.sizes, width=5, inputs=inputs)
+    with pytest.raises(RecipeError, match=r"gave \(60, 4\) .* logits \(60, 3\)"):
+        predict_logits(model, task.graph, torch.full((60,), -1))
+
+
+INNER: dict[str, Callable[[Sizes], NodeModel]] = {
+    "appnp": lambda sizes: APPNP(sizes, width=8, steps=2),
+    "gcn-lpa": lambda sizes: GCNLPA(sizes, width=8, layers=2),
+    "gcn": lambda sizes: UniMP(sizes, width=4, layers=2, layer="gcn", use_labels=False),
+    "gat": lambda sizes: UniMP(sizes, width=4, layers=2, layer="gat", use_labels=False),
+    "transformer": lambda sizes: UniMP(sizes, width=4, layers=2, use_labels=False),
+}
+
+
+def around(name: str, sizes: Sizes, **options: Any) -> MaskedLabels:
+    torch.manual_seed(0)
+    return MaskedLabels(INNER[name](sizes.with_width(WIDTH)), sizes, width=WIDTH, **options)
+
+
+@pytest.mark.parametrize("multilabel", [0, 4])
+@pytest.mark.parametrize("combine", ["add", "concat"])
+@pytest.mark.parametrize("name", INNER)
+def test_every_model_of_ours_is_given_labels_by_it(
+    name: str, combine: Any, multilabel: int
+) -> None:
+    task = some_task(multilabel_tasks=multilabel)
+    model = around(name, task.sizes, combine=combine)
+    graph = model.prepare(task.graph)
+    observed = reveal_only(task.split.train, task.labels)
+    base = predict_logits(model, graph, observed)
+    none = torch.full_like(observed, -1)
+    assert not torch.allclose(predict_logits(model, graph, none), base)
+    # As any model of ours it goes layer by layer.
+    torch.testing.assert_close(predict_logits(model, graph, observed, chunk_edges=19), base)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+@pytest.mark.parametrize("name", ["appnp", "gcn-lpa"])
+def test_a_model_of_ours_with_labels_trains_in_every_regime(
+    name: str, regime: str, tmp_path: Path
+) -> None:
+    settings = [
+        f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16", "train.epochs=2",
+        "train.device=cpu",
+    ]  # fmt: skip
+
+    def make(sizes: Sizes) -> MaskedLabels:
+        return around(name, sizes)
+
+    done = run(some_task(), settings=settings, model=make, out=tmp_path / "run")
+    assert set(done.metrics["scores"]) == {"train", "train+val"}
+    again = load_run(tmp_path / "run", device="cpu", model=make)
+    assert torch.equal(again.predict(), done.predict())
+    node = int(done.task.split.test[0])
+    observed = done.observed_with(None)
+    why = explain(done.hold(), done.task.graph, observed, node, chances=done.chances)
+    assert why.probability == pytest.approx(float(done.predict()[node].max()), rel=1e-4)
+
+
+def test_a_model_of_ours_must_leave_labels_to_it_and_look_where_its_inputs_say() -> None:
+    sizes = some_task().sizes
+    inner = sizes.with_width(WIDTH)
+    with pytest.raises(RecipeError, match="UniMP takes labels itself"):
+        MaskedLabels(UniMP(inner), sizes, width=WIDTH)
+    with pytest.raises(RecipeError, match="MLP looks at no edges; inputs are X"):
+        MaskedLabels(MLP(inner), sizes, width=WIDTH)
+    with pytest.raises(RecipeError, match="APPNP looks at edges; inputs must have A"):
+        MaskedLabels(APPNP(inner), sizes, width=WIDTH, inputs="X")
+    with pytest.raises(RecipeError, match="APPNP takes none"):
+        MaskedLabels(APPNP(inner), sizes, width=WIDTH, edge_features=True)
+    alone = MaskedLabels(MLP(inner), sizes, width=WIDTH, inputs="X")
+    assert (alone.num_layers, alone.takes_labels) == (0, False)
 
 
 def test_the_example_with_a_pyg_module_runs(tmp_path: Path) -> None:

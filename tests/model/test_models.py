@@ -172,11 +172,32 @@ def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_t
     assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
 
 
+def test_of_binary_tasks_the_share_of_positives_that_arrive_is_learned_from() -> None:
+    sizes = {"num_nodes": 40, "num_edges": 160, "num_classes": 3, "num_features": 5}
+    task = synthetic_task(**sizes, multilabel_tasks=4)
+    model = model_of("gcn-lpa", task).float()
+    graph = model.prepare(task.graph)
+    hops = [graph.hop] * model.num_layers
+    observed = torch.full((40, 4), -1, dtype=torch.int8)
+    assert bool((model.regularizer(graph.x, observed, hops) == 0).all())  # as likely as not
+    observed[::2] = task.labels[::2]
+    observed[::2, 0], observed[::2, 1] = 1, 0  # all that arrives is 1, or 0
+    told = torch.sigmoid(model.regularizer(graph.x, observed, hops)).detach()
+    reached = told[:, 0] != 0.5
+    assert bool(reached.any())
+    torch.testing.assert_close(told[reached, 0], torch.ones(int(reached.sum())))
+    assert float(told[reached, 1].max()) < 1e-5
+    assert bool(((told >= 0) & (told <= 1)).all())
+
+
+@pytest.mark.parametrize("multilabel", [0, 4])
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
-    name: str, regime: str, task: Task, tmp_path: Path
+    name: str, regime: str, multilabel: int, tmp_path: Path
 ) -> None:
+    sizes = {"num_nodes": 80, "num_edges": 300, "num_classes": 3, "num_features": 5}
+    task = synthetic_task(**sizes, edge_features=2, multilabel_tasks=multilabel)
     save_npz(task, tmp_path / "task.npz")
     settings = [
         f"model.name={name}", f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16",

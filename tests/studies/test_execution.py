@@ -1,15 +1,19 @@
 """Cells into run folders: what is there is used, and never mixed with what is asked for now."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unimp.errors import RunError, UnimpError
 from unimp.recipe import differences
+from unimp.run_folder import read_run
 from unimp.studies import execution
 from unimp.studies.cells import Subject
 from unimp.studies.execution import Hashes, Job, found, train_all, train_cell
+from unimp.studies.reproduce import reproduce
 
 
 def manifests(folder: Path) -> dict[Path, int]:
@@ -120,3 +124,25 @@ def test_processes_come_to_the_same_scores(small_subject: Subject, tmp_path: Pat
         return {e.job.seed: e.metrics["scores"] for e in ended}
 
     assert scores("here", 1) == scores("there", 2)
+
+
+def test_tables_are_studied_and_taken_up_again_like_any_task(tmp_path: Path) -> None:
+    """A run of tables is given a preset, which a study must ask for too to know its runs again."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    nodes = [f"{c},{'xy'[i % 2]},{i % 2 + i / 100}" for i, c in enumerate(letters)]
+    edges = [f"{a},{b},{'mn'[i % 2]}" for i, (a, b) in enumerate(pairwise(letters))]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,kind,size", *nodes]))
+    (tmp_path / "edges.csv").write_text("\n".join(["source,target,way", *edges]))
+    recipe = tmp_path / "letters.toml"
+    recipe.write_text(
+        '[tables]\nnodes = "nodes.csv"\nedges = "edges.csv"\nlabel = "kind"\n'
+        'features = {size = "numeric"}\nedge_features = {way = "categorical"}\n'
+    )
+    options: dict[str, Any] = {"task": str(recipe), "seeds": [0], "out": tmp_path / "out"}
+    options["settings"] = ["train.epochs=2", "model.width=4", "train.device=cpu"]
+    said: list[str] = []
+    for _ in range(2):
+        reproduce(["results", "figure-b"], **options, say=said.append)
+    assert "11 runs, 11 of them there already" in "\n".join(said)
+    kept = read_run(tmp_path / "out" / "letters" / "unimp-xay-edges" / "seed-0")[0]
+    assert kept.train.patience == 100  # of the preset

@@ -36,8 +36,13 @@ def test_a_study_leaves_a_page_and_its_numbers(everything: SimpleNamespace, name
     for key in ("task", "seeds", "protocol", "command", "hardware", "versions", "paper"):
         assert kept[key], key
     words = shlex.split(kept["command"])
-    assert words[:4] == ["unimp", "reproduce", name, "--task"]
-    assert words[5:9] == ["--seeds", "0-1", "--set", "train.epochs=2"]
+    assert words[:3] == ["unimp", "reproduce", name]
+    if name == "information":  # has a task of its own
+        assert words[3:] == kept["settings"] == []
+    else:
+        assert words[3] == "--task"
+        assert words[5:9] == ["--seeds", "0-1", "--set", "train.epochs=2"]
+        assert "with train.epochs=2, model.width=4" in page.splitlines()[2]
     assert "--out" not in words
     assert kept["claims"] or name == "results"
     assert "failed" not in page

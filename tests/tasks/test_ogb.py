@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import importlib.metadata
+import json
 import sys
 import warnings
 import zipfile
@@ -15,6 +16,8 @@ import torch
 
 from unimp.errors import TaskError
 from unimp.graph.graph import Graph
+from unimp.studies.reproduce import reproduce
+from unimp.tasks.catalog import load_task
 from unimp.tasks.ogb import PUBLISHED, fetch_ogb, load_ogb, published_url
 
 NUM_NODES = 40
@@ -254,3 +257,30 @@ def test_without_the_package_ogb_the_extra_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.metadata, "distribution", absent)
     with pytest.raises(TaskError, match=r"unimp\[ogb\]"):
         published_url("ogbn-arxiv")
+
+
+@pytest.mark.parametrize("name", ["ogbn-products", "ogbn-proteins"])
+def test_the_papers_tables_follow_from_a_folder_in_ogbs_layout(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the data types its name: what is read here is as OGB publishes it, but small."""
+    monkeypatch.setenv("UNIMP_DATA", str(root))
+    few = ["model.width=4", "model.layers=2", "batch.fanout=[3]", "batch.parts=2"]
+    few += ["train.epochs=2", "train.eval_from=1", "train.device=cpu", "inference.parts=2"]
+    tables = ["results", "inputs", "layer"]
+    reproduce(tables, task=name, seeds=[0], settings=few, out=tmp_path, say=lambda line: None)
+    for table in tables:
+        kept = json.loads((tmp_path / name / f"{table}.json").read_text())
+        rows = kept["tables"][0]["rows"]
+        ours = [row for row in rows if row["ours"]]
+        assert len(ours) == {"results": 2, "inputs": 10 + ("proteins" in name), "layer": 8}[table]
+        assert all(0 <= row["ours"]["test"]["mean"] <= 1 for row in ours)
+        # The paper's number is there, and the difference, but for what it did not run on proteins.
+        if (name, table) != ("ogbn-proteins", "layer"):
+            assert isinstance(ours[0]["difference"]["test"], float)
+
+
+def test_without_the_data_a_stand_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNIMP_DATA", raising=False)
+    with pytest.raises(TaskError, match="its shape: synthetic-products"):
+        load_task("ogbn-products")

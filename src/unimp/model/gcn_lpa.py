@@ -22,6 +22,9 @@ from unimp.tasks.task import Sizes
 KEY_WIDTH = 32
 """Of what edge weights are computed from."""
 
+LEAST = 1e-6
+"""The least probability that propagated labels give a class, so that its logarithm is finite."""
+
 
 class GCNLPA(NodeModel):
     """Features propagate along learned weights, and labels regularize the weights in training.
@@ -32,6 +35,7 @@ class GCNLPA(NodeModel):
 
         loss = −log softmax(logits) − weight · log ŷᴸ        (means over the hidden nodes)
 
+    Of binary tasks ŷ is the share of positives among the entries that arrive, each task by itself.
     Wang and Leskovec learn one number an edge; here a weight follows from its ends, so that parts,
     sampled neighbors and nodes that come later have weights too. What is propagated are the labels
     observed in a step, and what is scored are the hidden ones, so that no label predicts itself.
@@ -53,9 +57,8 @@ class GCNLPA(NodeModel):
         super().__init__()
         if sizes.features == 0:
             raise RecipeError("GCN-LPA needs node features, and the task has none")
-        if sizes.multilabel:
-            raise RecipeError("GCN-LPA propagates one class a node; the task has binary tasks")
         self.dropout, self.num_layers, self.classes = dropout, layers, sizes.classes
+        self.multilabel = sizes.multilabel
         self.regularizer_weight = lpa_weight
         self.encoder = FeatureEncoder(sizes.features, width)
         self.keys = nn.Linear(width, KEY_WIDTH)
@@ -86,19 +89,29 @@ class GCNLPA(NodeModel):
     def regularizer(
         self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
     ) -> Tensor:
-        """log ŷ of the last hop's targets: observed labels along the learned weights."""
+        """What observed labels say of the last hop's targets along the learned weights.
+
+        log ŷ; of binary tasks the logit of the share of positives among the entries that arrive.
+        """
         keys = self.keys(self.encoder(x))
         seen = observed != UNLABELED
-        labels = F.one_hot(observed.clamp(min=0), self.classes) * seen[:, None]
-        labels = labels.to(keys.dtype)
+        if self.multilabel:
+            labels = torch.cat(((observed > 0), seen), 1).to(keys.dtype)  # positives | entries
+        else:
+            labels = F.one_hot(observed.clamp(min=0), self.classes) * seen[:, None]
+            labels = labels.to(keys.dtype)
         for hop in hops:
             labels = self._spread(labels, keys, hop)
             keys = keys[: hop.num_targets]
+        if self.multilabel:
+            labels, total = labels.chunk(2, 1)
+            even = torch.full_like(labels, 0.5)
+        else:
+            total = labels.sum(1, keepdim=True)
+            even = torch.full_like(labels, 1.0 / self.classes)
         # A node that no label reaches is told nothing: every class alike.
-        total = labels.sum(1, keepdim=True)
-        even = torch.full_like(labels, 1.0 / self.classes)
-        share = torch.where(total > 0, labels / total.clamp(min=1e-6), even)
-        return share.clamp(min=1e-6).log()
+        share = torch.where(total > 0, labels / total.clamp(min=LEAST), even)
+        return torch.logit(share, LEAST) if self.multilabel else share.clamp(min=LEAST).log()
 
     def _spread(self, rows: Tensor, keys: Tensor, hop: Hop) -> Tensor:
         """Σ_j w_ij rows_j."""

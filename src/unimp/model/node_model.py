@@ -42,7 +42,7 @@ class NodeModel(nn.Module):
     def regularizer(
         self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
     ) -> Tensor:
-        """Log-probabilities that are to predict the hidden labels too, in training alone."""
+        """Logits that are to predict the hidden labels too, in training alone."""
         raise NotImplementedError
 
     @abstractmethod

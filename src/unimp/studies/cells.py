@@ -12,6 +12,7 @@ from pathlib import Path
 
 from unimp.errors import UnimpError
 from unimp.preparation import task_of
+from unimp.presets import recipe_with_preset
 from unimp.recipe import Recipe, load_recipe
 from unimp.tasks.catalog import OGB, SYNTHETIC
 from unimp.tasks.task import Metric, Sizes
@@ -141,7 +142,8 @@ def subject_of(
     recipe = recipe_for(name)
     if quick:
         recipe = quickened(recipe)
-    recipe = recipe.with_settings(settings).with_absolute_paths()
+    # With the preset that a run of tables is given: what its folder says must be what was asked.
+    recipe = recipe_with_preset(recipe, settings).with_absolute_paths()
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
     if quick:

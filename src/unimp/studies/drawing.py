@@ -42,8 +42,8 @@ def can_draw() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) -> list[Path]:
-    """Draw a study's figure beside its page; the files written."""
+def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) -> Path:
+    """Draw a study's figure beside its page, as .svg and .png; the path of the .svg."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
@@ -74,14 +74,11 @@ def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) 
         canvas.text(
             0.02, 0.08 / height, "\n".join(foot), fontsize=8.5, va="bottom", linespacing=1.35
         )
-        written = []
         for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
             buffer = io.BytesIO()
             canvas.savefig(buffer, format=kind, **options)
-            path = page.with_suffix(f".{kind}")
-            write_atomically(path, buffer.getvalue())
-            written.append(path)
-    return written
+            write_atomically(page.with_suffix(f".{kind}"), buffer.getvalue())
+    return page.with_suffix(".svg")
 
 
 def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:

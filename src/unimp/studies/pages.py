@@ -8,6 +8,7 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,16 @@ from unimp.studies.study import (
 
 
 def write_pages(
-    study: Study, outcomes: Outcomes, findings: Findings, made: Mapping[str, Any], page: Path
+    study: Study,
+    outcomes: Outcomes,
+    findings: Findings,
+    made: Mapping[str, Any],
+    page: Path,
+    drawing: Path | None,
 ) -> None:
     """Write a study's page, and the same as JSON beside it."""
     write_json(page.with_suffix(".json"), as_json(study, outcomes, findings, made))
-    write_atomically(page, markdown(study, findings, made).encode())
+    write_atomically(page, markdown(study, findings, made, drawing).encode())
 
 
 def provenance(
@@ -59,40 +65,44 @@ def provenance(
     here = f"cpu: {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     now = f"unimp {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     train = subject.recipe.train
+    options = subject.options if findings.uses_task else ()
     return {
         "task": subject.recipe.task.name if findings.uses_task else "synthetic",
         "recipe": subject.recipe.name if findings.uses_task else "",
         "metric": subject.metric,
+        "settings": [given for flag, given in pairwise(options) if flag == "--set"],
         "seeds": list(subject.seeds) if findings.uses_task else [0],
         "epochs": train.epochs,
         "quick": subject.quick and findings.uses_task,
         "protocol": findings.protocol,
-        "command": shlex.join(["unimp", "reproduce", study.name, *subject.options]),
+        "command": shlex.join(["unimp", "reproduce", study.name, *options]),
         "hardware": devices or [here],
         "versions": versions or [now],
         "numpy": np.__version__,
-        "drawings": [],
         "paper": f"{study.place} of Shi et al., IJCAI 2021 (arXiv 2009.03509)",
     }
 
 
-def markdown(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
+def markdown(
+    study: Study, findings: Findings, made: Mapping[str, Any], drawing: Path | None
+) -> str:
     lines = [f"# {study.heading} ({study.place})", ""]
     if made["quick"]:
         lines += [f"**A quick look: {made['epochs']} epochs a run. Not a result.**", ""]
     if findings.uses_task:
         seeds = ", ".join(map(str, made["seeds"]))
-        lines += [f"Task {made['task']}, recipe {made['recipe']}, seeds {seeds}."]
+        settings = f" with {', '.join(made['settings'])}" if made["settings"] else ""
+        lines += [f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}."]
     lines += [f"Protocol: {findings.protocol}.", ""]
-    if made["drawings"]:
-        lines += [f"![{study.title}]({made['drawings'][0]})", ""]
+    if drawing is not None:
+        lines += [f"![{study.title}]({drawing.name})", ""]
     for table in findings.tables:
         lines += [*table_lines(table), ""]
     if findings.claims:
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
             lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {claim.agrees} |")
-        lines += ["", VERDICT, ""]
+        lines += ["", findings.judged or VERDICT, ""]
     lines += [f"- {note}" for note in findings.notes]
     lines += [f"- {note}" for note in paper_notes(findings.tables)]
     lines += ["", f"`{made['command']}`", ""]

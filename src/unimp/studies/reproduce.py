@@ -212,13 +212,13 @@ class Progress:
         findings = study.conclude(self.subject, own)
         made = provenance(study, self.subject, own, findings)
         page = self.subject.place / f"{study.name}.md"
-        figure = findings.figure
+        drawing, figure = None, findings.figure
         if figure is not None and any(p.y for s in figure.series for p in s.points):
             if can_draw():
-                made["drawings"] = [path.name for path in draw(study, findings, made, page)]
+                drawing = draw(study, findings, made, page)
             else:
                 self.undrawn = True
-        write_pages(study, own, findings, made, page)
+        write_pages(study, own, findings, made, page, drawing)
         return page
 
 

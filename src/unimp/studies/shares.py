@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,16 +29,16 @@ def with_train_share(task: Task, share: float, *, seed: int) -> Task:
     return replace(task, split=split)
 
 
-def settings_beside_task(recipe: Recipe) -> list[str]:
+def settings_beside_task(recipe: Recipe) -> dict[str, Any]:
     """The recipe's options as settings, less those that say what its task is."""
     values = recipe.model_dump()
-    settings = [
-        f"{section}.{key}={json.dumps(value)}"
+    settings = {
+        f"{section}.{key}": value
         for section in SECTIONS
         if section != "task"
         for key, value in values[section].items()
-    ]
-    return [*settings, f"task.order={recipe.task.order}"]
+    }
+    return {**settings, "task.order": recipe.task.order}
 
 
 def recipe_on_file(recipe: Recipe, folder: Path) -> Recipe:

@@ -129,6 +129,7 @@ class Findings:
         "model takes labels; mean ± unbiased standard deviation over seeds"
     )
     uses_task: bool = True  # False: the study has a small task of its own
+    judged: str = ""  # when a claim agrees; empty: as VERDICT says
 
 
 @dataclass(frozen=True)

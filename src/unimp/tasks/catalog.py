@@ -199,6 +199,7 @@ def _required_folder(name: str) -> Path:
     if folder is None:
         raise TaskError(
             f"{name} is not bundled; set UNIMP_DATA to the folder that holds "
-            f"{name.replace('-', '_')}/, or fetch it there with: unimp data fetch {name}"
+            f"{name.replace('-', '_')}/, or fetch it there with: unimp data fetch {name} (without "
+            f"it, a generated graph of its shape: {name.replace('ogbn', 'synthetic')})"
         )
     return folder

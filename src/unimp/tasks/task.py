@@ -29,6 +29,10 @@ class Sizes:
     multilabel: bool
     sparse: bool = False  # x is SparseFeatures
 
+    def with_width(self, features: int) -> Sizes:
+        """These sizes with dense features of another width, as a model within a model has them."""
+        return replace(self, features=features, sparse=False)
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
