@@ -35,6 +35,7 @@ def test_a_study_leaves_a_page_and_its_numbers(everything: SimpleNamespace, name
     assert kept["study"] == name
     for key in ("task", "seeds", "protocol", "command", "hardware", "versions", "paper"):
         assert kept[key], key
+    assert kept["task"] == ("synthetic" if name == "information" else "small.npz")
     words = shlex.split(kept["command"])
     assert words[:3] == ["unimp", "reproduce", name]
     if name == "information":  # has a task of its own

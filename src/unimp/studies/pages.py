@@ -67,7 +67,7 @@ def provenance(
     train = subject.recipe.train
     options = subject.options if findings.uses_task else ()
     return {
-        "task": subject.recipe.task.name if findings.uses_task else "synthetic",
+        "task": named(subject.recipe.task.name) if findings.uses_task else "synthetic",
         "recipe": subject.recipe.name if findings.uses_task else "",
         "metric": subject.metric,
         "settings": [given for flag, given in pairwise(options) if flag == "--set"],
@@ -81,6 +81,11 @@ def provenance(
         "numpy": np.__version__,
         "paper": f"{study.place} of Shi et al., IJCAI 2021 (arXiv 2009.03509)",
     }
+
+
+def named(task: str) -> str:
+    """A task's name; of a file its name alone, as where it lies says nothing to a reader."""
+    return Path(task).name if task.endswith(".npz") else task
 
 
 def markdown(
