@@ -1,5 +1,6 @@
 """What every model keeps to, whatever its layers are."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
+from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import ALL, sample_hops
 from unimp.recipe import Recipe, load_recipe
@@ -170,6 +172,20 @@ def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_t
     (-spread.mean()).backward()
     grads = [p.grad for p in model.keys.parameters()]  # type: ignore[union-attr]
     assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
+
+
+def test_a_learned_weight_never_shuts_a_neighbor_out(task: Task) -> None:
+    model = model_of("gcn-lpa", task).float()
+    assert isinstance(model, GCNLPA)
+    graph = model.prepare(task.graph)
+    assert isinstance(graph.x, Tensor)
+    with torch.no_grad():
+        model.keys.weight.mul_(100.0)  # however far training goes
+        weight = model.edge_weights(model.embed(graph.x, task.labels)[:, -KEY_WIDTH:], graph.hop)
+    even = 1.0 / graph.in_degree[graph.target.long()].double()
+    assert float((weight[:, 0] / even).min()) > math.exp(-2)
+    sums = torch.zeros(80).index_add(0, graph.target.long(), weight[:, 0])
+    torch.testing.assert_close(sums, torch.ones(80))
 
 
 def test_of_binary_tasks_the_share_of_positives_that_arrive_is_learned_from() -> None:

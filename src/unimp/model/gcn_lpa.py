@@ -29,7 +29,7 @@ LEAST = 1e-6
 class GCNLPA(NodeModel):
     """Features propagate along learned weights, and labels regularize the weights in training.
 
-        p = P x      w_ij = softmax_j( p_i·p_j / √width )        (the same in every layer)
+        p = P x / ‖P x‖      w_ij = softmax_j( p_i·p_j )        (the same in every layer)
         hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )        logits = the last, bare
         ŷ⁰ = one-hot(observed)        ŷˡ⁺¹_i = Σ_j w_ij ŷˡ_j
 
@@ -37,9 +37,10 @@ class GCNLPA(NodeModel):
 
     Of binary tasks ŷ is the share of positives among the entries that arrive, each task by itself.
     Wang and Leskovec learn one number an edge; here a weight follows from its ends, so that parts,
-    sampled neighbors and nodes that come later have weights too. What is propagated are the labels
-    observed in a step, and what is scored are the hidden ones, so that no label predicts itself.
-    At prediction labels are not looked at.
+    sampled neighbors and nodes that come later have weights too. One is at most e² times another:
+    without a bound a node, most like itself, would come to hear little else. What is propagated are
+    the labels observed in a step, and what is scored are the hidden ones, so that no label predicts
+    itself. At prediction labels are not looked at.
     """
 
     takes_labels = False
@@ -72,7 +73,7 @@ class GCNLPA(NodeModel):
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
         """[h | p], as every layer weighs edges by the same p."""
         h = self.encoder(x)
-        return torch.cat((dropout(F.relu(h), self.dropout, self.training), self.keys(h)), 1)
+        return torch.cat((dropout(F.relu(h), self.dropout, self.training), self._keys(h)), 1)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         keys = h[:, -KEY_WIDTH:]
@@ -93,7 +94,7 @@ class GCNLPA(NodeModel):
 
         log ŷ; of binary tasks the logit of the share of positives among the entries that arrive.
         """
-        keys = self.keys(self.encoder(x))
+        keys = self._keys(self.encoder(x))
         seen = observed != UNLABELED
         if self.multilabel:
             labels = torch.cat(((observed > 0), seen), 1).to(keys.dtype)  # positives | entries
@@ -113,8 +114,15 @@ class GCNLPA(NodeModel):
         share = torch.where(total > 0, labels / total.clamp(min=LEAST), even)
         return torch.logit(share, LEAST) if self.multilabel else share.clamp(min=LEAST).log()
 
+    def _keys(self, h: Tensor) -> Tensor:
+        """p, from encoded features: rows of length 1."""
+        return F.normalize(self.keys(h), dim=1)
+
     def _spread(self, rows: Tensor, keys: Tensor, hop: Hop) -> Tensor:
         """Σ_j w_ij rows_j."""
-        score = edge_dot(keys[: hop.num_targets], keys, hop) * KEY_WIDTH**-0.5
-        weight = edge_softmax(score[:, None], hop)
+        weight = self.edge_weights(keys, hop)
         return weighted_sum(weight, rows.contiguous()[:, None], hop).squeeze(1)
+
+    def edge_weights(self, keys: Tensor, hop: Hop) -> Tensor:
+        """w_ij of the edges of a hop, from p of its sources: [E, 1]."""
+        return edge_softmax(edge_dot(keys[: hop.num_targets], keys, hop)[:, None], hop)
