@@ -144,6 +144,7 @@ DIFFERENCES: dict[str, Callable[[str], dict[str, float]]] = {
     "all train labels over none at prediction": all_over_none,
     "validation labels too": of_layers("… + validation labels at inference", UNIMP),
     "transformer over GAT": over_gat,
+    "both with a residual": of_layers("Transformer + residual", "GAT + residual"),
     "residual over none": of_layers("Transformer + residual", "Transformer (dot-product)"),
     "gated over plain": of_layers("Transformer + gated residual", "Transformer + residual"),
 }
