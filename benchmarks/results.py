@@ -290,7 +290,7 @@ def short_markdown(folder: Path) -> str:
             if row is not None:
                 text = mean_text([r["scores"]["train"]["test"] for r in row["runs"]])
                 paper = paper_text(table, row)
-                text += f" ({paper})" if paper else ""
+                text += f" ({paper.partition(' (')[0]})" if paper else ""
             cells.append(text)
         lines.append(f"| {line} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unimp import unfinished
 from unimp.cli import main
-from unimp.errors import RunError
+from unimp.errors import RecipeError, RunError
 from unimp.graph.lock import in_use, locked
 from unimp.model.masked_labels import MaskedLabels
 from unimp.preparation import tables_of
@@ -588,3 +588,39 @@ def test_files_that_a_run_does_not_write_may_lie_in_its_folder(tmp_path: Path) -
     run(RECIPE, out=tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("before", [(), (".lock", "task.npz")], ids=["new", "of a killed run"])
+def test_a_run_that_fails_before_it_trains_leaves_its_folder_to_the_next(
+    before: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Its task is written first, which must not be taken for a file of somebody else."""
+    task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)
+    folder, settings = tmp_path / "run", ["train.epochs=1", "train.device=cpu"]
+    folder.mkdir()
+    for name in before:
+        (folder / name).touch()
+
+    def with_columns(columns: int) -> Callable[[Sizes], MaskedLabels]:
+        return lambda sizes: MaskedLabels(nn.Linear(5, columns), sizes, width=5, inputs="X")
+
+    with pytest.raises(RecipeError, match="a column a class"):
+        run(task, settings=settings, model=with_columns(4), out=folder)
+    assert not folder.exists()
+    run(task, settings=settings, model=with_columns(3), out=folder)
+    assert (folder / "manifest.json").exists()
+
+
+def test_a_run_without_training_that_is_stopped_leaves_its_folder_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    recipe = RECIPE.with_settings(["model.name=label-propagation"])
+    with monkeypatch.context() as patch:
+        patch.setattr("unimp.run_folder.write_json", stopped)  # after recipe.toml
+        with pytest.raises(KeyboardInterrupt):
+            run(recipe, out=tmp_path / "run")
+    run(recipe, out=tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json").exists()

@@ -41,6 +41,9 @@ WRITTEN = (
 )
 """What a run writes into its folder."""
 
+LEFT = {CHECKPOINT, KNOWN_AS, "history.jsonl", "model.safetensors", "manifest.json"}
+"""Of these a folder in which a run has come anywhere has one."""
+
 PARTS_OF = tuple(f".{name}." for name in WRITTEN)
 """How the names begin under which files are written before they are whole."""
 
@@ -49,7 +52,7 @@ PARTS_OF = tuple(f".{name}." for name in WRITTEN)
 def opened(folder: Path | None) -> Iterator[None]:
     """The folder of a run that is made or gone on with, held by this process alone.
 
-    It is taken away again if what was to fill it fails before it writes anything.
+    It is taken away again if what was to fill it fails before there is anything to go on from.
     """
     if folder is None:
         yield
@@ -66,7 +69,11 @@ def opened(folder: Path | None) -> Iterator[None]:
             for path in folder.iterdir():
                 if path.name.startswith(PARTS_OF):  # of a process that ended while it wrote
                     path.unlink()
-            yield
+            try:
+                yield
+            except BaseException:
+                _forget_beginning(folder)
+                raise
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # refuses if there is anything in it
@@ -76,14 +83,23 @@ def opened(folder: Path | None) -> Iterator[None]:
 def refuse_files_of_others(folder: Path) -> None:
     """Refuse to write over files that no run left, such as a recipe that somebody wrote."""
     names = {path.name for path in folder.iterdir()}
-    left = {LOCK, CHECKPOINT, KNOWN_AS, "history.jsonl", "model.safetensors", "manifest.json"}
-    if names & left:  # of which a run leaves one, wherever it ended
+    if names & {LOCK, *LEFT}:  # of which a run leaves one, wherever it was killed
         return
     if lost := [name for name in WRITTEN if name in names]:
         raise RunError(
             f"{folder} holds {' and '.join(lost)}, which no run left there and this one would "
             "write over; choose another folder with --out"
         )
+
+
+def _forget_beginning(folder: Path) -> None:
+    """Take away what a run wrote that failed with nothing to go on from, such as its task.
+
+    Without the lock it would be taken for files of somebody else.
+    """
+    if not any((folder / name).exists() for name in LEFT):
+        for name in WRITTEN:
+            (folder / name).unlink(missing_ok=True)
 
 
 def finished_as(folder: Path, recipe: Recipe, seed: int) -> bool:

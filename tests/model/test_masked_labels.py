@@ -236,6 +236,8 @@ def test_a_model_of_ours_must_leave_labels_to_it_and_look_where_its_inputs_say()
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, inputs="X")
     with pytest.raises(RecipeError, match="APPNP takes none"):
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, edge_features=True)
+    with pytest.raises(RecipeError, match=rf"APPNP .* make it for sizes.with_width\({WIDTH}\)"):
+        MaskedLabels(APPNP(sizes), sizes, width=WIDTH)
     alone = MaskedLabels(MLP(inner), sizes, width=WIDTH, inputs="X")
     assert (alone.num_layers, alone.takes_labels) == (0, False)
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.gat import GATLayer
@@ -170,7 +172,7 @@ def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_t
     even = model.regularizer(graph.x, torch.full_like(observed, -1), hops)
     torch.testing.assert_close(even.exp(), torch.full((80, 3), 1 / 3))
     (-spread.mean()).backward()
-    grads = [p.grad for p in model.keys.parameters()]  # type: ignore[union-attr]
+    grads = [p.grad for p in model.direction.parameters()]  # type: ignore[union-attr]
     assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
 
 
@@ -180,12 +182,22 @@ def test_a_learned_weight_never_shuts_a_neighbor_out(task: Task) -> None:
     graph = model.prepare(task.graph)
     assert isinstance(graph.x, Tensor)
     with torch.no_grad():
-        model.keys.weight.mul_(100.0)  # however far training goes
+        model.direction.weight.mul_(100.0)  # however far training goes
         weight = model.edge_weights(model.embed(graph.x, task.labels)[:, -KEY_WIDTH:], graph.hop)
     even = 1.0 / graph.in_degree[graph.target.long()].double()
     assert float((weight[:, 0] / even).min()) > math.exp(-2)
     sums = torch.zeros(80).index_add(0, graph.target.long(), weight[:, 0])
     torch.testing.assert_close(sums, torch.ones(80))
+
+
+def test_weights_of_keys_that_had_any_length_are_refused(task: Task, tmp_path: Path) -> None:
+    settings = ["model.name=gcn-lpa", "train.epochs=1", "train.device=cpu"]
+    run(task, settings=settings, out=tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = {k.replace("direction.", "keys."): v for k, v in load_file(file).items()}
+    save_file(weights, file)
+    with pytest.raises(RunError, match=r"direction\.weight is missing"):
+        load_run(tmp_path, device="cpu")
 
 
 def test_of_binary_tasks_the_share_of_positives_that_arrive_is_learned_from() -> None:

@@ -62,7 +62,8 @@ class GCNLPA(NodeModel):
         self.multilabel = sizes.multilabel
         self.regularizer_weight = lpa_weight
         self.encoder = FeatureEncoder(sizes.features, width)
-        self.keys = nn.Linear(width, KEY_WIDTH)
+        # Older runs, whose keys had any length, call it `keys`: they are refused.
+        self.direction = nn.Linear(width, KEY_WIDTH)
         widths = [width] * (layers - 1) + [sizes.classes]
         self.layers = nn.ModuleList(nn.Linear(width, out) for out in widths)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers - 1))
@@ -116,7 +117,7 @@ class GCNLPA(NodeModel):
 
     def _keys(self, h: Tensor) -> Tensor:
         """p, from encoded features: rows of length 1."""
-        return F.normalize(self.keys(h), dim=1)
+        return F.normalize(self.direction(h), dim=1)
 
     def _spread(self, rows: Tensor, keys: Tensor, hop: Hop) -> Tensor:
         """Σ_j w_ij rows_j."""

@@ -76,6 +76,7 @@ class MaskedLabels(NodeModel):
             raise RecipeError(f"width is {width}; the module's rows need at least {1 + both}")
         if isinstance(module, NodeModel):
             _refuse_unfit(module, inputs, edge_features)
+            _refuse_other_width(module, width, (1, sizes.classes) if sizes.multilabel else (1,))
             self.model = module
         else:
             if reach < 1:
@@ -206,6 +207,23 @@ def _refuse_unfit(model: NodeModel, inputs: Inputs, edge_features: bool) -> None
         raise RecipeError(f"inputs are {inputs}, but {name} looks {looks}")
     if edge_features and not model.takes_edge_features:
         raise RecipeError(f"edge_features is set, but {name} takes none")
+
+
+def _refuse_other_width(model: NodeModel, width: int, shape: tuple[int, ...]) -> None:
+    """A model of ours is made for rows of the wrapper, not for the task's features: try one row."""
+    weight = next(model.parameters())
+    trained = model.training
+    observed = torch.full(shape, UNLABELED, device=weight.device)
+    try:
+        with torch.no_grad():
+            model.eval().embed(weight.new_zeros(1, width), observed)
+    except RuntimeError as error:
+        raise RecipeError(
+            f"{type(model).__name__} takes no rows of width {width}; make it for "
+            f"sizes.with_width({width})"
+        ) from error
+    finally:
+        model.train(trained)
 
 
 def _none_of(observed: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,12 +111,24 @@ def _by_data(runs: Sequence[Evidence]) -> list[list[Evidence]]:
 
     Data that differ between seeds say nothing, as each seed may have a split of its own.
     """
-    hashes = {(run.manifest["seed"], run.manifest["data_hash"]) for run in runs}
-    if len(hashes) == len({seed for seed, _ in hashes}):
+    if _one_each(runs):
         return [list(runs)]
+    by_size = _by(runs, lambda run: json.dumps(dict(run.sizes)))  # shares that differ by a little
+    if all(map(_one_each, by_size)):
+        return by_size
+    return _by(runs, lambda run: str(run.manifest["data_hash"]))
+
+
+def _one_each(runs: Sequence[Evidence]) -> bool:
+    """Whether every seed had one set of data."""
+    hashes = {(run.manifest["seed"], run.manifest["data_hash"]) for run in runs}
+    return len(hashes) == len({seed for seed, _ in hashes})
+
+
+def _by(runs: Sequence[Evidence], key: Callable[[Evidence], str]) -> list[list[Evidence]]:
     groups: dict[str, list[Evidence]] = {}
     for run in runs:
-        groups.setdefault(run.manifest["data_hash"], []).append(run)
+        groups.setdefault(key(run), []).append(run)
     return list(groups.values())
 
 
