@@ -11,7 +11,7 @@ from unimp.errors import RunError, UnimpError
 from unimp.recipe import differences
 from unimp.run_folder import read_run
 from unimp.studies import execution
-from unimp.studies.cells import Subject
+from unimp.studies.cells import Subject, subject_of
 from unimp.studies.execution import Hashes, Job, found, train_all, train_cell
 from unimp.studies.reproduce import reproduce
 
@@ -146,3 +146,6 @@ def test_tables_are_studied_and_taken_up_again_like_any_task(tmp_path: Path) -> 
     assert "11 runs, 11 of them there already" in "\n".join(said)
     kept = read_run(tmp_path / "out" / "letters" / "unimp-xay-edges" / "seed-0")[0]
     assert kept.train.patience == 100  # of the preset
+    recipe.rename(tmp_path / "recipe.toml")  # as `unimp init` calls them all
+    subject = subject_of(str(tmp_path / "recipe.toml"), seeds=[0], out=tmp_path)
+    assert subject.place == tmp_path / "nodes"  # after its nodes, so that two do not meet

@@ -146,6 +146,8 @@ def subject_of(
     recipe = recipe_with_preset(recipe, settings).with_absolute_paths()
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
+    if folder == "recipe":  # as `unimp init` calls them all: after its nodes, as runs are
+        folder = Path(recipe.name).name
     if quick:
         folder += "-quick"
     options = ["--task", name, "--seeds", in_ranges(seeds)]
