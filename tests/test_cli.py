@@ -333,6 +333,26 @@ def test_evaluating_again_gives_the_scores_of_the_run(finished: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "setting", ["model.name=mlp", "model.name=appnp", "model.name=gcn-lpa", "model.inputs=X,A"]
+)
+def test_of_a_model_that_takes_no_labels_none_are_said_to_be_inputs(
+    here: Path, setting: str
+) -> None:
+    text = told("train", "synthetic", *TINY, "--set", setting, "--seeds", "0-1", "--out", "kept")
+    assert re.search(r"^labels as inputs +validation +test *\nnone +\d", text, re.MULTILINE), text
+    assert re.search(r"seed 0: val [\d.]+ \(no labels as inputs\), test", text), text
+    text = told("evaluate", here / "kept" / "seed-0")
+    assert text.count("(no labels as inputs)\n") == 2
+
+
+def test_smoothing_takes_labels_whatever_the_model_takes(here: Path) -> None:
+    setting = "smooth.form=correct-and-smooth"
+    arguments = ("--set", "model.name=mlp", "--set", setting, "--out", "kept")
+    text = told("train", "synthetic", *TINY, *arguments)
+    assert re.search(r"test *\ntrain +\d.*\ntrain\+val +", text), text
+
+
 def test_a_misspelt_protocol_answers_with_the_two_there_are(
     finished: Path, refused: Callable[..., str]
 ) -> None:

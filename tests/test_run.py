@@ -337,6 +337,8 @@ def test_a_run_shows_its_scores_by_protocol(homophilous: Run) -> None:
     text = repr(homophilous)
     assert "train labels revealed: val 0." in text
     assert "train+val labels revealed: test 0." in text
+    settings = ["task.scale=0.02", "train.epochs=1", "model.width=4", "model.inputs=X,A"]
+    assert "\n  no labels revealed: val 0." in repr(run("synthetic", settings=settings))
 
 
 def test_the_package_offers_the_same_run() -> None:

@@ -106,6 +106,13 @@ def test_the_manifest_says_what_made_the_run(made: Run) -> None:
     assert manifest["format"] == run_folder.FORMAT
 
 
+def test_the_manifest_of_a_model_that_takes_no_labels_says_so(tmp_path: Path) -> None:
+    settings = ["task.scale=0.02", "model.name=mlp", "model.width=4", "train.epochs=1"]
+    run("synthetic", out=tmp_path / "run", settings=settings)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["protocol"] == "no labels are inputs: the model takes none"
+
+
 def test_a_loaded_run_predicts_the_same_to_the_last_bit(made: Run) -> None:
     loaded = load_run(folder_of(made), device="cpu")
     assert torch.equal(loaded.predict(), made.predict())

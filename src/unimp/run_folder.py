@@ -104,7 +104,9 @@ def write_run(
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": list(command),
         "seed": seed,
-        "protocol": "train labels are inputs when scoring; a line train+val adds validation's",
+        "protocol": "train labels are inputs when scoring; a line train+val adds validation's"
+        if "train+val" in metrics["scores"]
+        else "no labels are inputs: the model takes none",
         "task": task.name,
         "data_hash": data_hash,
         "device": _device_name(device),

@@ -277,7 +277,7 @@ class Run:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         for protocol, scores in self.metrics["scores"].items():
             text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            lines.append(f"  {protocol} labels revealed: {text}")
+            lines.append(f"  {protocol if self.takes_labels else 'no'} labels revealed: {text}")
         return "\n".join(lines + ([f"  in {self.folder}"] if self.folder else []))
 
 

@@ -184,6 +184,86 @@ def test_several_runs_are_compared_in_one_table(several: Path) -> None:
     )
 
 
+def test_a_page_says_of_which_recipes_labels_are_inputs(several: Path, tmp_path: Path) -> None:
+    page = (several / "report.html").read_text(encoding="utf-8")
+    assert "Train labels are inputs; “+ val labels” reveals" in page
+    assert "No labels are inputs of synthetic, model.inputs=X,A (“–”)." in page
+    assert "In-neighbors whose label is a train label." in page
+    path, _ = write_comparison([several / "no-labels"], tmp_path / "page.html")
+    page = path.read_text(encoding="utf-8")
+    assert "No labels are inputs: the model takes none" in page
+    assert "no labels as inputs (the headline)" in page
+    assert "A model that takes no labels sees none." in page
+    assert "rain labels are inputs" not in page
+    assert "rain labels as inputs" not in page
+
+
+def test_every_run_is_listed_with_the_name_of_its_recipe(several: Path) -> None:
+    page = (several / "report.html").read_text(encoding="utf-8")
+    listed = page.partition("<h3>Every run</h3>")[2].partition("</table>")[0]
+    names = re.findall(r"<tr><td><svg.*?</svg>([^<]*)</td><td class='number'>(\d+)</td>", listed)
+    without = "synthetic, model.inputs=X,A"
+    propagation = "synthetic, model.name=label-propagation"
+    seeds = [(name, seed) for name in ("synthetic", without) for seed in "01"]
+    assert sorted(names) == sorted([*seeds, (propagation, "0")])
+
+
+def test_a_page_says_that_curves_are_those_before_smoothing(folder: Path, tmp_path: Path) -> None:
+    settings = [*SMALL, "smooth.form=correct-and-smooth"]
+    run("synthetic", seed=3, out=tmp_path / "smoothed", settings=settings)
+    page = write_report(tmp_path / "smoothed").read_text(encoding="utf-8")
+    assert "<b>Scores by epoch</b><div>Before smoothing; the results are after it." in page
+    assert "Scores are after smoothing." in page
+    assert "after smoothing; before it, chose the epoch" in page
+    assert "best validation score before smoothing (" in page
+    path, _ = write_comparison([folder, tmp_path / "smoothed"], tmp_path / "page.html")
+    page = path.read_text(encoding="utf-8")
+    note = "Before smoothing, where a recipe smooths; the results are after it."
+    assert page.count(f"score by epoch</b><div>{note}") == 2
+    assert "Scores of synthetic, smooth.form=correct-and-smooth are after smoothing." in page
+    assert (
+        "moothing"
+        not in (folder / "report.html").read_text(encoding="utf-8").partition("<h2>Recipe</h2>")[0]
+    )
+
+
+def with_validation(folder: Path, place: Path, width: int, score: float | None) -> None:
+    """A run like another, but for its width and its validation score."""
+    shutil.copytree(folder, place)
+    recipe = (folder / "recipe.toml").read_text(encoding="utf-8")
+    recipe = recipe.replace("width = 4", f"width = {width}")
+    (place / "recipe.toml").write_text(recipe, encoding="utf-8")
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metrics["scores"]["train"]["val"] = score
+    (place / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ((0.5, 0.6, 0.4), "model.width=11, the best by validation,"),
+        ((0.4, 0.6, 0.6), "model.width=11, among the best by validation (2 tie),"),
+        ((None, None, None), "model.width=10, the first of the recipes,"),
+    ],
+)
+def test_recipes_that_tie_are_among_the_best(
+    folder: Path, tmp_path: Path, scores: tuple[float | None, ...], said: str
+) -> None:
+    for k, score in enumerate(scores):
+        with_validation(folder, tmp_path / f"{k}", 10 + k, score)
+    page = write_comparison([tmp_path], label_rates=False)[0].read_text(encoding="utf-8")
+    assert said in page
+
+
+def test_where_plots_leave_out_a_recipe_as_good_the_page_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    for k in range(9):
+        with_validation(folder, tmp_path / f"{k}", 10 + k, 0.5 if k else 0.6)
+    page = write_comparison([tmp_path], label_rates=False)[0].read_text(encoding="utf-8")
+    assert "Plots show 8 among the best (some tie) by validation." in page
+
+
 def test_of_a_crowd_every_recipe_is_a_row_of_its_options(crowd: Path) -> None:
     page = (crowd / "report.html").read_text(encoding="utf-8")
     listed = page.partition("<h2>Recipe</h2>")[2].partition("<h3>The options</h3>")[0]

@@ -118,7 +118,7 @@ def fresh_folder(parent: Path, name: str) -> Path:
 
 def one_line(done: Run) -> str:
     parts = [
-        f"{name} {100 * value:.2f} ({protocol})"
+        f"{name} {100 * value:.2f} ({protocol if done.takes_labels else 'no labels as inputs'})"
         for protocol, scores in done.metrics["scores"].items()
         for name, value in scores.items()
     ]
@@ -134,7 +134,7 @@ def scores_rows(done: Sequence[Run]) -> list[Sequence[str]]:
         for name in ("val", "test"):
             values = [d.metrics["scores"][protocol].get(name) for d in done]
             cells.append("-" if None in values else mean_text([v for v in values if v is not None]))
-        rows.append((protocol, *cells))
+        rows.append((protocol if done[0].takes_labels else "none", *cells))
     return rows
 
 

@@ -29,6 +29,16 @@ class Group:
         return self.runs[0].recipe
 
     @property
+    def takes_labels(self) -> bool:
+        """Whether labels are inputs."""
+        return self.runs[0].takes_labels
+
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether answers are smoothed, which they are once the epochs are over."""
+        return self.recipe.smooth.form != "none"
+
+    @property
     def seeds(self) -> str:
         """The seeds in words: `0–4, 7`."""
         return in_ranges([run.manifest["seed"] for run in self.runs])

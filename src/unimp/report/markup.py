@@ -61,6 +61,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else several}"
 
 
+def names_or_count(names: Sequence[str]) -> str:
+    """Recipes by name; of many, how many they are."""
+    return "; ".join(names) if len(names) < 4 else f"{len(names)} recipes"
+
+
 def folded(title: str, body: str) -> str:
     """Something to open if one wants it."""
     return f"<details><summary>{title}</summary>{body}</details>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence
 from unimp.report.explanation import PICTURE_STYLE
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
-from unimp.report.markup import counted, figure, folded, table
+from unimp.report.markup import counted, figure, folded, names_or_count, table
 from unimp.report.plots import METRICS, PARTS
 from unimp.report.style import STYLE
 from unimp.tasks.metrics import FEW_NODES, mean_and_std, mean_text
@@ -88,8 +89,7 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         body.append(_tiles(one.groups[0], metric, _commonest(one)))
     always = _commonest(one)
     body.append(
-        "<h2>Results</h2><p class='soft'>Train labels are inputs; “+ val labels” reveals "
-        "validation's too, without retraining."
+        f"<h2>Results</h2><p class='soft'>{_inputs(one.groups)}"
         f"{f' To answer the same always would score: {always}.' if always else ''}"
         f"{' Mean ± unbiased standard deviation over seeds.' if len(one.runs) > 1 else ''}</p>"
         f"<div class='card'>{table(rows, header, numbers=range(3, 8), stacked=True)}</div>"
@@ -101,7 +101,7 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
             f"need it are left out: {escape(reason)}.</p>"
         )
     if len(one.groups) > len(groups):
-        body.append(f"<p class='soft'>Plots show the best {STYLES} by validation.</p>")
+        body.append(f"<p class='soft'>Plots show {_chosen(one.groups)} by validation.</p>")
     if len(one.runs) > 1:
         seeds = plots.seed_scores(groups, one.metric)
         marks = "A mark is a run; the line is one standard deviation either way."
@@ -114,6 +114,30 @@ def _results(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
     else:
         body.append(f"<p class='soft'>{_ending(one.runs[0])}.</p>")
     return f"<section>{''.join(body)}</section>"
+
+
+def _inputs(groups: Sequence[Group]) -> str:
+    """Which labels the models were given, and whether scores are those of smoothed answers."""
+    without = [group.name for group in groups if not group.takes_labels]
+    smoothed = [group.name for group in groups if group.is_smoothed]
+    if len(without) == len(groups):
+        takes = "the model takes" if len(groups) == 1 else "the models take"
+        words = f"No labels are inputs: {takes} none, so “+ val labels” has no score."
+    else:
+        words = "Train labels are inputs; “+ val labels” reveals validation's too, without "
+        words += "retraining."
+        words += f" No labels are inputs of {names_or_count(without)} (“–”)." if without else ""
+    if smoothed:
+        of = f" of {names_or_count(smoothed)}" if len(smoothed) < len(groups) else ""
+        words += f" Scores{of} are after smoothing."
+    return escape(words)
+
+
+def _chosen(groups: Sequence[Group]) -> str:
+    """Which recipes plots show: the best, unless one that is left out is as good as the last."""
+    means = sorted((float(np.nan_to_num(group.mean("val"))) for group in groups), reverse=True)
+    tie = math.isclose(means[STYLES - 1], means[STYLES])
+    return f"{STYLES} among the best (some tie)" if tie else f"the best {STYLES}"
 
 
 def _explanations(one: Comparison) -> str:
@@ -173,13 +197,18 @@ def _commonest(one: Comparison) -> str:
 def _tiles(group: Group, metric: str, commonest: str) -> str:
     """The numbers one looks for first."""
     scored = next((PARTS[run.nodes.part] for run in group.runs if run.nodes), "test")
+    inputs = "train labels" if group.takes_labels else "no labels"
+    inputs += " as inputs (the headline)"
+    chose = "chose the epoch that is scored"
+    if group.is_smoothed:
+        chose = "after smoothing; before it, chose the epoch"
     tiles = [
         (
             f"test {metric}",
-            "train labels as inputs (the headline)" + (f"; {commonest}" if commonest else ""),
+            inputs + (f"; {commonest}" if commonest else ""),
             group.scores("test"),
         ),
-        (f"validation {metric}", "chose the epoch that is scored", group.scores("val")),
+        (f"validation {metric}", chose, group.scores("val")),
         (
             f"test {metric}",
             "train and validation labels as inputs",
@@ -204,13 +233,13 @@ def _tiles(group: Group, metric: str, commonest: str) -> str:
 
 
 def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
-    """A row for each run; its recipe by its shape where plots show it."""
+    """A row for each run; its recipe by name, and by its shape where plots show it."""
     shapes = {group.name: swatch(style) for style, group in groups}
     several = len(one.groups) > 1
     header = ["seed", "validation", "test", "+ val labels", "best epoch", "seconds"]
     rows = [
         [
-            *([shapes.get(group.name, escape(group.name))] if several else []),
+            *([shapes.get(group.name, "") + escape(group.name)] if several else []),
             str(run.manifest["seed"]),
             *(_cell(run.score(*key)) for key in (("val",), ("test",), ("test", "train+val"))),
             f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
@@ -222,7 +251,7 @@ def _every_run(one: Comparison, groups: Sequence[tuple[int, Group]]) -> str:
         for run in group.runs
     ]
     shift = int(several)
-    return table(rows, [*([""] if several else []), *header], numbers=range(shift, shift + 6))
+    return table(rows, [*(["recipe"] if several else []), *header], numbers=range(shift, shift + 6))
 
 
 def _failure(group: Group, run: Evidence) -> str:
@@ -294,6 +323,10 @@ def _recipes(groups: Sequence[Group]) -> str:
 def _protocol(runs: Sequence[Evidence]) -> str:
     """How the numbers came about, in words."""
     said = dict.fromkeys(str(run.manifest.get("protocol", "")) for run in runs)
+    none = (
+        "" if all(run.takes_labels for run in runs) else " A model that takes no labels sees none."
+    )
+    first = " before smoothing" if any(run.recipe.smooth.form != "none" for run in runs) else ""
     stated = "".join(f"<li>As each run states it: {escape(words)}.</li>" for words in said if words)
     return (
         "<section><h2>Protocol</h2><ul>"
@@ -302,9 +335,9 @@ def _protocol(runs: Sequence[Evidence]) -> str:
         "of the train labels.</li>"
         "<li><b>train</b>, the headline: all train labels are observed; validation and test nodes "
         "are scored. <b>train+val</b>: validation labels are observed too, without retraining; "
-        "only test nodes are scored.</li>"
-        "<li>The state kept is that of the best validation score (of the last epoch scored, where "
-        "no validation label is known). The plots below the results "
+        f"only test nodes are scored.{none}</li>"
+        f"<li>The state kept is that of the best validation score{first} (of the last epoch "
+        "scored, where no validation label is known). The plots below the results "
         "score test nodes (validation nodes where no test label is known) with train labels "
         "observed.</li>"
         "<li>Over several seeds: the mean ± the unbiased standard deviation. Plots of nodes pool "

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from unimp.inference.calibrate import calibration_in_words
 from unimp.report import plots
 from unimp.report.drawing import escape, isolated, swatch
 from unimp.report.groups import Comparison, Group
-from unimp.report.markup import figure, folded, legend, panels, table
+from unimp.report.markup import figure, folded, legend, names_or_count, panels, table
 from unimp.report.plots import PARTS
 from unimp.tasks.metrics import mean_text
 
@@ -37,20 +40,23 @@ def learning(one: Comparison, groups: Drawn) -> str:
         words += "<p>Strong lines are means over seeds up to where the first of them stopped"
         words += "" if crowded else BANDS
         words += ".</p>"
+    note = _before_smoothing([group for _, group in trained])
     found = figure("Loss by epoch", "", plots.loss_curves(trained))
     if len(groups) == 1:
         names = [(style, PARTS[part]) for style, part in enumerate(PARTS)]
         scores = plots.both_scores(trained[0][1], one.metric)
-        return panels("Learning", words, found + figure("Scores by epoch", legend(names), scores))
+        found += figure("Scores by epoch", note + legend(names), scores)
+        return panels("Learning", words, found)
     for part in PARTS:
         drawing = plots.score_curves(trained, part, one.metric)
-        found += figure(f"{PARTS[part].capitalize()} score by epoch", "", drawing)
+        found += figure(f"{PARTS[part].capitalize()} score by epoch", note, drawing)
     return panels("Learning", words, found, legend=_legend(trained))
 
 
 def neighborhoods(one: Comparison, groups: Drawn) -> str:
     """Label-rate curves, and accuracy by known in-neighbors and by in-edges."""
     band = "" if len(groups) > plots.CROWD else "Band: 95&nbsp;% (Wilson)."
+    told = "an input" if all(group.takes_labels for _, group in groups) else "a train label"
     found = figure(
         "Revealing fewer labels",
         "The trained model is told a share of the train labels. Nothing is retrained.",
@@ -58,7 +64,7 @@ def neighborhoods(one: Comparison, groups: Drawn) -> str:
     )
     found += figure(
         "By known in-neighbors",
-        f"In-neighbors whose label is an input. {band}",
+        f"In-neighbors whose label is {told}. {band}",
         plots.accuracy_by(groups, "known_neighbors", "known in-neighbors"),
     )
     found += figure(
@@ -78,7 +84,7 @@ def neighborhoods(one: Comparison, groups: Drawn) -> str:
             if run.no_label_rates and not run.missing:
                 reasons.setdefault(run.no_label_rates, {})[group.name] = None
     for reason, names in reasons.items():
-        named = "; ".join(names) if len(names) < 4 else f"{len(names)} recipes"
+        named = names_or_count(list(names))
         words += f"<p>{escape(f'No label-rate curve for {named}: {reason}.')}</p>"
     return panels("Labels and neighborhoods", words, found, legend=_legend(groups))
 
@@ -125,9 +131,9 @@ def confusions(groups: Drawn) -> str:
     shown = [(group, matrix) for group, matrix in found if matrix is not None]
     if not shown:
         return ""
-    shown.sort(key=lambda entry: entry[0].mean("val"), reverse=True)
+    shown.sort(key=lambda entry: -np.nan_to_num(entry[0].mean("val")))
     (first, matrix), rest = shown[0], shown[1:]
-    which = f" of {escape(first.name)}, the best by validation," if rest else ""
+    which = f" of {escape(first.name)}, {_rank([g for g, _ in shown])}," if rest else ""
     body = [
         "<section><h2>Confusions</h2>",
         f"<p class='soft'>Each row{which} is a class, the largest first, and says what its nodes "
@@ -172,6 +178,24 @@ def areas(groups: Drawn) -> str:
     figures = [f"<figure>{drawing}</figure>" for drawing in drawings]
     section = panels("ROC-AUC by task", words, figures, legend=_legend(groups))
     return section.removesuffix("</section>") + _in_numbers(listed) + "</section>"
+
+
+def _rank(groups: Sequence[Group]) -> str:
+    """What validation says of the first, which no other surpasses."""
+    best, *others = (group.mean("val") for group in groups)
+    if math.isnan(best):
+        return "the first of the recipes"
+    ties = 1 + sum(math.isclose(best, other) for other in others)
+    return f"among the best by validation ({ties} tie)" if ties > 1 else "the best by validation"
+
+
+def _before_smoothing(groups: Sequence[Group]) -> str:
+    """Why curves end elsewhere than the results; nothing where nothing is smoothed."""
+    smoothed = [group.is_smoothed for group in groups]
+    if not any(smoothed):
+        return ""
+    whose = "" if all(smoothed) else ", where a recipe smooths"
+    return f"Before smoothing{whose}; the results are after it."
 
 
 def _confusion(names: Sequence[str], counts: plots.Matrix, *, seeds: int) -> str:

@@ -60,6 +60,8 @@ figcaption div { color: var(--soft); font-size: .88rem }
 .map.seeds :is(td, th):first-child { position: sticky; left: -1rem; background: var(--card) }
 .map.seeds th:first-child { z-index: 1 } .map.seeds td { white-space: nowrap }
 .map.seeds td:first-child:not(.number) { white-space: normal }
+@media (max-width: 44rem) { .map.seeds td:first-child:not(.number) { min-width: 8.4rem;
+  overflow-wrap: anywhere; font-size: .82rem } }
 @media (min-width: 64rem) { .map.seeds { grid-template-columns: minmax(0, 1fr) minmax(0, 2.06fr) } }
 .scroll { overflow-x: auto } .scroll svg { max-width: 32rem; margin: 0 auto }
 .big .scroll svg { max-width: none; min-width: 46rem }
