@@ -624,3 +624,17 @@ def test_a_run_without_training_that_is_stopped_leaves_its_folder_to_the_next(
             run(recipe, out=tmp_path / "run")
     run(recipe, out=tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_signal_while_the_lock_is_let_go_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, unlink = tmp_path / "run", Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        monkeypatch.setattr(Path, "unlink", unlink)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), unfinished.opened(folder):
+        monkeypatch.setattr(Path, "unlink", interrupted)
+    assert not folder.exists()

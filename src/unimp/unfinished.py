@@ -6,6 +6,7 @@ checkpoint.safetensors   what training goes on from; gone when the run is finish
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -74,8 +75,13 @@ def opened(folder: Path | None) -> Iterator[None]:
             except BaseException:
                 _forget_beginning(folder)
                 raise
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
+            # A signal can come while the lock is taken or let go; a refusal is of another's lock.
+            lock = folder / LOCK
+            interrupted = not isinstance(error, Exception) and lock.exists()
+            if interrupted and lock.read_text(encoding="ascii") == str(os.getpid()):
+                lock.unlink()
             folder.rmdir()  # refuses if there is anything in it
         raise
 
