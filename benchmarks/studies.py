@@ -55,7 +55,7 @@ def tasks_table() -> str:
         seeds = _one({len(study["seeds"]) for study in studies})
         trained = [study for study in studies if study["cells"]]
         hardware = _one({_hardware(line) for study in trained for line in study["hardware"]})
-        others = any(" --set " in study["command"] for study in studies)
+        others = any(study["settings"] for study in studies)
         settings = "on its pages" if others else "of its recipe"
         links = ", ".join(f"[{s['study']}](studies/{task}/{s['study']}.md)" for s in studies)
         lines.append(f"| `{task}` | {seeds} | {hardware} | {settings} | {links} |")

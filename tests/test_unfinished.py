@@ -574,7 +574,7 @@ def test_a_folder_that_only_sinks_have_written_into_is_gone_on_with(
     assert unfinished.goes_on(tmp_path, RECIPE, [0]) == ours
 
 
-@pytest.mark.parametrize("name", ["recipe.toml", "report.html", "metrics.json"])
+@pytest.mark.parametrize("name", ["recipe.toml", "report.html", "model.safetensors"])
 def test_a_file_that_no_run_left_is_not_written_over(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunError, match=rf"holds {name}, which no run left there.*--out"):
@@ -638,3 +638,18 @@ def test_a_signal_while_the_lock_is_let_go_leaves_no_folder(
     with pytest.raises(KeyboardInterrupt), unfinished.opened(folder):
         monkeypatch.setattr(Path, "unlink", interrupted)
     assert not folder.exists()
+
+
+def test_a_signal_while_the_lock_is_taken_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "pwrite", interrupted)
+    with pytest.raises(KeyboardInterrupt), unfinished.opened(tmp_path / "run"):
+        raise AssertionError("it is not held")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.undo()
+    with unfinished.opened(tmp_path / "run"):  # nobody holds it
+        pass

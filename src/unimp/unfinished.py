@@ -42,7 +42,7 @@ WRITTEN = (
 )
 """What a run writes into its folder."""
 
-LEFT = {CHECKPOINT, KNOWN_AS, "history.jsonl", "model.safetensors", "manifest.json"}
+LEFT = {CHECKPOINT, KNOWN_AS, "history.jsonl", "manifest.json"}
 """Of these a folder in which a run has come anywhere has one."""
 
 PARTS_OF = tuple(f".{name}." for name in WRITTEN)
@@ -77,7 +77,8 @@ def opened(folder: Path | None) -> Iterator[None]:
                 raise
     except BaseException as error:
         with suppress(OSError):
-            # A signal can come while the lock is taken or let go; a refusal is of another's lock.
+            # A signal may come just after the lock is taken, or while it is let go. An error may be
+            # that another thread holds it.
             lock = folder / LOCK
             interrupted = not isinstance(error, Exception) and lock.exists()
             if interrupted and lock.read_text(encoding="ascii") == str(os.getpid()):

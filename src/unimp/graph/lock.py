@@ -52,9 +52,16 @@ def _take(folder: Path) -> int | None:
         return os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
     path = folder / NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor, held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+            # Whoever held it before may have taken the file away since we opened it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                    return descriptor
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
@@ -62,12 +69,11 @@ def _take(folder: Path) -> int | None:
             raise RunError(
                 f"{path} cannot be locked ({error.strerror}); choose a folder on another disk"
             ) from error
-        # Whoever held it before may have taken the file away since we opened it.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                return descriptor
+        except BaseException:  # a signal may come at any moment
+            if held:
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 
