@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from measure import FOLDER, Figures, cpu_gib, seconds
 from sampler import PRODUCTS, graph_of_size
-from unimp.allocator import keep_freed_memory
+from unimp.config.recipe import load_recipe
 from unimp.model.unimp import UniMP
 from unimp.ops import absorbed, native
-from unimp.recipe import load_recipe
+from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.labels import LabelMask
 from unimp.tasks.task import Sizes
 from unimp.training.batching import Batch, sampled_batch

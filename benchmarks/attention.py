@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from torch_geometric.nn import TransformerConv as PyGConv
 
 from measure import FOLDER, Figures, cpu_gib, edge_index_of, gpu_gib, hop_of_size, seconds
-from unimp.allocator import keep_freed_memory
 from unimp.graph.hop import Hop
 from unimp.model.layers import EdgeEncoder, GraphTransformerLayer
 from unimp.model.unimp import UniMP
+from unimp.ops.allocator import keep_freed_memory
 from unimp.ops.attention import graph_attention
 from unimp.tasks.task import Sizes
 

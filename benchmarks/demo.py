@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
 
 HERE = Path(__file__).parent
 

@@ -30,13 +30,13 @@ CASES = {
 PROGRAM = """
 import json, statistics, sys, time, types
 import unimp.estimate, unimp.training.loop
-from unimp.allocator import keep_freed_memory
+from unimp.ops.allocator import keep_freed_memory
 keep_freed_memory()
-from unimp.estimate import estimate
-from unimp.memory import peak_memory
-from unimp.preparation import choose_device, seeded, task_of
-from unimp.recipe import load_recipe
-from unimp.fitting import train
+from unimp.runs.estimate import estimate
+from unimp.ops.memory import peak_memory
+from unimp.runs.preparation import choose_device, seeded, task_of
+from unimp.config.recipe import load_recipe
+from unimp.runs.fitting import train
 if sys.argv[1] == "cpu":
     clock = types.SimpleNamespace(perf_counter=time.process_time)
     unimp.estimate.time = unimp.training.loop.time = clock

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from measure import FOLDER, Figures
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
-from unimp.inference.explain import EXACT, explain
-from unimp.preparation import task_of
-from unimp.recipe import load_recipe
-from unimp.trained import Run, load_run
+from unimp.analysis.explain import EXACT, explain
+from unimp.config.recipe import load_recipe
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.preparation import task_of
+from unimp.runs.run import Run, load_run
 
 ROOT = Path(__file__).parent.parent
 HUBS = 10

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from results import FOLDER, provenance, put_between
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
-from unimp.run import run
-from unimp.scoring import score_split
+from unimp.data.files import write_atomically
+from unimp.data.synthetic import synthetic_task
+from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.experiment import run
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
+from unimp.data.files import write_atomically
 from unimp.graph.csr import group, index_dtype
-from unimp.graph.files import write_atomically
 from unimp.graph.hop import Hop
 
 FOLDER = Path(__file__).parent / "results"

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from measure import FOLDER, Figures, hop_of_size, seconds
-from unimp.allocator import keep_freed_memory
+from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
-from unimp.recipe import load_recipe
+from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import Masks, make_batches
 from unimp.training.precision import Precision, matmuls_in

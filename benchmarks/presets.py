@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from results import FOLDER, provenance, put_between, trained
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
-from unimp.presets import PRESETS
+from unimp.config.presets import PRESETS
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.metrics import mean_text
 
 PAGE = Path(__file__).parent.parent / "docs" / "training.md"

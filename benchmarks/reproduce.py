@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from results import FOLDER
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 
 COMMAND = "unimp reproduce all --task debian --quick --seeds 0-1 --jobs 2"
 

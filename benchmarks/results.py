@@ -28,11 +28,11 @@ from typing import Any
 import torch
 
 from unimp import __version__
-from unimp.allocator import keep_freed_memory
 from unimp.cli.console import parse_seeds
-from unimp.graph.files import write_atomically
-from unimp.recipe import load_recipe
-from unimp.run import run
+from unimp.config.recipe import load_recipe
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.experiment import run
 from unimp.studies.paper import with_inputs
 from unimp.tasks.metrics import mean_text
 

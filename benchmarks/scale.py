@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from unimp.fitting import train
-from unimp.graph.files import write_atomically
+from unimp.config.recipe import load_recipe
+from unimp.data.files import write_atomically
 from unimp.inference.logits import predict_logits
-from unimp.preparation import seeded, task_of
-from unimp.recipe import load_recipe
+from unimp.runs.fitting import train
+from unimp.runs.preparation import seeded, task_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 

@@ -19,8 +19,8 @@ from statistics import mean
 from typing import Any
 
 from results import provenance, trained
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
 
 FILE = Path(__file__).parent / "results" / "debian-search.json"
 FULL = "X,A,Y + edge features"

@@ -21,8 +21,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from results import FOLDER, provenance, put_between, trained
-from unimp.allocator import keep_freed_memory
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.metrics import mean_text
 
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from results import put_between
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 from unimp.studies.reproduce import STUDIES
 from unimp.studies.study import from_zero
 

@@ -28,7 +28,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from unimp import __version__
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 
 PATH = Path(__file__).parent / "results" / "tables.json"
 WORDS = [

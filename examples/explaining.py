@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 import unimp
-from unimp.inference.audit import audit, write_audit
-from unimp.inference.changes import Change
-from unimp.inference.explain import explain
+from unimp.analysis.audit import audit, write_audit
+from unimp.analysis.explain import explain
+from unimp.data.synthetic import synthetic_task
+from unimp.inference.incremental.changes import Change
 from unimp.report.explanation import explanation_page
-from unimp.tasks.synthetic import synthetic_task
 
 
 def main(epochs: int = 40) -> float:

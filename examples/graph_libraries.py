@@ -19,9 +19,10 @@ except ImportError as missing:
     ) from None
 
 # [imports]
-from unimp import Graph, Run, UniMPClassifier, run
-from unimp.graph.interop import graph_from_adjacency
-from unimp.tasks.interop import task_from_networkx, task_from_pyg, task_to_pyg
+from unimp import Graph, Run, UniMPClassifier
+from unimp.data.graph_interop import graph_from_adjacency
+from unimp.data.interop import task_from_networkx, task_from_pyg, task_to_pyg
+from unimp.runs import experiment as run
 
 QUICK: dict[str, Any] = {"model.width": 8, "model.feature_encoder": True, "train.lr": 0.01}
 # [end]

@@ -11,7 +11,8 @@ try:
 except ImportError:
     raise SystemExit("this example needs PyG; in the checkout: pip install '.[pyg]'") from None
 
-from unimp import MaskedLabels, Run, run
+from unimp import MaskedLabels, Run
+from unimp.runs import experiment as run
 from unimp.tasks.task import Sizes
 
 WIDTH = 128  # of the module's input: features as they are, with embedded labels added to them

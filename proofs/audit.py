@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
-from unimp.allocator import keep_freed_memory
-from unimp.fitting import train
-from unimp.graph.files import write_atomically
-from unimp.inference.audit import Audit, audit
-from unimp.preparation import task_of
-from unimp.recipe import Recipe, load_recipe
+from unimp.analysis.audit import Audit, audit
+from unimp.config.recipe import Recipe, load_recipe
+from unimp.data.files import write_atomically
+from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.fitting import train
+from unimp.runs.preparation import task_of
+from unimp.runs.run import Run
 from unimp.tasks.task import Task
-from unimp.trained import Run
 from unimp.training.checkpoint import load_weights, save_weights
 
 FILE = Path(__file__).parent / "results" / "audit.json"

@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unimp.cli import main as unimp_main
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "bad_tables.json"
 WORDS = st.text(st.characters(categories=["L"]), min_size=1, max_size=8)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import unimp
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 from unimp.tasks.metrics import mean_and_std
 
 RESULTS = Path(__file__).parent / "results" / "calibration.json"

@@ -36,7 +36,7 @@ import torch._dynamo
 
 from unimp import __version__
 from unimp.cli import main as main_of_unimp
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 
 # Processes are forked from this one, which trains nothing itself: importing would take longer than
 # a run does.

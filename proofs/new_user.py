@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 import unimp
-from unimp.graph.files import write_atomically
-from unimp.inference.suggest import chance_of_error, suggest_nodes, unknown_nodes
+from unimp.analysis.suggest import chance_of_error, suggest_nodes, unknown_nodes
+from unimp.data.files import write_atomically
 from unimp.tasks.labels import mask_of
 from unimp.tasks.metrics import accuracy, mean_and_std
 

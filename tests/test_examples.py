@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from unimp.cli import app
-from unimp.presets import PRESETS
+from unimp.config.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("training", "resuming")

@@ -179,7 +179,7 @@ def test_modules_are_there_whatever_was_imported_before() -> None:
     said = in_a_fresh_interpreter("""
 import unimp
 print(unimp.inference.correct_and_smooth.correct_and_smooth.__module__)
-print(unimp.run_folder.__name__, unimp.run.__module__, unimp.graph.files.__name__)
+print(unimp.runs.folder.files.__name__, unimp.run.__module__, unimp.data.files.__name__)
 for place, name in ((unimp, "Grph"), (unimp, "_Nothing"), (unimp.graph, "grph")):
     try:
         getattr(place, name)
@@ -188,7 +188,7 @@ for place, name in ((unimp, "Grph"), (unimp, "_Nothing"), (unimp.graph, "grph"))
 """)
     assert said.splitlines() == [
         "unimp.inference.correct_and_smooth",
-        "unimp.run_folder unimp.run unimp.graph.files",
+        "unimp.runs.folder.files unimp.run unimp.data.files",
         "module 'unimp' has no attribute 'Grph'",
         "module 'unimp' has no attribute '_Nothing'",
         "module 'unimp.graph' has no attribute 'grph'",
@@ -211,8 +211,8 @@ def test_a_public_name_stays_itself_when_a_module_of_that_name_is_imported() -> 
     said = in_a_fresh_interpreter("""
 import unimp.run
 import unimp
-from unimp.estimator import UniMPClassifier
-from unimp import run
+from unimp.sklearn import UniMPClassifier
+from unimp.runs import experiment as run
 print(callable(run), unimp.run is run, run.__module__)
 unimp.run = print
 unimp.run("replaced")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from unimp import Run, UniMPClassifier, load_run, run
-from unimp.inference.audit import audit
-from unimp.inference.changes import Change
-from unimp.inference.explain import explain
-from unimp.recipe import Recipe
+from unimp import Run, UniMPClassifier, load_run
+from unimp.analysis.audit import audit
+from unimp.analysis.explain import explain
+from unimp.config.recipe import Recipe
+from unimp.inference.incremental.changes import Change
+from unimp.runs import experiment as run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 import unimp
 from unimp.cli import app
-from unimp.recipe import load_recipe
+from unimp.config.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import signal
 import sys
 from types import FrameType
 
-from unimp.stopping import imports_under_way
+from unimp.cli.stopping import imports_under_way
 
 
 def program() -> None:

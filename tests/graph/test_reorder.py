@@ -14,17 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import Recipe
+from unimp.data.npz import save_npz
 from unimp.errors import RecipeError
 from unimp.graph import reorder as module
 from unimp.graph.graph import Graph
 from unimp.graph.reorder import node_order, reorder
-from unimp.recipe import Recipe
-from unimp.run import run
-from unimp.scoring import score_split
+from unimp.runs.experiment import run
+from unimp.runs.run import Run, load_run
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import Split, reveal_only
-from unimp.tasks.npz import save_npz
 from unimp.tasks.task import Task
-from unimp.trained import Run, load_run
 
 NODES = 120
 REGIMES = {

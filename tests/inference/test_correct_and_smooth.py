@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import Recipe
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import probabilities
-from unimp.model.propagation import Normalization
-from unimp.recipe import Recipe
-from unimp.run import run
-from unimp.scoring import score_split
+from unimp.model.label_propagation import Normalization
+from unimp.runs.experiment import run
+from unimp.runs.run import Run, load_run
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
-from unimp.trained import Run, load_run
 
 Maker = Callable[..., Graph]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)

@@ -9,15 +9,15 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from unimp.data.synthetic import synthetic_task
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.exact import exact_logits, target_chunks
 from unimp.inference.logits import predict_logits, probabilities
-from unimp.model.baselines import MLP
+from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
 

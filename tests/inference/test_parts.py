@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unimp.data.synthetic import synthetic_task
 from unimp.graph.hop import Hop
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
 

@@ -11,22 +11,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimp import MaskedLabels, fitting
+from unimp import MaskedLabels
+from unimp.analysis.explain import explain
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError, RunError
-from unimp.inference.explain import explain
 from unimp.inference.logits import predict_logits
 from unimp.model.appnp import APPNP
-from unimp.model.baselines import MLP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
 from unimp.ops.sampling import ALL, sample_hops
-from unimp.run import run
+from unimp.runs import fitting
+from unimp.runs.experiment import run
+from unimp.runs.run import load_run
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
-from unimp.trained import load_run
 
 WIDTH = 6
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,6 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unimp.config.recipe import Recipe, load_recipe
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
@@ -17,13 +20,10 @@ from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import ALL, sample_hops
-from unimp.recipe import Recipe, load_recipe
-from unimp.run import run
+from unimp.runs.experiment import run
+from unimp.runs.run import load_run
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
-from unimp.trained import load_run
 
 NAMES = ["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp"]
 

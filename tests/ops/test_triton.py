@@ -19,7 +19,8 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl
 
 from unimp.graph.hop import Hop, cut_rows
-from unimp.ops import fused, reference, triton_kernels
+from unimp.ops import fused, reference
+from unimp.ops.triton import kernels as triton_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS = 3
@@ -213,9 +214,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from unimp.graph.hop import Hop, cut_rows
-from unimp.ops import fused, triton_
+from unimp.ops.triton import attention as triton_
+from unimp.ops import fused
 from unimp.ops.residual import Residual
-from unimp.ops.triton_residual import residual_backward, residual_forward
+from unimp.ops.triton.residual import residual_backward, residual_forward
 
 class H200:  # all that the compiler asks of a device
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))

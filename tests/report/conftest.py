@@ -9,7 +9,7 @@ import torch
 
 from unimp.graph.graph import Graph
 from unimp.report import write_comparison, write_report
-from unimp.run import run
+from unimp.runs.experiment import run
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 

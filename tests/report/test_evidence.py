@@ -12,7 +12,7 @@ import torch
 from unimp.errors import RunError
 from unimp.report import evidence
 from unimp.report.evidence import find_runs, gather, label_rate_curve
-from unimp.trained import Run, load_run
+from unimp.runs.run import Run, load_run
 
 
 def test_accuracy_of_the_scored_nodes_is_the_test_score(folder: Path) -> None:

@@ -17,7 +17,7 @@ from test_page import parsed
 
 from unimp.report import kept, write_comparison, write_report
 from unimp.report.kept import MOST, keep_explanation, kept_explanations, show_on_page
-from unimp.run import run
+from unimp.runs.experiment import run
 
 
 @pytest.fixture

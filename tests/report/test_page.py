@@ -14,15 +14,15 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.model.unimp import UniMP
 from unimp.report import evidence, write_comparison, write_report
 from unimp.report.evidence import gather
-from unimp.run import run
+from unimp.runs.experiment import run
+from unimp.runs.run import Run
 from unimp.tasks.labels import Split
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Sizes, Task
-from unimp.trained import Run
 
 VOID = {"meta"}
 SMALL = ["task.scale=0.05", "train.epochs=4", "model.width=4"]

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.studies.cells import Subject, subject_of
 from unimp.studies.reproduce import reproduce
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
 
 FEW = ("train.epochs=2", "model.width=4", "model.layers=2", "train.device=cpu")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unimp.cli.console import parse_seeds
+from unimp.config.recipe import Recipe, load_recipe
 from unimp.errors import UnimpError
-from unimp.recipe import Recipe, load_recipe
 from unimp.studies.cells import (
     Subject,
     in_ranges,

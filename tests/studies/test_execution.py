@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from unimp.config.recipe import differences
 from unimp.errors import RunError, UnimpError
-from unimp.recipe import differences
-from unimp.run_folder import read_run
+from unimp.runs.folder.files import read_run
 from unimp.studies import execution
 from unimp.studies.cells import Subject, subject_of
 from unimp.studies.execution import Hashes, Job, found, train_all, train_cell

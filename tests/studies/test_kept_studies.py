@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unimp.cli.console import parse_seeds
-from unimp.recipe import Recipe, differences, load_recipe
+from unimp.config.recipe import Recipe, differences, load_recipe
 from unimp.studies.cells import Subject, refuse_settings_not_kept, subject_of
 from unimp.studies.reproduce import STUDIES
 

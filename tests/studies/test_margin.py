@@ -9,9 +9,9 @@ import torch
 
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+from unimp.runs.run import load_run
 from unimp.studies.margin import _claims, correlations, margin_similarity, margins_of
 from unimp.tasks.labels import UNLABELED
-from unimp.trained import load_run
 
 # Node 0 receives from 1 and 2 (its own class), 3 (another) and 4 (unknown), and from itself.
 EDGES = [[0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]

@@ -14,14 +14,14 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import UnimpError
+from unimp.runs.run import load_run
 from unimp.studies import reproduce as module
 from unimp.studies.inference_figures import degree_names
 from unimp.studies.reproduce import NO_MATPLOTLIB, STUDIES, find_studies
 from unimp.tasks.labels import Split, is_known
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
-from unimp.trained import load_run
 
 FEW = ("train.epochs=1", "model.width=4", "model.layers=1", "train.device=cpu")
 FIGURES = ("figure-a", "figure-b", "figure-c", "figure-d", "margin")

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from unimp.recipe import load_recipe
+from unimp.config.recipe import load_recipe
+from unimp.data.catalog import load_task
+from unimp.runs.run import load_run
 from unimp.studies.cells import Subject
 from unimp.studies.execution import Job, train_cell
 from unimp.studies.figures import TRAIN_SHARES
 from unimp.studies.shares import settings_beside_task, with_train_share
-from unimp.tasks.catalog import load_task
-from unimp.trained import load_run
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from unimp.recipe import load_recipe
+from unimp.config.recipe import load_recipe
+from unimp.data.catalog import OGB
 from unimp.studies import inference_figures, paper
 from unimp.studies.cells import Subject
 from unimp.studies.figures import FIGURE_A, LABEL_RATES
@@ -26,7 +27,6 @@ from unimp.studies.study import (
     verdict,
 )
 from unimp.studies.tables import INPUTS, LAYER, RESULTS
-from unimp.tasks.catalog import OGB
 from unimp.tasks.metrics import FEW_NODES
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import unimp
+from unimp.analysis.audit import audit, write_audit
+from unimp.analysis.explain import explain
+from unimp.data.synthetic import synthetic_task
+from unimp.data.tables.label_file import later_labels
 from unimp.errors import RunError, TaskError
-from unimp.inference.audit import audit, write_audit
-from unimp.inference.explain import explain
-from unimp.tasks.label_file import later_labels
 from unimp.tasks.names import classes_of, node_ids, nodes_of
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 
 

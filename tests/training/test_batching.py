@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import UNLABELED
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 from unimp.training.batching import (
     Batch,

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from unimp.config.recipe import Recipe
+from unimp.data.synthetic import synthetic_task
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
-from unimp.recipe import Recipe
-from unimp.run import run
-from unimp.tasks.synthetic import synthetic_task
+from unimp.runs.experiment import run
 from unimp.training.batching import Batch, Masks, make_batches
 from unimp.training.loop import Epoch, Fit, Schedule, fit
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.data.synthetic import synthetic_task
 from unimp.graph.csr import group
 from unimp.graph.hop import Hop, cut_rows
 from unimp.model.unimp import UniMP
 from unimp.ops import native
 from unimp.tasks.labels import UNLABELED, mask_of
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Masks, make_batches
 from unimp.training.objective import masked_label_loss

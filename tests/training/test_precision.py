@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import Recipe
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.inference.logits import predict_logits
 from unimp.model.unimp import UniMP
-from unimp.recipe import Recipe
-from unimp.run import run
+from unimp.runs.experiment import run
+from unimp.runs.run import Run, load_run
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
-from unimp.trained import Run, load_run
 from unimp.training import step
 from unimp.training.precision import autocast, matmuls_in
 

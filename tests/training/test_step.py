@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import load_recipe
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
 from unimp.model.unimp import UniMP
-from unimp.preparation import graph_for
-from unimp.recipe import load_recipe
-from unimp.run import run
+from unimp.runs.experiment import run
+from unimp.runs.preparation import graph_for
+from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
-from unimp.tasks.npz import save_npz
-from unimp.tasks.synthetic import synthetic_task
 from unimp.tasks.task import Task
-from unimp.trained import Run
 from unimp.training.batching import Gathered, Masks, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 

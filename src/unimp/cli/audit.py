@@ -23,8 +23,8 @@ from unimp.errors import RunError, nearest_names
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from unimp.runs.run import Reveal, Run
     from unimp.tasks.task import Task
-    from unimp.trained import Reveal, Run
 
 UNITS = ("node", "group")
 
@@ -57,7 +57,7 @@ def audit_labels(
     ] = "node",
 ) -> None:
     """Rank known labels that the model, seeing all the others, disagrees with."""
-    from unimp.inference.audit import audit, named_rows, write_audit
+    from unimp.analysis.audit import audit, named_rows, write_audit
     from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:

@@ -18,12 +18,12 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from unimp import __version__
-from unimp.allocator import keep_freed_memory
+from unimp.cli.stopping import Terminated, stops_raised
 from unimp.errors import RunError, UnimpError
-from unimp.stopping import Terminated, stops_raised
+from unimp.ops.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
-    from unimp.trained import Run
+    from unimp.runs.run import Run
 
 CONTROLS = {n: f"\\u{n:04x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
 """What a terminal would obey, as it is shown."""

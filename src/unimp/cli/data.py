@@ -11,7 +11,7 @@ from unimp.cli.console import app, out, print_rows
 from unimp.errors import UnimpError
 
 if TYPE_CHECKING:
-    from unimp.tasks.table_export import Form
+    from unimp.data.tables.export import Form
     from unimp.tasks.task import Task
 
 data_app = typer.Typer(no_args_is_help=True, help="Tasks: graphs with labels and a split.")
@@ -21,7 +21,7 @@ app.add_typer(data_app, name="data")
 @data_app.command("list")
 def list_data() -> None:
     """Name the tasks there are."""
-    from unimp.tasks.catalog import data_folder, task_names
+    from unimp.data.catalog import data_folder, task_names
 
     print_rows(task_names().items())
     if data_folder() is None:
@@ -31,7 +31,7 @@ def list_data() -> None:
 @data_app.command("show")
 def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Show what a task holds."""
-    from unimp.tasks.catalog import load_task
+    from unimp.data.catalog import load_task
 
     print_rows(task_rows(load_task(name)).items())
 
@@ -65,8 +65,8 @@ def export_data(
     split: Annotated[int, typer.Option(help="Which of the task's splits.")] = 0,
 ) -> None:
     """Write a task as two tables, nodes and edges, as your own data would come."""
-    from unimp.tasks.catalog import load_task
-    from unimp.tasks.table_export import export_tables
+    from unimp.data.catalog import load_task
+    from unimp.data.tables.export import export_tables
 
     nodes, edges = export_tables(load_task(name, split=split), folder, cast("Form", form))
     out.print(f"nodes: {nodes}\nedges: {edges}\nNext: unimp init {nodes} {edges}")
@@ -77,8 +77,8 @@ def fetch_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
 ) -> None:
     """Download one of OGB's data sets into UNIMP_DATA; nothing else is ever downloaded."""
-    from unimp.tasks.catalog import data_folder
-    from unimp.tasks.ogb import fetch_ogb
+    from unimp.data.catalog import data_folder
+    from unimp.data.ogb import fetch_ogb
 
     folder = data_folder()
     if folder is None:
@@ -92,7 +92,7 @@ def build_debian(
     path: Annotated[Path, typer.Option("--out", help="The bundle to write.")] = Path("debian.npz"),
 ) -> None:
     """Build the Debian tasks from any release's package index."""
-    from unimp.tasks.debian import build_bundle
+    from unimp.data.debian import build_bundle
 
     for what, count in build_bundle(packages, path).items():
         out.print(f"{what}: {count:,}")

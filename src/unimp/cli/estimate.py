@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out
-from unimp.presets import FOR_TABLES, PRESETS, recipe_with_preset
+from unimp.config.presets import FOR_TABLES, PRESETS, recipe_with_preset
 
 
 @app.command("estimate")
@@ -19,8 +19,8 @@ def estimate_run(
     ] = None,
 ) -> None:
     """Say what training would take, from sizes and a few steps: regime, memory and time."""
-    from unimp.estimate import estimate
-    from unimp.preparation import choose_device, seeded, task_of
+    from unimp.runs.estimate import estimate
+    from unimp.runs.preparation import choose_device, seeded, task_of
 
     recipe = recipe_with_preset(name, settings or (), preset)
     if recipe.model.name == "label-propagation":

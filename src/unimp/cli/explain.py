@@ -22,8 +22,8 @@ from unimp.cli.later import (
     UnknownEnds,
     load_with_later,
 )
+from unimp.data.files import write_atomically
 from unimp.errors import RunError, UnimpError
-from unimp.graph.files import write_atomically
 from unimp.report.explanation import (
     explanation_page,
     others_in_words,
@@ -89,8 +89,8 @@ def explain_node(
     """
     import torch
 
-    from unimp.inference.changes import Whole
-    from unimp.inference.explain import BUDGET, EXACT, explain
+    from unimp.analysis.explain import BUDGET, EXACT, explain
+    from unimp.inference.incremental.changes import Whole
     from unimp.tasks.names import classes_of, nodes_of
 
     for file in (path, page):

@@ -14,7 +14,7 @@ from unimp.errors import RunError, nearest_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unimp.trained import Run
+    from unimp.runs.run import Run
 
 LaterLabels = Annotated[
     list[Path] | None,
@@ -53,9 +53,9 @@ def load_with_later(
     smooth: Correct & Smooth after the model; None: if that scores better on validation.
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
-    from unimp.graph.tables import UnknownIds
-    from unimp.tasks.label_file import read_label_files
-    from unimp.trained import load_run
+    from unimp.data.tables.edges import UnknownIds
+    from unimp.data.tables.label_file import read_label_files
+    from unimp.runs.run import load_run
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:

@@ -19,7 +19,7 @@ from unimp.cli.later import (
 from unimp.errors import RunError, nearest_names
 
 if TYPE_CHECKING:
-    from unimp.trained import Reveal
+    from unimp.runs.run import Reveal
 
 
 @app.command()
@@ -30,8 +30,8 @@ def evaluate(
     ] = "train",
 ) -> None:
     """Score a run again, with train labels or with train and validation labels as inputs."""
+    from unimp.runs.run import load_run
     from unimp.tasks.labels import PROTOCOLS
-    from unimp.trained import load_run
 
     if reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
@@ -70,9 +70,9 @@ def predict(
 
     With --nodes and --edges the graph of a run made from tables grows first.
     """
-    from unimp.graph.table_writing import write_table
+    from unimp.data.tables.writing import write_table
+    from unimp.runs.run import Reveal
     from unimp.tasks.labels import is_known
-    from unimp.trained import Reveal
 
     if reveal not in get_args(Reveal):
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")

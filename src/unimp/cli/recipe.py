@@ -12,7 +12,7 @@ from unimp.cli.console import Settings, app, out, print_rows
 from unimp.errors import UnimpError
 
 if TYPE_CHECKING:
-    from unimp.recipe import Recipe
+    from unimp.config.recipe import Recipe
 
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what a run depends on.")
 app.add_typer(recipe_app, name="recipe")
@@ -21,8 +21,8 @@ app.add_typer(recipe_app, name="recipe")
 @recipe_app.command("list")
 def list_recipes() -> None:
     """Name the recipes that come with the package, and whether their data is here."""
-    from unimp.recipe import load_recipe, recipe_names
-    from unimp.tasks.catalog import task_names
+    from unimp.config.recipe import load_recipe, recipe_names
+    from unimp.data.catalog import task_names
 
     here = {name for name, place in task_names().items() if not place.startswith("not here")}
     recipes = [load_recipe(name) for name in recipe_names()]
@@ -35,7 +35,7 @@ def show_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME")], settings: Settings = None
 ) -> None:
     """Show every option of a recipe with its help, and the size of its model."""
-    from unimp.recipe import choices, load_recipe, options
+    from unimp.config.recipe import choices, load_recipe, options
 
     recipe = load_recipe(name, settings or ())
     size = size_of_model(recipe)
@@ -58,9 +58,9 @@ def show_recipe(
 
 def size_of_model(recipe: Recipe) -> str:
     """The model's parameter count, where the task's sizes are known or its data is here."""
+    from unimp.data.catalog import is_generated, known_sizes
     from unimp.model.node_model import count_parameters
-    from unimp.preparation import task_of
-    from unimp.tasks.catalog import is_generated, known_sizes
+    from unimp.runs.preparation import task_of
 
     if recipe.model.name == "label-propagation":
         return "parameters: none"

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from unimp.allocator import keep_freed_memory
 from unimp.cli.console import Settings, app, out, parse_seeds, print_rows
+from unimp.ops.allocator import keep_freed_memory
 
 
 @app.command("report")

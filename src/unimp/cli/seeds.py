@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unimp import run_folder, unfinished
 from unimp.cli.console import out, print_rows
+from unimp.config.options import seconds_of
+from unimp.config.recipe import Recipe
 from unimp.errors import RunError, UnimpError
-from unimp.inference.calibrate import calibration_in_words
-from unimp.options import seconds_of
-from unimp.recipe import Recipe
+from unimp.inference.calibration import calibration_in_words
 from unimp.report import write_report
-from unimp.run import run
+from unimp.runs.experiment import run
+from unimp.runs.folder import files as run_folder
+from unimp.runs.folder import unfinished
+from unimp.runs.run import Run
 from unimp.tasks.metrics import mean_and_std, mean_text
-from unimp.trained import Run
 from unimp.training.checkpoint import read_about
 
 

@@ -45,7 +45,7 @@ def suggest(
     ] = Path("suggestions.csv"),
 ) -> None:
     """Name the unknown nodes whose label would teach most; fill in the column label."""
-    from unimp.graph.table_writing import write_table
+    from unimp.data.tables.writing import write_table
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
@@ -85,7 +85,7 @@ def suggest(
 
 def how_to_fill_in(task: Task) -> str:
     """What a label of binary tasks looks like in a cell."""
-    from unimp.tasks.label_file import NONE
+    from unimp.data.tables.label_file import NONE
     from unimp.tasks.names import class_names, label_separator
 
     if not task.is_multilabel:
@@ -97,10 +97,10 @@ def how_to_fill_in(task: Task) -> str:
 
 def labels_filled_in(path: Path) -> int:
     """How many labels somebody has written into an earlier table of suggestions."""
-    from unimp.graph.problems import Problems
-    from unimp.graph.table_file import open_table
-    from unimp.tasks.columns import words
-    from unimp.tasks.table_labels import known_words
+    from unimp.data.tables.columns import words
+    from unimp.data.tables.labels import known_words
+    from unimp.data.tables.problems import Problems
+    from unimp.data.tables.table_file import open_table
 
     earlier = open_table(path, "labels", Problems()) if path.is_file() else None
     if earlier is None or "label" not in earlier.columns:

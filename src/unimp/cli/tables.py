@@ -11,13 +11,13 @@ import typer
 
 from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.data import task_rows
+from unimp.config.presets import FOR_TABLES, PRESETS
+from unimp.data.files import write_atomically
 from unimp.errors import RecipeError, TaskError
-from unimp.graph.files import write_atomically
-from unimp.presets import FOR_TABLES, PRESETS
 
 if TYPE_CHECKING:
-    from unimp.graph.table_file import Table
-    from unimp.tasks.guess import Guess
+    from unimp.data.tables.guess import Guess
+    from unimp.data.tables.table_file import Table
 
 
 @app.command()
@@ -28,9 +28,9 @@ def init(
     label: Annotated[str, typer.Option(help="The column to predict, if it cannot be told.")] = "",
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
-    from unimp.graph.problems import Problems
-    from unimp.graph.table_file import open_table
-    from unimp.tasks.guess import guess
+    from unimp.data.tables.guess import guess
+    from unimp.data.tables.problems import Problems
+    from unimp.data.tables.table_file import open_table
 
     if path.exists():
         raise RecipeError(f"{path} is there already; choose another with --out, or remove it")
@@ -79,15 +79,15 @@ def check(
     settings: Settings = None,
 ) -> None:
     """Read all that a recipe names and tell every problem at once, before anything is trained."""
-    from unimp.preparation import (
+    from unimp.config.recipe import load_recipe
+    from unimp.data.tables.summary import cautions, summary
+    from unimp.runs.preparation import (
         groups_of,
         refuse_nothing_hidden,
         refuse_smoothing,
         rows_of,
         task_of,
     )
-    from unimp.recipe import load_recipe
-    from unimp.tasks.table_summary import cautions, summary
 
     recipe = load_recipe(name, settings or ()).with_absolute_paths()
     if recipe.task.name != "tables":

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out, parse_seeds, told
+from unimp.cli.stopping import Terminated, stops_raised
+from unimp.config.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.errors import UnimpError
-from unimp.presets import PRESETS, preset_help, recipe_with_preset
-from unimp.sinks import SINKS
-from unimp.stopping import Terminated, stops_raised
+from unimp.tracking.sinks import SINKS
 from unimp.training.interruption import signals_held
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.graph import Graph
-from unimp.model.propagation import Normalization, propagate
+from unimp.model.label_propagation import Normalization, propagate
 from unimp.tasks.labels import UNLABELED
 
 MOST = 1000.0

@@ -9,8 +9,8 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.model.baselines import MLP
 from unimp.model.gcn import convolve, with_convolution_weights
+from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.tasks.task import Sizes
 

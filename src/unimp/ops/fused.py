@@ -106,7 +106,7 @@ def kernels(kernel: str) -> Kernels:
         from unimp.ops import native
 
         return native
-    from unimp.ops import triton_
+    from unimp.ops.triton import attention as triton_
 
     return triton_
 

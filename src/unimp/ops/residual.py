@@ -115,7 +115,7 @@ def kernels(kernel: str) -> ResidualKernels:
         from unimp.ops.native import residual
 
         return residual
-    from unimp.ops import triton_residual
+    from unimp.ops.triton import residual as triton_residual
 
     return triton_residual
 

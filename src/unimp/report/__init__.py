@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimp.data.files import write_atomically
 from unimp.errors import RunError
-from unimp.graph.files import write_atomically
 
 if TYPE_CHECKING:
-    from unimp.trained import Run
+    from unimp.runs.run import Run
 
 __all__ = ["write_comparison", "write_report"]
 

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from unimp.analysis.predictions import known_in_neighbors
+from unimp.config.recipe import Recipe
 from unimp.errors import RunError, UnimpError
-from unimp.predictions import known_in_neighbors
-from unimp.preparation import task_of
-from unimp.recipe import Recipe
 from unimp.report.kept import Explanations, kept_explanations
 from unimp.report.measures import Array
-from unimp.run_folder import read_run
-from unimp.scoring import score_split
+from unimp.runs.folder.files import read_run
+from unimp.runs.folder.unfinished import CHECKPOINT
+from unimp.runs.preparation import task_of
+from unimp.runs.run import Run, load_run
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.task import Task
-from unimp.trained import Run, load_run
-from unimp.unfinished import CHECKPOINT
 
 LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`

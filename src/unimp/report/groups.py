@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unimp.recipe import Recipe, load_recipe, options, recipe_names
+from unimp.config.recipe import Recipe, load_recipe, options, recipe_names
 from unimp.report.evidence import Evidence
 from unimp.tasks.metrics import mean_and_std
 

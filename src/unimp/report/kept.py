@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 from unimp.report.drawing import escape
 from unimp.report.explanation import (
     SMALL,
@@ -27,7 +27,7 @@ from unimp.report.explanation import (
     told_briefly,
 )
 from unimp.report.markup import figure
-from unimp.run_folder import write_json
+from unimp.runs.folder.files import write_json
 
 FOLDER = "explanations"
 FORMAT = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unimp.recipe import options
+from unimp.config.recipe import options
 from unimp.report import kept, plots, sections
 from unimp.report.drawing import STYLES, escape, swatch
 from unimp.report.evidence import Evidence

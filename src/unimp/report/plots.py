@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from unimp.inference.calibrate import BINS, Reliability, reliability
+from unimp.inference.calibration import BINS, Reliability, reliability
 from unimp.report.axes import Axis, number_axis, place_axis
 from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
 from unimp.report.drawing import STYLES, Point

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unimp.inference.calibrate import calibration_in_words
+from unimp.inference.calibration import calibration_in_words
 from unimp.report import plots
 from unimp.report.drawing import escape, isolated, swatch
 from unimp.report.groups import Comparison, Group

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unimp.config.presets import recipe_with_preset
+from unimp.config.recipe import Recipe, load_recipe
+from unimp.data.catalog import OGB, SYNTHETIC
 from unimp.errors import UnimpError
-from unimp.preparation import task_of
-from unimp.presets import recipe_with_preset
-from unimp.recipe import Recipe, load_recipe
-from unimp.tasks.catalog import OGB, SYNTHETIC
+from unimp.runs.preparation import task_of
 from unimp.tasks.task import Metric, Sizes
 
 QUICK_EPOCHS = 30

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from unimp.graph.files import write_atomically
+from unimp.data.files import write_atomically
 from unimp.studies.study import Figure, Findings, Point, Series, Study, deviation, mean
 
 # Told apart by people who see colors differently, and by markers too (Okabe and Ito).

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from unimp.config.recipe import differences
 from unimp.errors import RunError
-from unimp.preparation import task_of
-from unimp.recipe import differences
-from unimp.run import run
-from unimp.run_folder import read_run
+from unimp.runs.experiment import run
+from unimp.runs.folder.files import read_run
+from unimp.runs.preparation import task_of
 from unimp.studies.cells import Cell
 from unimp.studies.shares import recipe_on_file, settings_beside_task, with_train_share
 from unimp.tasks.task import Task

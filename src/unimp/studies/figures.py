@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from unimp.runs.run import Run, load_run
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import (
@@ -28,7 +29,6 @@ from unimp.studies.study import (
     points_text,
     verdict,
 )
-from unimp.trained import Run, load_run
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)

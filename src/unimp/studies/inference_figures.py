@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import torch
 
-from unimp.scoring import score_split
+from unimp.runs.run import Run
+from unimp.runs.scoring import score_split
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import (
     PLACE,
@@ -38,7 +39,6 @@ from unimp.studies.study import (
     verdict,
 )
 from unimp.tasks.metrics import FEW_NODES, score
-from unimp.trained import Run
 
 INFERENCE_RATES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 DEGREES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)

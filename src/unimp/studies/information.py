@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import Recipe, load_recipe
+from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
-from unimp.model.propagation import propagate_labels
-from unimp.preparation import seeded
-from unimp.recipe import Recipe, load_recipe
+from unimp.model.label_propagation import propagate_labels
+from unimp.runs.preparation import seeded
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table
-from unimp.tasks.catalog import load_task
 from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Batches, Masks, make_batches

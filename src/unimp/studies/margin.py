@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unimp.graph.hop import Hop
 from unimp.model.unimp import UniMP
-from unimp.preparation import graph_for
+from unimp.runs.preparation import graph_for
+from unimp.runs.run import Run
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.figures import remarks, runs_of, y_label
 from unimp.studies.study import (
@@ -33,7 +34,6 @@ from unimp.studies.study import (
 )
 from unimp.studies.tables import GRAPH_MODELS, TEST, slips
 from unimp.tasks.labels import UNLABELED
-from unimp.trained import Run
 
 INPUTS = ("X,A", "A,Y", "X,A,Y")
 PLACE = "section 4.3, equation 11"

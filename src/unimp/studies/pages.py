@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from unimp import __version__
-from unimp.graph.files import write_atomically
-from unimp.run_folder import write_json
+from unimp.data.files import write_atomically
+from unimp.runs.folder.files import write_json
 from unimp.studies.cells import Subject
 from unimp.studies.paper import Number
 from unimp.studies.study import (

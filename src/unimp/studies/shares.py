@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from unimp.options import TaskOptions
-from unimp.recipe import SECTIONS, Recipe
+from unimp.config.options import TaskOptions
+from unimp.config.recipe import SECTIONS, Recipe
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unimp.data.catalog import SYNTHETIC
 from unimp.model.node_model import count_parameters
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject, kind_of_residual
@@ -20,7 +21,6 @@ from unimp.studies.study import (
     Table,
     comparison,
 )
-from unimp.tasks.catalog import SYNTHETIC
 
 VAL, TEST = Column("val", "validation"), Column("test", "test")
 PARAMETERS = Column("parameters", "parameters", "count")

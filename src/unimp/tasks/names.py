@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from unimp.data.tables.rows import user_ids
 from unimp.errors import TaskError, nearest_names
-from unimp.tasks.tables import user_ids
 from unimp.tasks.task import Task
 
 _MOST_TOLD = 20  # names that a message lists where none is near

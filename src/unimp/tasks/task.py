@@ -9,11 +9,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from unimp.data.tables.transforms import Transforms
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split, is_known
-from unimp.tasks.transforms import Transforms
 
 Metric = Literal["accuracy", "rocauc"]
 METRICS: tuple[str, ...] = get_args(Metric)

@@ -17,7 +17,7 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, lies_on
-from unimp.memory import available_memory
+from unimp.ops.memory import available_memory
 from unimp.ops.sampling import ALL, induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 

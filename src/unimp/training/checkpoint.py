@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from unimp.data.files import write_atomically
 from unimp.errors import RunError
-from unimp.graph.files import write_atomically
 from unimp.model.node_model import NodeModel
 from unimp.training.interruption import Interruption
 from unimp.training.loop import Epoch, Position, TrainingState

@@ -1,0 +1,1 @@
+"""Questions to a trained model, answered as tables."""

@@ -1,0 +1,1 @@
+"""Options, recipes and presets: pure data, without torch."""

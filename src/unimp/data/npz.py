@@ -1,0 +1,388 @@
+"""Tasks in one `.npz` file: the gate through which arrays made elsewhere come in.
+
+    edge_index   [2, E] int    source row, target row
+    directed     scalar 0 / 1  1: edges as they stand; 0: each stands once, add its reverse
+    x            [N, F]        node features; in CSR: x_indptr, x_indices, x_data, x_shape
+    edge_attr    [E, D]        edge features, optional
+    y            [N] int       class number, −1 unknown; or [N, T] of 0 / 1, −1 missing
+    train, val, test           node indices; or splits [S, N]: 0 train, 1 val, 2 test, −1 none
+
+Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`, and
+`groups` [N], numbers of groups that the split keeps together. Other arrays are left alone, save the
+one that `features` names. Many names may be lines of UTF-8 as uint8. Nothing is ever unpickled.
+"""
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from unimp.data.array_file import Array, ArrayFile, npz_bytes
+from unimp.data.files import write_atomically
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.task import Metric, Task
+
+_CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
+_PARTS = ("train", "val", "test")
+_OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups")
+_KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
+_MOST_CLASSES = 1_000_000
+_MOST_PADDED = 1 << 24  # bytes of names kept as an array of strings
+
+
+def load_npz(
+    path: Path,
+    *,
+    split: int = 0,
+    name: str | None = None,
+    features: str | None = None,
+    metric: Metric | None = None,
+) -> Task:
+    """Read a task from one `.npz` file, or refuse it with everything that is wrong with it.
+
+    `split` chooses a row of `splits`. `name` is the file's stem unless given. `metric` is the one
+    in the file, else accuracy for classes and rocauc for binary tasks.
+
+    `features` names another array to use in place of `x`. A float array [N, F] is taken as it is.
+    An integer array [N, K] holds each node's ranked class guesses, best first, −1 for none, and
+    becomes sparse [N, K·C]: guess c of rank k is a 1 in column k·C + c, so that what a guess is
+    worth at each rank can be learned.
+
+    A file that cannot be used raises TaskError.
+    """
+    path = Path(path)
+    features = None if features == "x" else features
+    file = ArrayFile(path, [*_KEYS, *([features] if features else ["x", *_CSR])])
+    labels, num_classes = _labels(file)
+    x, num_rows = _node_features(file, features, num_classes)
+    num_nodes = num_rows if labels is None or num_rows is not None else len(labels)
+    if labels is not None and len(labels) != num_nodes:
+        file.note(
+            f"y: {len(labels)} rows, but the node features have {num_rows}; give every node a row,"
+            f" {UNLABELED} where its label is unknown"
+        )
+    edge_index = _edge_index(file, num_nodes)
+    edge_attr = _edge_features(file, edge_index)
+    file.require("directed", "0 (add the reverse of each edge) or 1 (edges as they stand)")
+    directed = file.integer("directed", 0, 1)
+    parts = _parts(file, num_nodes, split)
+    _check_known(file, parts, labels)
+    _check_metric(file, metric, labels, num_classes)
+    class_names = file.texts("class_names", num_classes or None)
+    node_names = file.texts("node_names", num_nodes)
+    groups = _groups(file, num_nodes)
+
+    if file.problems or labels is None or edge_index is None or parts is None:
+        raise file.refusal()
+    graph = Graph.from_edges(edge_index, num_nodes=num_nodes, x=x, edge_attr=edge_attr)
+    return Task(
+        name=path.stem if name is None else name,
+        graph=graph if directed else graph.symmetrize(),
+        labels=torch.from_numpy(labels),
+        split=Split(**{part: torch.from_numpy(nodes) for part, nodes in parts.items()}),
+        metric=metric or _stated_metric(file) or ("accuracy" if labels.ndim == 1 else "rocauc"),
+        num_classes=num_classes,
+        class_names=class_names,
+        node_names=node_names,
+        groups=None if groups is None else torch.from_numpy(groups),
+    )
+
+
+def save_npz(task: Task, path: Path) -> None:
+    """Write a task to one `.npz` file that `load_npz` reads back as the same task.
+
+    Edges are written as they stand in the graph, both directions where it has both (directed = 1).
+    """
+    graph = task.graph
+    arrays: dict[str, Array] = {
+        "edge_index": _narrow(graph.edge_index.numpy()),
+        "directed": np.array(1, dtype=np.uint8),
+        "y": task.labels.numpy() if task.labels.ndim == 2 else _narrow(task.labels.numpy()),
+        "num_classes": np.array(task.num_classes, dtype=np.int32),
+        "metric": np.array(task.metric),
+        **{part: _narrow(getattr(task.split, part).numpy()) for part in _PARTS},
+    }
+    if isinstance(graph.x, SparseFeatures):
+        arrays["x_indptr"] = graph.x.indptr.numpy()
+        arrays["x_indices"] = _narrow(graph.x.column.numpy())
+        arrays["x_data"] = graph.x.value.numpy()
+        arrays["x_shape"] = np.array(graph.x.shape, dtype=np.int64)
+    elif graph.x is not None:
+        arrays["x"] = graph.x.numpy()
+    if graph.edge_attr is not None:
+        # In the order of the edges as written, which need not be the order of the features' rows.
+        arrays["edge_attr"] = graph.edge_attr[graph.edge_id.long()].numpy()
+    if task.class_names is not None:
+        arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
+    if task.node_names is not None:
+        arrays["node_names"] = _names(task.node_names)
+    if task.groups is not None:
+        arrays["groups"] = _narrow(task.groups.numpy())
+    write_atomically(Path(path), npz_bytes(arrays))
+
+
+def _names(names: tuple[str, ...]) -> Array:
+    """Names as an array of strings; as lines of text where that is much smaller.
+
+    Strings are padded to the longest, four bytes a letter: one long id among a million would cost
+    gigabytes.
+    """
+    padded = 4 * len(names) * max(map(len, names), default=0)
+    if padded < _MOST_PADDED or any("\n" in name for name in names):
+        return np.array(names, dtype=np.str_)
+    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
+
+
+def _narrow(numbers: Array) -> Array:
+    """The same integers in 32 bits where they fit."""
+    limits = np.iinfo(np.int32)
+    fits = numbers.size == 0 or (limits.min <= numbers.min() and numbers.max() <= limits.max)
+    return numbers.astype(np.int32) if fits else numbers
+
+
+def _labels(file: ArrayFile) -> tuple[Array | None, int]:
+    """Labels as a task holds them, and the number of classes or of binary tasks (0: not told)."""
+    raw = file.require("y", "class numbers [N], or 0 / 1 [N, T]")
+    if raw is None:
+        return None, 0
+    y = file.integers("y", "[N, T]" if raw.ndim == 2 else "[N]")
+    if y is None:
+        return None, 0
+    if y.size == 0:
+        file.note(f"y: empty, {y.shape}; expected a row for each node")
+        return None, 0
+    if y.ndim == 2:
+        fix = "a missing entry is −1 in an int8 array (it turns into 255 in uint8)"
+        return (y.astype(np.int8) if file.within("y", y, -1, 1, fix) else None), y.shape[1]
+    # A file may state classes that none of its nodes has. One that states no number has at most
+    # as many classes as nodes: ids in place of class numbers would ask for a model of that width.
+    stated = file.integer("num_classes", 1, _MOST_CLASSES) if file.has("num_classes") else None
+    fix = f"classes count from 0, {UNLABELED} is unknown" + (
+        "" if stated else ", and there are at most as many as nodes"
+    )
+    if not file.within("y", y, UNLABELED, (stated or len(y)) - 1, fix):
+        return None, 0
+    found = int(y.max()) + 1
+    if found == 0:
+        file.note(f"y: every label is {UNLABELED}; some must be known to learn from")
+        return None, 0
+    return y, stated or found
+
+
+def _node_features(
+    file: ArrayFile, features: str | None, num_classes: int
+) -> tuple[Array | SparseFeatures | None, int | None]:
+    """Node features, and the number of nodes by their rows: None where that cannot be told."""
+    if features in _KEYS:
+        # Labels or split as inputs would give the answer away.
+        file.note(f"{features}: has its own meaning in the format; features need another array")
+        return None, None
+    if features is not None:
+        there = f"one of the file's arrays; besides the usual ones it has: {', '.join(file.others)}"
+        array = file.require(features, there)
+        if array is not None and array.dtype.kind in "iu":
+            return _ranked_guesses(file, features, num_classes)
+    elif csr := [key for key in _CSR if file.has(key)]:
+        if not file.has("x"):
+            return _sparse_features(file)
+        file.note(f"x: stands beside {', '.join(csr)}; keep the dense or the CSR form, not both")
+    x = file.floats(features or "x", "[N, F]")
+    return x, (None if x is None else len(x))
+
+
+def _ranked_guesses(
+    file: ArrayFile, key: str, num_classes: int
+) -> tuple[SparseFeatures | None, int | None]:
+    guesses = file.integers(key, "[N, K]")
+    if guesses is None or not num_classes:
+        return None, None
+    fix = "guesses are class numbers, −1 for none; save numbers of another kind as floats"
+    if not file.within(key, guesses, UNLABELED, num_classes - 1, fix):
+        return None, len(guesses)
+    made = guesses != UNLABELED
+    column = guesses + num_classes * np.arange(guesses.shape[1])
+    indptr = np.concatenate(([0], np.cumsum(made.sum(1))))
+    x = SparseFeatures(
+        indptr=torch.from_numpy(indptr),
+        column=torch.from_numpy(column[made].astype(np.int64)),
+        value=torch.ones(int(indptr[-1])),
+        shape=(len(guesses), num_classes * guesses.shape[1]),
+    )
+    return x, len(guesses)
+
+
+def _sparse_features(file: ArrayFile) -> tuple[SparseFeatures | None, int | None]:
+    for key in _CSR:
+        file.require(key, f"an array, as sparse features need {', '.join(_CSR)}")
+    indptr = file.integers("x_indptr", "[N + 1]")
+    column = file.integers("x_indices", "[nonzeros]")
+    value = file.floats("x_data", "[nonzeros]")
+    shape = file.integers("x_shape", "[nodes and features]")
+    if indptr is None or column is None or value is None or shape is None:
+        return None, None
+    num_nodes = len(indptr) - 1
+    # The rows are nodes whichever way round the shape was written: some published files state
+    # (features, nodes) beside an indptr over nodes.
+    if num_nodes < 1 or len(shape) != 2 or num_nodes not in shape or shape.min() < 0:
+        file.note(
+            f"x_shape: {shape.tolist()}, while x_indptr has {len(indptr)} entries; expected"
+            " [N, F] beside an x_indptr of N + 1 entries"
+        )
+        return None, None
+    width = int(shape[1] if shape[0] == num_nodes else shape[0])
+    if len(column) != len(value):
+        file.note(f"x_indices, x_data: {len(column)} and {len(value)} entries; expected as many")
+        return None, num_nodes
+    falls = np.flatnonzero(np.diff(indptr) < 0)
+    if len(falls) or indptr[0] != 0 or indptr[-1] != len(column):
+        where = f", falling after x_indptr[{falls[0]}]" if len(falls) else ""
+        file.note(
+            f"x_indptr: runs from {indptr[0]} to {indptr[-1]}{where}; expected 0 to"
+            f" {len(column)}, the length of x_indices, never falling"
+        )
+        return None, num_nodes
+    fix = "columns are features, counted from 0; is x_shape right?"
+    if not file.within("x_indices", column, 0, width - 1, fix):
+        return None, num_nodes
+    x = SparseFeatures(
+        indptr=torch.from_numpy(indptr),
+        column=torch.from_numpy(column),
+        value=torch.from_numpy(value),
+        shape=(num_nodes, width),
+    )
+    return x, num_nodes
+
+
+def _edge_index(file: ArrayFile, num_nodes: int | None) -> Array | None:
+    file.require("edge_index", "integers [2, E]: sources, targets")
+    edge_index = file.integers("edge_index", "[2, E]")
+    if edge_index is None:
+        return None
+    if len(edge_index) != 2:
+        fix = "; transpose it" if edge_index.shape[1] == 2 else ""
+        file.note(f"edge_index: {edge_index.shape}; expected [2, E]: sources, targets{fix}")
+        return None
+    if num_nodes is not None:
+        fix = "nodes count from 0, and y (and x) need a row for every node"
+        file.within("edge_index", edge_index, 0, num_nodes - 1, fix)
+    return edge_index
+
+
+def _edge_features(file: ArrayFile, edge_index: Array | None) -> Array | None:
+    edge_attr = file.floats("edge_attr", "[E, D]")
+    if edge_attr is None or edge_index is None:
+        return None
+    if len(edge_attr) != edge_index.shape[1]:
+        file.note(
+            f"edge_attr: {len(edge_attr)} rows for {edge_index.shape[1]} edges; expected one row"
+            " for each column of edge_index"
+        )
+    return edge_attr
+
+
+def _parts(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Array] | None:
+    """The nodes to train on, to choose by and to test on."""
+    given = [part for part in _PARTS if file.has(part)]
+    if file.has("splits"):
+        if given:
+            file.note(f"splits: stands beside {', '.join(given)}; keep one of the two forms")
+        return _parts_of_splits(file, num_nodes, split)
+    if not given:
+        file.note("train, val, test: absent; expected node indices, or splits [S, N]")
+        return None
+    if split != 0:
+        file.note(f"split {split} was asked for, but the file has one; leave split at 0")
+    parts = {}
+    for part in _PARTS:
+        file.require(part, "node indices, as its two companions; an empty array will do")
+        nodes = file.integers(part, "[nodes]")
+        if nodes is None or num_nodes is None:
+            continue
+        if not file.within(part, nodes, 0, num_nodes - 1, "nodes count from 0"):
+            continue
+        parts[part] = nodes
+    if len(parts) < len(_PARTS):
+        return None
+    owner: dict[str, Array] = {}
+    for part, nodes in parts.items():
+        if len(np.unique(nodes)) < len(nodes):
+            values, counts = np.unique(nodes, return_counts=True)
+            file.note(f"{part}: holds node {values[counts > 1][0]} twice; list each node once")
+        for earlier, others in owner.items():
+            shared = np.intersect1d(nodes, others)
+            if len(shared):
+                file.note(
+                    f"{earlier}, {part}: share {len(shared)} nodes, such as {shared[0]}; a node may"
+                    " be in one of train, val and test only"
+                )
+        owner[part] = nodes
+    return parts
+
+
+def _parts_of_splits(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Array] | None:
+    splits = file.integers("splits", "[S, N]")
+    if splits is None:
+        return None
+    if num_nodes is not None and splits.shape[1] != num_nodes:
+        file.note(f"splits: {splits.shape} for {num_nodes} nodes; expected [S, N]")
+        return None
+    if not 0 <= split < len(splits):
+        file.note(f"split {split} was asked for; the file has 0..{len(splits) - 1}")
+        return None
+    if not file.within("splits", splits, -1, 2, "0 train, 1 val, 2 test, −1 none"):
+        return None
+    return {part: np.flatnonzero(splits[split] == code) for code, part in enumerate(_PARTS)}
+
+
+def _check_known(file: ArrayFile, parts: dict[str, Array] | None, labels: Array | None) -> None:
+    """Train and val need labels; test may hold nodes that are still unknown."""
+    if parts is None or labels is None:
+        return
+    known = labels != UNLABELED if labels.ndim == 1 else (labels != UNLABELED).any(axis=1)
+    if not len(parts["train"]):
+        file.note("train: empty; expected at least one node with a label")
+    for part in ("train", "val"):
+        nodes = parts[part]
+        unknown = nodes[~known[nodes]] if nodes.max(initial=0) < len(known) else nodes[:0]
+        if len(unknown):
+            file.note(
+                f"{part}: {len(unknown)} nodes have no label (y = {UNLABELED}), such as node"
+                f" {unknown[0]}; leave them out"
+            )
+
+
+def _groups(file: ArrayFile, num_nodes: int | None) -> Array | None:
+    groups = file.integers("groups", "[N]")
+    if groups is not None and num_nodes is not None and len(groups) != num_nodes:
+        file.note(f"groups: {len(groups)} entries for {num_nodes} nodes; give every node a number")
+    return groups
+
+
+def _stated_metric(file: ArrayFile) -> Metric | None:
+    array = file.get("metric")
+    stated = None if array is None else str(array)
+    return cast("Metric", stated) if stated in ("accuracy", "rocauc") else None
+
+
+def _check_metric(
+    file: ArrayFile, asked: Metric | None, labels: Array | None, num_classes: int
+) -> None:
+    if file.get("metric") is not None and _stated_metric(file) is None:
+        file.note(f"metric: {file.get('metric')}; expected accuracy or rocauc")
+    if labels is None:
+        return
+    metric = asked or _stated_metric(file)
+    if metric == "rocauc" and labels.ndim == 1 and num_classes != 2:
+        file.note(f"metric rocauc needs two classes or binary tasks; y has {num_classes} classes")
+    if metric == "accuracy" and labels.ndim == 2:
+        file.note("metric accuracy needs one class a node; y holds binary tasks: use rocauc")
+
+
+def count_splits(path: Path) -> int:
+    """How many splits a file holds; 1 where it names train, val and test itself."""
+    file = ArrayFile(Path(path), ["splits"])
+    splits = file.get("splits")
+    return 1 if splits is None else max(1, len(splits))

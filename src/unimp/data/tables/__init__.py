@@ -1,0 +1,1 @@
+"""Everything about a user's tables."""

@@ -1,0 +1,90 @@
+"""A task from tables at hand: files, or frames of pandas, polars and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unimp.data.tables.columns import Decimal
+from unimp.data.tables.edges import UnknownIds
+from unimp.data.tables.guess import guess
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.rows import read_rows
+from unimp.data.tables.table_file import open_table
+from unimp.data.tables.transforms import Layout
+from unimp.tasks.task import Metric, Task
+
+_SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
+
+
+def task_from_tables(
+    nodes: Any,
+    edges: Any,
+    *,
+    label: str | Sequence[str] | None = None,
+    id: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    directed: bool | None = None,
+    features: Mapping[str, str] | None = None,
+    edge_features: Mapping[str, str] | None = None,
+    label_separator: str | None = None,
+    split: str | None = None,
+    train_share: float | None = None,
+    val_share: float | None = None,
+    group: str | None = None,
+    train_ids: str | None = None,
+    val_ids: str | None = None,
+    test_ids: str | None = None,
+    decimal: Decimal | None = None,
+    text_width: int | None = None,
+    unknown_ids: UnknownIds | None = None,
+    name: str = "tables",
+    metric: Metric | None = None,
+    seed: int = 0,
+) -> Task:
+    """A task from a table of nodes and one of edges, with node ids, class names and transforms.
+
+    Each table is a path (CSV, Parquet, Arrow), a frame of pandas or polars, an Arrow table, or a
+    dict of arrays. `label` is the column to predict, unknown where empty, NA, null or −1; a list of
+    columns makes binary tasks. `features` and `edge_features` give columns their kind: numeric,
+    categorical, text or vector. What is not said is guessed as by `unimp init`, and
+    `task.tables.layout` tells what was. `seed` is that of a split drawn by shares.
+
+    Every problem of both tables is told in one TaskError.
+    """
+    told: dict[str, Any] = {
+        "label": label,
+        "id": id,
+        "source": source,
+        "target": target,
+        "directed": directed,
+        "features": features,
+        "edge_features": edge_features,
+        "label_separator": label_separator,
+        "split": split,
+        "train_share": train_share,
+        "val_share": val_share,
+        "group": group,
+        "train_ids": train_ids,
+        "val_ids": val_ids,
+        "test_ids": test_ids,
+        "decimal": decimal,
+        "text_width": text_width,
+        "unknown_ids": unknown_ids,
+    }
+    given = {key: value for key, value in told.items() if value is not None}
+    if train_share is not None or val_share is not None:
+        given.setdefault("split", "")
+    layout = Layout(**given) if given.keys() >= _SUFFICES else _guessed(nodes, edges, given)
+    return read_rows(nodes, edges, layout).task(name, split=seed, metric=metric)
+
+
+def _guessed(nodes: Any, edges: Any, given: Mapping[str, Any]) -> Layout:
+    problems = Problems()
+    node_table = open_table(nodes, "nodes", problems)
+    edge_table = open_table(edges, "edges", problems)
+    problems.refuse()
+    assert node_table is not None
+    assert edge_table is not None
+    return guess(node_table, edge_table, given).layout

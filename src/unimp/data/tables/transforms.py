@@ -1,0 +1,156 @@
+"""What two tables mean, and the encoders fitted on them: plain data, kept in a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unimp.data.files import write_atomically
+from unimp.data.tables.columns import Decimal, Encoder, fit, from_plain, to_plain
+from unimp.data.tables.edges import UnknownIds
+from unimp.errors import RunError
+from unimp.graph.features import SparseFeatures
+
+FORMAT = 1
+TASK, TRANSFORMS = "task.npz", "transforms.json"  # names of the two files in a run
+_WIDE = 64  # columns; fewer are kept dense
+_FILLED = 0.25  # share of entries; more is kept dense
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What stands where in a table of nodes and a table of edges; as the recipe's [tables]."""
+
+    id: str = "id"
+    source: str = "source"
+    target: str = "target"
+    directed: bool = False
+    label: str | Sequence[str] = ""  # one column, or a column of 0 / 1 for each binary task
+    label_separator: str = ""  # between several labels in one cell
+    features: Mapping[str, str] = field(default_factory=dict)  # column: kind
+    edge_features: Mapping[str, str] = field(default_factory=dict)
+    decimal: Decimal = "."  # before the fractions of numbers in text
+    text_width: int = 4096
+    split: str = ""  # a column; or by the files of ids; or by the shares
+    train_share: float = 0.6
+    val_share: float = 0.2
+    group: str = ""
+    train_ids: str = ""
+    val_ids: str = ""
+    test_ids: str = ""
+    unknown_ids: UnknownIds = "refuse"
+
+    @property
+    def label_columns(self) -> list[str]:
+        return [self.label] if isinstance(self.label, str) else list(self.label)
+
+    def columns_in_words(self, kinds: Mapping[str, str]) -> list[str]:
+        """Columns that are taken from CSV as they are written, to be looked into here."""
+        return [c for c, kind in kinds.items() if kind != "numeric" or self.decimal == ","]
+
+    @property
+    def is_multilabel(self) -> bool:
+        return not isinstance(self.label, str) or bool(self.label_separator)
+
+    @property
+    def split_files(self) -> dict[str, str]:
+        files = {"train": self.train_ids, "val": self.val_ids, "test": self.test_ids}
+        return {part: file for part, file in files.items() if file}
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """How rows become numbers, as fitted on the tables of training."""
+
+    layout: Layout
+    nodes: tuple[Encoder, ...]
+    edges: tuple[Encoder, ...]
+    sparse: bool  # node features are kept sparse
+    whole_ids: bool = False  # ids are whole numbers, though kept as text
+
+    @classmethod
+    def fitted(
+        cls,
+        layout: Layout,
+        nodes: Mapping[str, Any],
+        edges: Mapping[str, Any],
+        *,
+        whole_ids: bool = False,
+    ) -> tuple[Transforms, Any, Any]:
+        """Fit on values by column; also the node and edge features they come to."""
+        made: list[list[Encoder]] = []
+        blocks: list[list[Any]] = []
+        for kinds, values in ((layout.features, nodes), (layout.edge_features, edges)):
+            encoders = [
+                fit(c, kind, values[c], text_width=layout.text_width) for c, kind in kinds.items()
+            ]
+            # A column that tells nothing at all, such as a single category, has no width.
+            encoders = [encoder for encoder in encoders if encoder.width]
+            made.append(encoders)
+            blocks.append([encoder.encode(values[encoder.column]) for encoder in encoders])
+        transforms = cls(layout, tuple(made[0]), tuple(made[1]), _is_sparse(blocks[0]), whole_ids)
+        return transforms, transforms._joined(blocks[0]), _dense(blocks[1])
+
+    def node_features(self, values: Mapping[str, Any]) -> Any:
+        """[N, F] of nodes, dense or sparse; None where they have none."""
+        return self._joined([encoder.encode(values[encoder.column]) for encoder in self.nodes])
+
+    def edge_features(self, values: Mapping[str, Any]) -> Any:
+        """[E, d] of edges; None where they have none."""
+        return _dense([encoder.encode(values[encoder.column]) for encoder in self.edges])
+
+    def _joined(self, blocks: list[Any]) -> Any:
+        from scipy import sparse
+
+        if not self.sparse:
+            return _dense(blocks)
+        joined = sparse.hstack([sparse.csr_array(b) for b in blocks], format="csr")
+        return SparseFeatures.from_scipy(joined.astype(np.float32))
+
+    def save(self, path: Path) -> None:
+        plain = {
+            "format": FORMAT,
+            "tables": asdict(self.layout),
+            "nodes": [to_plain(encoder) for encoder in self.nodes],
+            "edges": [to_plain(encoder) for encoder in self.edges],
+            "sparse": self.sparse,
+            "whole_ids": self.whole_ids,
+        }
+        write_atomically(path, (json.dumps(plain, ensure_ascii=False) + "\n").encode())
+
+
+def load_transforms(path: Path) -> Transforms:
+    """Transforms as a run keeps them, or a RunError that says what is wrong with the file."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["format"] != FORMAT:
+            raise RunError(f"{path} has format {plain['format']}; this version reads {FORMAT}")
+        return Transforms(
+            layout=Layout(**plain["tables"]),
+            nodes=tuple(from_plain(encoder) for encoder in plain["nodes"]),
+            edges=tuple(from_plain(encoder) for encoder in plain["edges"]),
+            sparse=bool(plain["sparse"]),
+            whole_ids=bool(plain["whole_ids"]),
+        )
+    except RunError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"cannot read {path}: {error!r}; copy it again from the run") from error
+
+
+def _dense(blocks: list[Any]) -> Any:
+    if not blocks:
+        return None
+    rows = [b.toarray() if hasattr(b, "toarray") else b for b in blocks]
+    return np.hstack(rows).astype(np.float32, copy=False)
+
+
+def _is_sparse(blocks: list[Any]) -> bool:
+    width = sum(block.shape[1] for block in blocks)
+    filled = sum(b.nnz if hasattr(b, "nnz") else b.size for b in blocks)
+    return bool(width > _WIDE and filled < _FILLED * width * blocks[0].shape[0])

@@ -1,0 +1,42 @@
+"""Tables into files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unimp.data.files import write_atomically
+from unimp.errors import TaskError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS = (".csv", ".parquet", ".pq")
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table whole, or not at all: as CSV if the path ends in .csv, else as Parquet."""
+    if path.suffix.lower() not in KINDS:
+        raise TaskError(
+            f"{path}: tables are written as {', '.join(KINDS)}; give the file one of these endings"
+        )
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    if path.suffix.lower() == ".csv":
+        pyarrow.csv.write_csv(table, buffer)
+    else:
+        # Probabilities seldom repeat; everything else does.
+        fields = [(field.name, pa.types.is_floating(field.type)) for field in table.schema]
+        chances = [name for name, floats in fields if floats and name.startswith("p_")]
+        pyarrow.parquet.write_table(
+            table,
+            buffer,
+            compression="zstd",
+            use_dictionary=[name for name in table.column_names if name not in chances],
+            use_byte_stream_split=chances,
+        )
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,1 @@
+"""Answers that follow a change of labels or edges."""

@@ -1,0 +1,1 @@
+"""Attention on GPU, written in Triton."""

@@ -1,0 +1,294 @@
+"""Fused attention on GPU, in Triton: launches the arithmetic whose equations are in `fused.py`.
+
+A program takes a few pieces of rows (see `Schedule`) and one head. The head is the slow axis of
+the grid, so that programs that run together gather from the same columns. Nothing is added
+atomically: every run gives the same bits. Sums are kept in single precision, or double where the
+operands are.
+"""
+# mypy: disable-error-code="import-untyped, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward, exact_dtype
+from unimp.ops.triton import kernels as triton_kernels
+from unimp.ops.triton.launch import launch, parts_of, power_of_two
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+) -> Forward:
+    """One pass over the in-edges of each target.
+
+    A piece of a hub is attended to as if it were a target; what it gives is then weighted by its
+    share in the sum:
+
+        L_i = log Σ_p exp L_p        o_i = Σ_p exp(L_p − L_i) o_p        (ē and A likewise)
+    """
+    _, heads, width = query.shape
+    num_edges = edges.source.shape[0]
+    result = empty_forward(query, edge_query, "triton")
+    if result.out.numel() == 0:
+        return result
+    parts = [_parts(edges.pieces, edges.hubs, whole) for whole in result]
+    walk = _walk(query, edge_query, gathered=2)
+    with torch.cuda.device_of(query):
+        launch(
+            triton_kernels.attend,
+            (edges.pieces.shape[0], heads),
+            query,
+            key,
+            value,
+            edge_query,
+            edge_attr,
+            edges.source,
+            edges.pieces,
+            seed,
+            *result,
+            *parts,
+            **_strides(
+                query=query, key=key, value=value, edge_query=edge_query, edge_attr=edge_attr
+            ),
+            **_shape(query, edge_query),
+            **_weighing(width, dropout, num_edges * heads),
+            **walk,
+        )
+        for part, whole in zip(parts[:3], result[:3], strict=True):
+            _merge(part, edges.hubs, whole, parts[3], result.log_sum)
+    return result
+
+
+def backward(
+    grads: Forward,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edge_query: Tensor | None,
+    edge_attr: Tensor | None,
+    result: Forward,
+    edges: Edges,
+    dropout: float,
+    seed: Tensor,
+    wants_edge_attr: bool,
+    found: Backward | None = None,
+) -> Backward:
+    """A pass by source for dk and dv, which leaves ds, then one by target for dq and du.
+
+    Besides the gradients it takes two numbers a target and head, one an edge and head (two if
+    edge features want a gradient), and the parts of hubs.
+    """
+    targets, heads, width = query.shape
+    num_edges = edges.source.shape[0]
+    if found is None:
+        wanted = edge_attr if wants_edge_attr else None
+        found = empty_backward(query, key, value, edge_query, wanted)
+    if result.out.numel() == 0:
+        return Backward(*(grad.zero_() for grad in found))
+    exact = exact_dtype(query.dtype)
+    shape = _shape(query, edge_query)
+    grad_mean = None if edge_query is None else grads.edge_mean
+    grad_mass = None if edge_query is None else grads.mass.contiguous()
+    with torch.cuda.device_of(query):
+        terms = query.new_empty((targets, heads, 2), dtype=exact)
+        rows = max(1, 2048 // shape["BLOCK"])
+        launch(
+            triton_kernels.find_terms,
+            (parts_of(targets, rows), heads),
+            grads.out,
+            grad_mean,
+            grad_mass,
+            *result,
+            terms,
+            targets,
+            **_strides(grad_out=grads.out, grad_edge_mean=grad_mean),
+            **shape,
+            ROWS=rows,
+        )
+        score_grad = query.new_empty((heads, num_edges), dtype=exact)
+        weight = torch.empty_like(score_grad) if wants_edge_attr else None
+
+        pieces, hubs = edges.by_source_pieces, edges.by_source_hubs
+        part_key, part_value = _parts(pieces, hubs, found.key), _parts(pieces, hubs, found.value)
+        walk = _walk(query, edge_query, gathered=2)
+        launch(
+            triton_kernels.differentiate_by_source,
+            (pieces.shape[0], heads),
+            query,
+            key,
+            value,
+            edge_query,
+            edge_attr,
+            grads.out,
+            grad_mean,
+            grad_mass,
+            terms,
+            edges.by_source_target,
+            edges.by_source_slot,
+            pieces,
+            seed,
+            found.key,
+            found.value,
+            part_key,
+            part_value,
+            score_grad,
+            weight,
+            num_edges,
+            **_strides(
+                query=query,
+                key=key,
+                value=value,
+                edge_query=edge_query,
+                edge_attr=edge_attr,
+                grad_out=grads.out,
+                grad_edge_mean=grad_mean,
+                grad_key=found.key,
+                grad_value=found.value,
+            ),
+            **shape,
+            **_weighing(width, dropout, num_edges * heads),
+            **walk,
+        )
+        _merge(part_key, hubs, found.key)
+        _merge(part_value, hubs, found.value)
+
+        pieces, hubs = edges.pieces, edges.hubs
+        part_query = _parts(pieces, hubs, found.query)
+        part_edge_query = None if edge_query is None else _parts(pieces, hubs, found.edge_query)
+        walk = _walk(query, edge_query, gathered=1)
+        launch(
+            triton_kernels.differentiate_by_target,
+            (pieces.shape[0], heads),
+            key,
+            edge_attr,
+            edges.source,
+            pieces,
+            score_grad,
+            num_edges,
+            found.query,
+            found.edge_query,
+            part_query,
+            part_edge_query,
+            **_strides(key=key, edge_attr=edge_attr, grad_query=found.query),
+            **shape,
+            **walk,
+        )
+        _merge(part_query, hubs, found.query)
+        _merge(part_edge_query, hubs, found.edge_query)
+
+        if weight is not None and weight.numel():
+            at_once = max(1, 1024 // shape["EDGE_BLOCK"])
+            launch(
+                triton_kernels.differentiate_edges,
+                (parts_of(num_edges, at_once),),
+                edge_query,
+                grad_mean,
+                score_grad,
+                weight,
+                edges.by_source_target,
+                edges.by_source_slot,
+                num_edges,
+                found.edge_attr,
+                **_strides(edge_query=edge_query, grad_edge_mean=grad_mean),
+                HEADS=heads,
+                EDGE_WIDTH=shape["EDGE_WIDTH"],
+                EDGE_BLOCK=shape["EDGE_BLOCK"],
+                EXACT=shape["EXACT"],
+                EDGES=at_once,
+            )
+    return found
+
+
+def _walk(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[str, int]:
+    """How many edges a program meets at a time, and by how many warps.
+
+    A warp has up to 4 KiB of gathered rows on their way, 32 registers of each lane: that leaves
+    room for enough warps to keep memory busy, and a row of common length needs few steps. Wide
+    heads get more warps. Written down, not tuned at run time: every run takes the same steps.
+    """
+    block = query.shape[2] if edge_query is None else max(query.shape[2], edge_query.shape[2])
+    block = power_of_two(block)
+    warps = min(max(1, block // 256), 8)
+    edges = min(max(1, 4096 * warps // (gathered * block * query.itemsize)), 16)
+    return {"EDGES": edges, "num_warps": warps}
+
+
+def _shape(query: Tensor, edge_query: Tensor | None) -> dict[str, Any]:
+    _, heads, width = query.shape
+    edge_width = 0 if edge_query is None else edge_query.shape[2]
+    return {
+        "HEADS": heads,
+        "WIDTH": width,
+        "BLOCK": power_of_two(width),
+        "EDGE_WIDTH": edge_width,
+        "EDGE_BLOCK": power_of_two(edge_width),
+        "EXACT": tl.float64 if query.dtype == torch.float64 else tl.float32,
+    }
+
+
+def _weighing(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
+    """What makes weights of scores: the scale, and dropout."""
+    return {
+        "SCALE": width**-0.5,
+        "THRESHOLD": int(dropout * 2**32),
+        "FACTOR": 1.0 / (1.0 - dropout),
+        "LONG": num_weights > 2**32,
+    }
+
+
+def _strides(**tensors: Tensor | None) -> dict[str, int]:
+    """The distance from row to row of each."""
+    return {
+        f"{name.upper()}_STRIDE": 0 if tensor is None else tensor.stride(0)
+        for name, tensor in tensors.items()
+    }
+
+
+def _parts(pieces: Tensor, hubs: Tensor, whole: Tensor) -> Tensor | None:
+    """Room for the pieces of hubs, which are added up later; None where there is no hub."""
+    if hubs.shape[0] == 0:
+        return None
+    # Every other row is one piece; counting so, the device need not be asked.
+    places = len(pieces) - (len(whole) - len(hubs))
+    return whole.new_empty((places, *whole.shape[1:]), dtype=exact_dtype(whole.dtype))
+
+
+def _merge(
+    parts: Tensor | None,
+    hubs: Tensor,
+    whole: Tensor,
+    part_log_sum: Tensor | None = None,
+    log_sum: Tensor | None = None,
+) -> None:
+    """Fill the rows of hubs from their parts: a sum, or a mean by weights where there are logs."""
+    if parts is None or whole.numel() == 0:
+        return
+    heads = whole.shape[1]
+    width = whole.shape[2] if whole.ndim == 3 else 1
+    block = power_of_two(width)
+    launch(
+        triton_kernels.merge,
+        (hubs.shape[0], heads),
+        parts,
+        part_log_sum,
+        hubs,
+        whole,
+        log_sum,
+        HEADS=heads,
+        STRIDE=whole.stride(0),
+        WIDTH=width,
+        BLOCK=block,
+        EXACT=tl.float64 if parts.dtype == torch.float64 else tl.float32,
+        PARTS=max(1, min(16, 2048 // block)),
+    )

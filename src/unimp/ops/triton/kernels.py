@@ -1,0 +1,425 @@
+"""The device code of fused attention: what one program does. `triton_.py` launches it.
+
+A program holds one piece of a row (see `Schedule`) and one head, and meets EDGES edges at a time,
+so that a tile of gathered rows is [EDGES, BLOCK] (BLOCK: the width, up to a power of two). Row
+numbers are multiplied in 64 bits.
+
+Names in capitals are known to the compiler; a pointer that is None takes its branches with it.
+So are floating-point constants, which as arguments would be rounded to single precision, and the
+distances between rows, which tell how wide a load may be.
+
+Where two layouts meet, as in the score of keys and edge features, the compiler takes that of the
+tile loaded last; edge features are therefore loaded before the wide rows.
+"""
+# ruff: noqa: N803
+# mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from unimp.ops.triton.rows import load_piece, load_row, load_rows, store_row
+
+
+@triton.jit
+def attend(
+    query,
+    key,
+    value,
+    edge_query,
+    edge_attr,
+    source,
+    pieces,
+    seed,
+    out,
+    edge_mean,
+    mass,
+    log_sum,
+    part_out,
+    part_edge_mean,
+    part_mass,
+    part_log_sum,
+    QUERY_STRIDE: tl.constexpr,
+    KEY_STRIDE: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    EDGE_QUERY_STRIDE: tl.constexpr,
+    EDGE_ATTR_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EDGE_WIDTH: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    SCALE: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    FACTOR: tl.constexpr,
+    LONG: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """o, ē, A and L of a piece of a target, with a running softmax: what was summed under a lower
+    maximum fades by exp(old − new) when a higher score comes."""
+    head = tl.program_id(1)
+    row, begin, end, place = load_piece(pieces)
+    salt = mix(tl.load(seed).to(tl.uint32))
+    q = load_row(query + row * QUERY_STRIDE + head * WIDTH, WIDTH, BLOCK, EXACT)
+    top = tl.full([], float("-inf"), EXACT)
+    total = tl.zeros([], EXACT)
+    out_sum = tl.zeros([BLOCK], EXACT)
+    if edge_attr is not None:
+        at = row * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
+        u = load_row(edge_query + at, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        edge_sum = tl.zeros([EDGE_BLOCK], EXACT)
+        mass_sum = tl.zeros([], EXACT)
+
+    slot = begin + tl.arange(0, EDGES)
+    met = slot < end
+    j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+    for _ in range(begin, end, EDGES):
+        if edge_attr is not None:
+            e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
+            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, met, WIDTH, BLOCK, EXACT)
+        v = load_rows(value + head * WIDTH, j * VALUE_STRIDE, met, WIDTH, BLOCK, EXACT)
+        # The next sources are asked for now: waiting for them would be half of a tile's time.
+        next_slot = slot + EDGES
+        next_met = next_slot < end
+        next_j = tl.load(source + next_slot, mask=next_met, other=0).to(tl.int64)
+
+        score = tl.sum(q[None, :] * k, axis=1)
+        if edge_attr is not None:
+            score += tl.sum(u[None, :] * e, axis=1)
+        score = tl.where(met, score * SCALE, float("-inf"))
+        top_now = tl.maximum(top, tl.max(score, axis=0))
+        # A score of −inf is a weight of zero, also where no other has come yet.
+        finite = tl.where(top_now > float("-inf"), top_now, 0.0)
+        fade = tl.exp(top - finite)
+        p = tl.exp(score - finite)
+        total = total * fade + tl.sum(p, axis=0)
+        a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
+        out_sum = out_sum * fade + tl.sum(a[:, None] * v, axis=0)
+        if edge_attr is not None:
+            # Loaded anew, in another way, so that the weights come to the layout of the features.
+            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT, LAST=True)
+            edge_sum = edge_sum * fade + tl.sum(a[:, None] * e, axis=0)
+            mass_sum = mass_sum * fade + tl.sum(a, axis=0)
+        top = top_now
+        slot = next_slot
+        met = next_met
+        j = next_j
+
+    # Without edges there is no maximum, nothing to divide by, and zeros to give.
+    total = tl.where(begin < end, total, 1.0)
+    share = tl.where(total > 0.0, 1.0 / total, 0.0)
+    logs = tl.where(begin < end, top, 0.0) + tl.log(total)
+    store_row(out, part_out, out_sum * share, row, place, head, HEADS * WIDTH, HEADS, WIDTH, BLOCK)
+    store_row(log_sum, part_log_sum, logs, row, place, head, HEADS, HEADS, 1, 1)
+    if edge_attr is not None:
+        mean = edge_sum * share
+        together: tl.constexpr = HEADS * EDGE_WIDTH
+        part = part_edge_mean
+        store_row(edge_mean, part, mean, row, place, head, together, HEADS, EDGE_WIDTH, EDGE_BLOCK)
+        store_row(mass, part_mass, mass_sum * share, row, place, head, HEADS, HEADS, 1, 1)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def find_terms(
+    grad_out,
+    grad_edge_mean,
+    grad_mass,
+    out,
+    edge_mean,
+    mass,
+    log_sum,
+    terms,
+    num_rows,
+    GRAD_OUT_STRIDE: tl.constexpr,
+    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EDGE_WIDTH: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """L_i and δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i, side by side since they are gathered together."""
+    head = tl.program_id(1)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < num_rows
+    cell = row * HEADS + head
+    g = load_rows(grad_out + head * WIDTH, row * GRAD_OUT_STRIDE, there, WIDTH, BLOCK, EXACT)
+    o = load_rows(out, cell * WIDTH, there, WIDTH, BLOCK, EXACT)
+    delta = tl.sum(g * o, axis=1)
+    if grad_mass is not None:
+        at = row * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
+        g_mean = load_rows(grad_edge_mean, at, there, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        mean = load_rows(edge_mean, cell * EDGE_WIDTH, there, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        gamma = tl.load(grad_mass + cell, mask=there, other=0.0).to(EXACT)
+        delta += tl.sum(g_mean * mean, axis=1)
+        delta += gamma * tl.load(mass + cell, mask=there, other=0.0).to(EXACT)
+    tl.store(terms + cell * 2, tl.load(log_sum + cell, mask=there, other=0.0), mask=there)
+    tl.store(terms + cell * 2 + 1, delta, mask=there)
+
+
+@triton.jit(do_not_specialize=["num_edges"])
+def differentiate_by_source(
+    query,
+    key,
+    value,
+    edge_query,
+    edge_attr,
+    grad_out,
+    grad_edge_mean,
+    grad_mass,
+    terms,
+    target,
+    slots,
+    pieces,
+    seed,
+    grad_key,
+    grad_value,
+    part_key,
+    part_value,
+    score_grad,
+    weight,
+    num_edges,
+    QUERY_STRIDE: tl.constexpr,
+    KEY_STRIDE: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    EDGE_QUERY_STRIDE: tl.constexpr,
+    EDGE_ATTR_STRIDE: tl.constexpr,
+    GRAD_OUT_STRIDE: tl.constexpr,
+    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
+    GRAD_KEY_STRIDE: tl.constexpr,
+    GRAD_VALUE_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EDGE_WIDTH: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    SCALE: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    FACTOR: tl.constexpr,
+    LONG: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """dk_j = Σ_i ds_ij q_i and dv_j = Σ_i a_ij g_i; leaves ds, and a where it is asked for."""
+    head = tl.program_id(1)
+    row, begin, end, place = load_piece(pieces)
+    salt = mix(tl.load(seed).to(tl.uint32))
+    k = load_row(key + row * KEY_STRIDE + head * WIDTH, WIDTH, BLOCK, EXACT)
+    v = load_row(value + row * VALUE_STRIDE + head * WIDTH, WIDTH, BLOCK, EXACT)
+    dk = tl.zeros([BLOCK], EXACT)
+    dv = tl.zeros([BLOCK], EXACT)
+    # ds and a lie by head, as the pass by target reads them.
+    at_head = head.to(tl.int64) * num_edges
+
+    entry = begin + tl.arange(0, EDGES)
+    met = entry < end
+    i = tl.load(target + entry, mask=met, other=0).to(tl.int64)
+    slot = tl.load(slots + entry, mask=met, other=0).to(tl.int64)
+    for _ in range(begin, end, EDGES):
+        cell = i * HEADS + head
+        if edge_attr is not None:
+            e = load_rows(edge_attr, slot * EDGE_ATTR_STRIDE, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
+            u = load_rows(edge_query, u_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
+            g_mean = load_rows(grad_edge_mean, g_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            gamma = tl.load(grad_mass + cell, mask=met, other=0.0).to(EXACT)
+        q = load_rows(query + head * WIDTH, i * QUERY_STRIDE, met, WIDTH, BLOCK, EXACT)
+        g = load_rows(grad_out + head * WIDTH, i * GRAD_OUT_STRIDE, met, WIDTH, BLOCK, EXACT)
+        log_sum = tl.load(terms + cell * 2, mask=met, other=0.0)
+        delta = tl.load(terms + cell * 2 + 1, mask=met, other=0.0)
+        entry += EDGES
+        next_met = entry < end
+        next_i = tl.load(target + entry, mask=next_met, other=0).to(tl.int64)
+        next_slot = tl.load(slots + entry, mask=next_met, other=0).to(tl.int64)
+
+        score = tl.sum(q * k[None, :], axis=1)
+        da = tl.sum(g * v[None, :], axis=1)
+        if edge_attr is not None:
+            score += tl.sum(u * e, axis=1)
+            da += tl.sum(g_mean * e, axis=1) + gamma
+        p = tl.where(met, tl.exp(score * SCALE - log_sum), 0.0)
+        a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
+        ds = (a * da - p * delta) * SCALE
+        dk += tl.sum(ds[:, None] * q, axis=0)
+        dv += tl.sum(a[:, None] * g, axis=0)
+        tl.store(score_grad + at_head + slot, ds, mask=met)
+        if weight is not None:
+            tl.store(weight + at_head + slot, a, mask=met)
+        met = next_met
+        i = next_i
+        slot = next_slot
+    store_row(grad_key, part_key, dk, row, place, head, GRAD_KEY_STRIDE, HEADS, WIDTH, BLOCK)
+    store_row(grad_value, part_value, dv, row, place, head, GRAD_VALUE_STRIDE, HEADS, WIDTH, BLOCK)
+
+
+@triton.jit(do_not_specialize=["num_edges"])
+def differentiate_by_target(
+    key,
+    edge_attr,
+    source,
+    pieces,
+    score_grad,
+    num_edges,
+    grad_query,
+    grad_edge_query,
+    part_query,
+    part_edge_query,
+    KEY_STRIDE: tl.constexpr,
+    EDGE_ATTR_STRIDE: tl.constexpr,
+    GRAD_QUERY_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EDGE_WIDTH: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """dq_i = Σ_j ds_ij k_j and du_i = Σ_j ds_ij e_ij."""
+    head = tl.program_id(1)
+    row, begin, end, place = load_piece(pieces)
+    at_head = head.to(tl.int64) * num_edges
+    dq = tl.zeros([BLOCK], EXACT)
+    if edge_attr is not None:
+        du = tl.zeros([EDGE_BLOCK], EXACT)
+
+    slot = begin + tl.arange(0, EDGES)
+    met = slot < end
+    j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+    for _ in range(begin, end, EDGES):
+        ds = tl.load(score_grad + at_head + slot, mask=met, other=0.0)
+        if edge_attr is not None:
+            e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
+            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            du += tl.sum(ds[:, None] * e, axis=0)
+        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, met, WIDTH, BLOCK, EXACT)
+        slot += EDGES
+        met = slot < end
+        j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+        dq += tl.sum(ds[:, None] * k, axis=0)
+    store_row(grad_query, part_query, dq, row, place, head, GRAD_QUERY_STRIDE, HEADS, WIDTH, BLOCK)
+    if edge_attr is not None:
+        together: tl.constexpr = HEADS * EDGE_WIDTH
+        part = part_edge_query
+        store_row(
+            grad_edge_query, part, du, row, place, head, together, HEADS, EDGE_WIDTH, EDGE_BLOCK
+        )
+
+
+@triton.jit(do_not_specialize=["num_edges"])
+def differentiate_edges(
+    edge_query,
+    grad_edge_mean,
+    score_grad,
+    weight,
+    target,
+    slots,
+    num_edges,
+    grad_edge_attr,
+    EDGE_QUERY_STRIDE: tl.constexpr,
+    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    EDGE_WIDTH: tl.constexpr,
+    EDGE_BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    EDGES: tl.constexpr,
+):
+    """de_ij = Σ_h ds_ij u_i + a_ij ḡ_i."""
+    entry = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    met = entry < num_edges
+    i = tl.load(target + entry, mask=met, other=0).to(tl.int64)
+    slot = tl.load(slots + entry, mask=met, other=0).to(tl.int64)
+    de = tl.zeros([EDGES, EDGE_BLOCK], EXACT)
+    at = slot
+    for head in range(HEADS):
+        ds = tl.load(score_grad + at, mask=met, other=0.0)
+        a = tl.load(weight + at, mask=met, other=0.0)
+        u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
+        u = load_rows(edge_query, u_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
+        g_mean = load_rows(grad_edge_mean, g_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        de += ds[:, None] * u + a[:, None] * g_mean
+        at += num_edges
+    column = tl.arange(0, EDGE_BLOCK)[None, :]
+    to = grad_edge_attr + slot[:, None] * EDGE_WIDTH + column
+    tl.store(to, de, mask=met[:, None] & (column < EDGE_WIDTH))
+
+
+@triton.jit
+def merge(
+    parts,
+    part_log_sum,
+    hubs,
+    whole,
+    log_sum,
+    STRIDE: tl.constexpr,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """The sum of a hub's pieces, PARTS at a time, each weighted by exp(L_p − L) where it has L."""
+    head = tl.program_id(1)
+    hub = hubs + tl.program_id(0) * 3
+    row = tl.load(hub).to(tl.int64)
+    first = tl.load(hub + 1).to(tl.int64)
+    end = first + tl.load(hub + 2)
+    lane = tl.arange(0, PARTS)
+    top = tl.full([], float("-inf"), EXACT)
+    total = tl.zeros([], EXACT)
+    if part_log_sum is not None:
+        for start in range(first, end, PARTS):
+            at = part_log_sum + (start + lane) * HEADS + head
+            logs = tl.load(at, mask=start + lane < end, other=float("-inf"))
+            top_now = tl.maximum(top, tl.max(logs, axis=0))
+            total = total * tl.exp(top - top_now) + tl.sum(tl.exp(logs - top_now), axis=0)
+            top = top_now
+        # A hub without pieces, as padding may be, has a sum of nothing: a row of zeros.
+        top = tl.where(first < end, top, 0.0) + tl.log(tl.where(first < end, total, 1.0))
+        store_row(log_sum, None, top, row, -1, head, HEADS, HEADS, 1, 1)
+    numbers = tl.zeros([BLOCK], EXACT)
+    for start in range(first, end, PARTS):
+        met = start + lane < end
+        cell = (start + lane) * HEADS + head
+        part = load_rows(parts, cell * WIDTH, met, WIDTH, BLOCK, EXACT)
+        if part_log_sum is not None:
+            logs = tl.load(part_log_sum + cell, mask=met, other=float("-inf"))
+            part = part * tl.exp(logs - top)[:, None]
+        numbers += tl.sum(part, axis=0)
+    store_row(whole, None, numbers, row, -1, head, STRIDE, HEADS, WIDTH, BLOCK)
+
+
+@triton.jit
+def drop(
+    p,
+    slot,
+    head,
+    salt,
+    HEADS: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    FACTOR: tl.constexpr,
+    LONG: tl.constexpr,
+):
+    """a_ij = p_ij m_ij, m as `reference.dropout_factors` draws it; LONG: counters pass 32 bits."""
+    if FACTOR == 1.0:
+        return p
+    else:
+        counter = slot.to(tl.int64) * HEADS + head
+        bits = counter.to(tl.uint32) ^ salt
+        if LONG:
+            bits = bits ^ mix((counter >> 32).to(tl.uint32))
+        return tl.where(mix(bits) >= THRESHOLD, p * FACTOR, 0.0)
+
+
+@triton.jit
+def mix(bits):
+    bits = ((bits >> 16) ^ bits) * 0x7FEB352D
+    bits = ((bits >> 15) ^ bits) * 0x846CA68B
+    return (bits >> 16) ^ bits

@@ -1,0 +1,253 @@
+"""The residual step on GPU, in Triton: one pass each way; the equations are in `residual.py`.
+
+Sums over rows are taken in parts, one a program, which torch adds up: every run gives the same.
+"""
+# ruff: noqa: N803
+# mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from unimp.ops.fused import exact_dtype
+from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
+from unimp.ops.triton.launch import launch, parts_of, power_of_two
+from unimp.ops.triton.rows import load_row, load_rows
+
+PROGRAMS = 512
+"""The most programs of the backward pass, each of which leaves parts of the sums over rows."""
+
+
+def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
+    """The forward pass; rows of `kept` may lie apart."""
+    out, of_rows = empty_forward(message, residual)
+    if len(message):
+        shape = _shape(message, 2048)
+        with torch.cuda.device_of(message):
+            launch(
+                forward_rows,
+                (parts_of(len(message), shape["ROWS"]),),
+                message,
+                kept,
+                *_learned(residual),
+                residual.gate_bias,
+                out,
+                *of_rows,
+                len(message),
+                MESSAGE_STRIDE=message.stride(0),
+                KEPT_STRIDE=kept.stride(0),
+                EPS=residual.eps,
+                RELU=residual.relu,
+                **shape,
+            )
+    return out, of_rows
+
+
+def residual_backward(
+    grad: Tensor,
+    message: Tensor,
+    kept: Tensor,
+    residual: Residual,
+    of_rows: OfRows,
+    grad_kept: Tensor,
+) -> tuple[Tensor, Sums]:
+    """The backward pass; dr is left in `grad_kept`."""
+    grad = grad if grad.stride(1) == 1 else grad.contiguous()
+    exact = exact_dtype(message.dtype)
+    width = message.shape[1]
+    grad_message = message.new_empty(message.shape)
+    shape = _shape(message, 1024)  # half of it: four sums are held too
+    programs = min(parts_of(len(message), shape["ROWS"]), PROGRAMS)
+    # Four vectors and one number of each program side by side, so that one sum serves all.
+    parts = message.new_zeros((max(programs, 1), 4 * width + 1), dtype=exact)
+    if programs:
+        with torch.cuda.device_of(message):
+            launch(
+                backward_rows,
+                (programs,),
+                grad,
+                message,
+                kept,
+                *_learned(residual),
+                *of_rows,
+                grad_message,
+                grad_kept,
+                parts,
+                len(message),
+                GRAD_STRIDE=grad.stride(0),
+                MESSAGE_STRIDE=message.stride(0),
+                KEPT_STRIDE=kept.stride(0),
+                GRAD_KEPT_STRIDE=grad_kept.stride(0),
+                RELU=residual.relu,
+                **shape,
+            )
+    total = parts.sum(0)
+    return grad_message, Sums.of(total[:-1].view(4, width), total[-1:])
+
+
+def _learned(residual: Residual) -> list[Tensor | None]:
+    vectors = (residual.on_kept, residual.on_message, residual.weight, residual.bias)
+    return [None if t is None else t.contiguous() for t in vectors]
+
+
+def _shape(message: Tensor, numbers: int) -> dict[str, Any]:
+    """A tile of rows, so many numbers in all, on four warps; on more if one row is wider."""
+    width = message.shape[1]
+    block = power_of_two(width)
+    return {
+        "WIDTH": width,
+        "BLOCK": block,
+        "EXACT": tl.float64 if message.dtype == torch.float64 else tl.float32,
+        "ROWS": max(1, numbers // block),
+        "num_warps": min(max(4, 4 * block // numbers), 16),
+    }
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def forward_rows(
+    message,
+    kept,
+    on_kept,
+    on_message,
+    weight,
+    bias,
+    gate_bias,
+    out,
+    beta,
+    mean,
+    rstd,
+    num_rows,
+    MESSAGE_STRIDE: tl.constexpr,
+    KEPT_STRIDE: tl.constexpr,
+    EPS: tl.constexpr,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """out, and what is kept, of ROWS rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < num_rows
+    column = tl.arange(0, BLOCK)
+    m = load_rows(message, row * MESSAGE_STRIDE, there, WIDTH, BLOCK, EXACT)
+    r = load_rows(kept, row * KEPT_STRIDE, there, WIDTH, BLOCK, EXACT)
+    if on_kept is not None:
+        a = load_row(on_kept, WIDTH, BLOCK, EXACT)
+        b = load_row(on_message, WIDTH, BLOCK, EXACT)
+        z = tl.sum(r * a[None, :] + m * b[None, :], axis=1)
+        if gate_bias is not None:
+            z += tl.load(gate_bias).to(EXACT)
+        share = tl.sigmoid(z)
+        tl.store(beta + row, share, mask=there)
+        y = m + share[:, None] * (r - m)
+    else:
+        y = m + r
+    if weight is not None:
+        center = tl.sum(y, axis=1) / WIDTH
+        y = tl.where((column < WIDTH)[None, :], y - center[:, None], 0.0)
+        scale = tl.rsqrt(tl.sum(y * y, axis=1) / WIDTH + EPS)
+        tl.store(mean + row, center, mask=there)
+        tl.store(rstd + row, scale, mask=there)
+        w = load_row(weight, WIDTH, BLOCK, EXACT)
+        y = y * scale[:, None] * w[None, :] + load_row(bias, WIDTH, BLOCK, EXACT)[None, :]
+    if RELU:
+        y = tl.where(y <= 0.0, 0.0, y)  # so that NaN stays
+    mask = there[:, None] & (column < WIDTH)[None, :]
+    tl.store(out + row[:, None] * WIDTH + column[None, :], y, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def backward_rows(
+    grad,
+    message,
+    kept,
+    on_kept,
+    on_message,
+    weight,
+    bias,
+    beta,
+    mean,
+    rstd,
+    grad_message,
+    grad_kept,
+    parts,
+    num_rows,
+    GRAD_STRIDE: tl.constexpr,
+    MESSAGE_STRIDE: tl.constexpr,
+    KEPT_STRIDE: tl.constexpr,
+    GRAD_KEPT_STRIDE: tl.constexpr,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """dm and dr of every so many rows, ROWS at a time, and this program's parts of the sums."""
+    column = tl.arange(0, BLOCK)
+    if on_kept is not None:
+        a = load_row(on_kept, WIDTH, BLOCK, EXACT)
+        b = load_row(on_message, WIDTH, BLOCK, EXACT)
+        # Rows of a tile are summed apart, and brought together once.
+        da = tl.zeros([ROWS, BLOCK], EXACT)
+        db = tl.zeros([ROWS, BLOCK], EXACT)
+        dc = tl.zeros([ROWS], EXACT)
+    if weight is not None:
+        w = load_row(weight, WIDTH, BLOCK, EXACT)
+        d = load_row(bias, WIDTH, BLOCK, EXACT)
+        dw = tl.zeros([ROWS, BLOCK], EXACT)
+        dd = tl.zeros([ROWS, BLOCK], EXACT)
+
+    for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        row = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
+        there = row < num_rows
+        g = load_rows(grad, row * GRAD_STRIDE, there, WIDTH, BLOCK, EXACT)
+        m = load_rows(message, row * MESSAGE_STRIDE, there, WIDTH, BLOCK, EXACT)
+        r = load_rows(kept, row * KEPT_STRIDE, there, WIDTH, BLOCK, EXACT)
+        if on_kept is not None:
+            share = tl.load(beta + row, mask=there, other=0.0)
+            y = m + share[:, None] * (r - m)
+        else:
+            y = m + r
+        if weight is not None:
+            scale = tl.load(rstd + row, mask=there, other=0.0)
+            x = (y - tl.load(mean + row, mask=there, other=0.0)[:, None]) * scale[:, None]
+            x = tl.where((column < WIDTH)[None, :], x, 0.0)
+            if RELU:
+                g = tl.where(x * w[None, :] + d[None, :] > 0.0, g, 0.0)
+            dw += g * x
+            dd += g
+            g = g * w[None, :]
+            g_mean = tl.sum(g, axis=1) / WIDTH
+            gx_mean = tl.sum(g * x, axis=1) / WIDTH
+            g = (g - g_mean[:, None] - x * gx_mean[:, None]) * scale[:, None]
+            g = tl.where((column < WIDTH)[None, :], g, 0.0)
+        elif RELU:
+            g = tl.where(y > 0.0, g, 0.0)
+        dm = g
+        dr = g
+        if on_kept is not None:
+            dz = tl.sum(g * (r - m), axis=1) * share * (1.0 - share)
+            dm = g * (1.0 - share)[:, None] + dz[:, None] * b[None, :]
+            dr = g * share[:, None] + dz[:, None] * a[None, :]
+            da += dz[:, None] * r
+            db += dz[:, None] * m
+            dc += dz
+        mask = there[:, None] & (column < WIDTH)[None, :]
+        tl.store(grad_message + row[:, None] * WIDTH + column[None, :], dm, mask=mask)
+        tl.store(grad_kept + row[:, None] * GRAD_KEPT_STRIDE + column[None, :], dr, mask=mask)
+
+    part = parts + tl.program_id(0) * (4 * WIDTH + 1)
+    to = part + column
+    if on_kept is not None:
+        tl.store(to, tl.sum(da, axis=0), mask=column < WIDTH)
+        tl.store(to + WIDTH, tl.sum(db, axis=0), mask=column < WIDTH)
+        tl.store(part + 4 * WIDTH, tl.sum(dc, axis=0))
+    if weight is not None:
+        tl.store(to + 2 * WIDTH, tl.sum(dw, axis=0), mask=column < WIDTH)
+        tl.store(to + 3 * WIDTH, tl.sum(dd, axis=0), mask=column < WIDTH)

@@ -1,0 +1,322 @@
+"""Memory and time of a run, before it starts, and the regime that follows from them.
+
+Memory is counted from sizes: what training keeps of each layer for its backward pass, what a batch
+copies, parameters with their gradient, moments and copies, and what scoring all nodes needs. Added
+is what the process holds already, its task among it. Time is measured: a few steps on a small batch
+of the same graph, scaled by the work of an epoch, which is multiplications of matrices and messages
+along edges. `benchmarks/estimate.py` compares both with what runs took.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from unimp.config.recipe import Recipe
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.model.node_model import NodeModel, count_parameters
+from unimp.ops.attention import backend_in_words
+from unimp.ops.memory import available_memory, peak_memory, resident_memory
+from unimp.ops.sampling import ALL
+from unimp.runs.preparation import graph_for
+from unimp.tasks.labels import mask_labels, mask_of
+from unimp.tasks.task import Task
+from unimp.training.batching import Batch, sampled_batch
+from unimp.training.step import Step
+
+Regime = Literal["full", "partition", "neighbors"]
+SHARE = 0.8
+"""Of the memory that is free, the part that training may take."""
+KEPT_A_PARAMETER = 13
+"""Numbers a parameter: itself, its gradient, two moments, the best state; a checkpoint has four of
+them twice."""
+KEPT_A_ROW = 8
+"""Widths a row and layer that training holds: four projections, what was attended, the residual,
+dropout and the gradients under way."""
+SAMPLES, FANOUT = (500, 5000), 10
+"""Nodes of the two batches on which time is measured, and neighbors a node there."""
+MEASURED = 0.2
+"""Seconds after which a step is not measured again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one pass has to do: rows of each layer's sources and targets, and its edges."""
+
+    sources: tuple[float, ...]
+    targets: tuple[float, ...]
+    edges: tuple[float, ...]
+    steps: float = 1.0  # of this size in an epoch
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is about to take."""
+
+    regime: Regime
+    reason: str
+    where: str  # device and backend
+    memory: int  # bytes: the peak of the process, or on the GPU
+    available: int  # bytes that there are
+    seconds_an_epoch: float | None = None  # None: not measured
+    seconds: float | None = None  # of all epochs, if none stops it early
+
+    def in_words(self) -> str:
+        text = f"{self.regime} batch" if self.regime == "full" else f"batches of {self.regime}"
+        if self.regime == "partition":
+            text = "random parts"
+        text = f"estimate: {text} on {self.where}, {self.reason}; "
+        text += f"about {_gib(self.memory)} of {_gib(self.available)}"
+        if self.seconds_an_epoch is not None and self.seconds is not None:
+            text += (
+                f"; {_time(self.seconds_an_epoch)} an epoch, at most {_time(self.seconds)} in all"
+            )
+        return text
+
+
+def estimate(
+    recipe: Recipe, model: NodeModel, task: Task, device: str, *, timed: bool = True
+) -> Estimate:
+    """What a run of a model takes, in the regime of its recipe, or in the one that is chosen."""
+    on_gpu = device.startswith("cuda")
+    already = 0 if on_gpu else resident_memory()
+    available = available_memory(device) + already
+    hidden = hidden_nodes(recipe, model, task)
+
+    def needs(regime: Regime) -> int:
+        more = training_bytes(
+            recipe, model, task, work_of(recipe, model, task, regime, hidden, on_gpu)
+        )
+        more = max(more, scoring_bytes(recipe, model, task)) + (task_bytes(task) if on_gpu else 0)
+        return already + more if on_gpu else max(already + more, peak_memory())
+
+    regime, reason = recipe.batch.regime, "as the recipe says"
+    if regime == "auto":
+        full = needs("full")
+        fits = full <= SHARE * available or not model.by_layer
+        regime = "full" if fits else "neighbors"
+        reason = "which fits" if fits else f"as the full batch needs about {_gib(full)}"
+    where = device
+    if model.attends:
+        where += f" ({backend_in_words(recipe.model.backend, device)})"
+    found = Estimate(regime, reason, where, needs(regime), available)
+    if not timed:
+        return found
+    work = work_of(recipe, model, task, regime, hidden, on_gpu)
+    epoch, scoring = seconds_of_passes(recipe, model, task, work, device)
+    options = recipe.train
+    scorings = max(0, options.epochs - options.eval_from) // options.eval_every + 1
+    total = options.epochs * epoch + (scorings + 3) * scoring
+    if options.time_limit:
+        total = min(total, options.time_limit)
+    return replace(found, seconds_an_epoch=epoch, seconds=total)
+
+
+def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
+    """How many known labels an epoch predicts back."""
+    rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
+    return max(1.0, (1 - rate) * task.split.train.numel())
+
+
+def work_of(
+    recipe: Recipe, model: NodeModel, task: Task, regime: Regime, hidden: float, on_gpu: bool
+) -> Work:
+    """What a step of a regime works on, if edges were spread evenly."""
+    nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
+    batch = recipe.batch
+    pruned = regime == "full" and batch.prune and model.by_layer and not on_gpu
+    if regime == "partition":
+        rows, kept = nodes / batch.parts, edges / batch.parts**2
+        return Work((rows,) * layers, (rows,) * layers, (kept,) * layers, batch.parts)
+    if regime == "full" and not pruned:
+        return Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
+    fanout, seeds, steps = [ALL] * layers, hidden, 1.0
+    if regime == "neighbors":
+        fanout = list(batch.fanout) * (layers if len(batch.fanout) == 1 else 1)
+        seeds = min(hidden, batch.batch_size)
+        steps = hidden / seeds
+    return outward(task.graph, seeds, fanout, steps)
+
+
+def outward(graph: Graph, seeds: float, fanout: list[int], steps: float) -> Work:
+    """Rows and edges layer by layer outward from seeds, each row as often as it is drawn anew."""
+    nodes, degree = graph.num_nodes, graph.num_edges / max(1, graph.num_nodes)
+    sources: list[float] = []
+    targets: list[float] = []
+    edges: list[float] = []
+    rows = min(seeds, nodes)
+    for number in reversed(fanout):
+        drawn = rows * (degree if number == ALL else min(degree, number))
+        # Of drawn ends, so many are new: the rest of the nodes, each missed with (1 − 1/N)^drawn.
+        more = (nodes - rows) * (1 - (1 - 1 / nodes) ** drawn)
+        sources.insert(0, rows + more)
+        targets.insert(0, rows)
+        edges.insert(0, drawn)
+        rows += more
+    return Work(tuple(sources), tuple(targets), tuple(edges), steps)
+
+
+def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> int:
+    """What a step takes beyond the task: rows, edges and parameters."""
+    graph, width = task.graph, hidden_width(recipe)
+    first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
+    numbers = float(KEPT_A_PARAMETER * count_parameters(model))
+    numbers += first * (features_a_row(task) + 4 * in_width(recipe, task))
+    for sources, targets in zip(work.sources, work.targets, strict=True):
+        numbers += width * (KEPT_A_ROW / 2) * (sources + targets)
+    numbers += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
+    # A hop and its transpose, of a batch that is cut or of the whole graph.
+    distinct = set(zip(work.sources, work.edges, strict=True))
+    ahead = (
+        1 if len(distinct) <= 1 and work.steps == 1 else 1 + min(recipe.batch.workers, work.steps)
+    )
+    numbers += (
+        sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
+    )
+    return int(4 * numbers)
+
+
+def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
+    """What predicting all nodes takes: rows of two layers, and a chunk's projections."""
+    nodes, width = task.graph.num_nodes, hidden_width(recipe)
+    chunk = min(nodes, recipe.inference.chunk_edges)
+    numbers = nodes * (2 * max(width, in_width(recipe, task)) + 2 * task.num_classes)
+    numbers += chunk * 5 * width + 3 * min(task.graph.num_edges, recipe.inference.chunk_edges)
+    return int(4 * (numbers + KEPT_A_PARAMETER * count_parameters(model)))
+
+
+def task_bytes(task: Task) -> int:
+    """The graph, its features and its transpose, where they have to be moved to a GPU."""
+    graph = task.graph
+    numbers = graph.num_edges * (4 + graph.num_edge_features) + 3 * graph.num_nodes
+    return int(4 * (numbers + graph.num_nodes * features_a_row(task)))
+
+
+def features_a_row(task: Task) -> float:
+    x = task.graph.x
+    if x is None:
+        return 0.0
+    if isinstance(x, SparseFeatures):
+        return 2 * x.value.numel() / max(1, task.graph.num_nodes)
+    return float(x.shape[1])
+
+
+def hidden_width(recipe: Recipe) -> int:
+    return recipe.model.heads * recipe.model.width
+
+
+def in_width(recipe: Recipe, task: Task) -> int:
+    """The width of the first layer's input."""
+    m, x = recipe.model, task.graph.x
+    if x is None or (m.name == "unimp" and "X" not in m.inputs):
+        return m.label_width
+    return hidden_width(recipe) if recipe.encodes_features(task.sizes) else x.shape[1]
+
+
+def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> float:
+    """Multiplications of a forward pass: of matrices, and of messages along edges."""
+    width, total = hidden_width(recipe), 0.0
+    before = in_width(recipe, task)
+    first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
+    total += first * features_a_row(task) * before
+    for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
+        total += before * width * 2 * (sources + targets)
+        # A message is read from memory, where a product of matrices finds its numbers in a cache.
+        total += 40 * width * edges
+        before = width
+    return total
+
+
+def seconds_of_passes(
+    recipe: Recipe, model: NodeModel, task: Task, work: Work, device: str
+) -> tuple[float, float]:
+    """Seconds of an epoch and of a scoring, by the pace of a few steps on small batches."""
+    fixed, pace = pace_of_steps(recipe, model, task, device)
+    nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
+    everything = Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
+    epoch = work.steps * (fixed + pace * operations(recipe, model, task, work))
+    return epoch, pace * operations(recipe, model, task, everything) / 3
+
+
+def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> tuple[float, float]:
+    """Seconds that a training step takes at least, and for each operation more.
+
+    A line through two points: steps on a small and on a larger batch around known nodes. The model
+    and torch's random state stay as they are.
+    """
+    graph = graph_for(recipe, model, task, "cpu").graph
+    small, large = (_sample(recipe, model, task, graph, nodes) for nodes in SAMPLES)
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    cuda = [device] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):
+        step = Step(
+            model,
+            torch.optim.Adam(model.parameters(), lr=0.0),
+            task.labels.to(device),
+            recipe.train.precision,
+        )
+        model.train()
+        seconds, counts = [], []
+        for batch in (small, large):
+            there = batch.to(device)
+            if batch is small:
+                _seconds(step, there)  # what is set up on first use is no part of the pace
+            taken = [_seconds(step, there)]
+            while len(taken) < 3 and sum(taken) < MEASURED:
+                taken.append(_seconds(step, there))
+            seconds.append(min(taken))
+            counts.append(operations(recipe, model, task, _work_on(batch)))
+    model.zero_grad(set_to_none=True)
+    model.load_state_dict(weights)
+    if counts[1] < 1.5 * counts[0]:  # the graph has no larger batch
+        return 0.0, seconds[1] / counts[1]
+    pace = max(seconds[1] - seconds[0], 0.1 * seconds[1]) / (counts[1] - counts[0])
+    return max(0.0, seconds[0] - pace * counts[0]), pace
+
+
+def _seconds(step: Step, batch: Batch) -> float:
+    begun = time.perf_counter()
+    step(batch).item()
+    return time.perf_counter() - begun
+
+
+def _work_on(batch: Batch) -> Work:
+    return Work(
+        tuple(float(hop.num_sources) for hop in batch.hops),
+        tuple(float(hop.num_targets) for hop in batch.hops),
+        tuple(float(hop.num_edges) for hop in batch.hops),
+    )
+
+
+def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: int) -> Batch:
+    """A batch of at least so many nodes around hidden ones, as far as there are."""
+    generator = torch.Generator().manual_seed(0)
+    known = mask_of(task.split.train, len(task.labels))
+    rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
+    mask = mask_labels(known, rate, generator=generator)
+    pool = torch.nonzero(mask.hidden).squeeze(1)
+    pool = pool[torch.randperm(pool.numel(), generator=generator)]
+    seeds = 8
+    while True:
+        batch = sampled_batch(
+            graph, task.labels, mask, pool[:seeds], [FANOUT] * model.num_layers, seed=0
+        )
+        if batch.nodes.numel() >= nodes or seeds >= pool.numel():
+            return batch
+        seeds *= 2
+
+
+def _gib(number: float) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,375 @@
+"""The scikit-learn face: a classifier of the nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from torch import Tensor
+
+from unimp.analysis.predictions import keep_observed
+from unimp.config.recipe import Recipe, Settings, options
+from unimp.data.catalog import prepare_graph
+from unimp.errors import RecipeError, TaskError, TrainingError
+from unimp.graph.graph import Graph
+from unimp.graph.node_view import NodeView
+from unimp.runs.experiment import run
+from unimp.runs.preparation import preparation
+from unimp.runs.run import Run
+from unimp.tasks.classes import as_labels, codes_of, encode_classes
+from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.metrics import score
+from unimp.tasks.task import Task
+
+DEFAULT = Recipe()
+
+# scikit-learn's own estimator checks that this classifier is not meant to pass, and why.
+CHECKS_THAT_DO_NOT_APPLY: dict[str, str] = {
+    "check_classifiers_classes": (
+        "it takes -1 and 1 as the names of two classes, and -1 is no class here: it is unknown, as "
+        "in scikit-learn's own semi-supervised classifiers"
+    ),
+    "check_methods_subset_invariance": (
+        "may fail: it wants rows predicted alone and together to agree to 1e-7, which is finer "
+        "than the single precision of the model, so that it hangs on the processor; they agree to "
+        "1e-5"
+    ),
+}
+
+
+class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Label the nodes of a graph from their features and from the labels already known.
+
+        graph = unimp.Graph.from_edges(edge_index, x=features).symmetrize()
+        classifier = UniMPClassifier().fit(graph.nodes[known], y[known])
+        classifier.predict(graph.nodes[unknown])
+
+    **X** is a view of nodes (`graph.nodes[rows]`). Features and edges of *all* nodes of its graph
+    are seen; of labels, only those given with it: a node that is not in the view, or whose y is
+    unknown, is in the graph without a label. So `cross_val_score(classifier, graph.nodes[known],
+    y[known])` never shows the model a label of a test fold. X may be a plain matrix instead: a
+    graph without edges, in which labels of other rows tell nothing and are no inputs.
+
+    **y** has one class a row, whole numbers or texts; −1, NaN, None and "" are unknown. Or it has
+    one column for each binary task: 0, 1, and −1 or NaN where missing.
+
+    At prediction every label given to `fit` is an input, those of validation nodes too, and so are
+    `labels`, which came later: {node: class}, or one label for each node of the graph, unknown
+    where nothing is new. Nothing is trained again. On another graph than that of `fit`, `labels`
+    alone are inputs. A label that is an input comes back as it is, with probability 1: score
+    other nodes. Other probabilities are calibrated on the validation nodes.
+
+    The arguments are options of a recipe, with its defaults (`unimp recipe show`), but for three:
+    `validation_fraction`, the stratified share of known labels by which the epoch is chosen (0:
+    the last epoch is taken, and all labels are trained on); `random_state`; and `settings`, any
+    other options of a recipe, which go before the arguments. Weights of samples are not supported.
+
+    After `fit`: `classes_`; `transduction_`, the label of each node of the graph, given or else
+    predicted; `n_features_in_`; `n_iter_`, the epochs trained; `run_`, the run behind it all.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str = DEFAULT.model.name,
+        inputs: str = DEFAULT.model.inputs,
+        layers: int = DEFAULT.model.layers,
+        width: int = DEFAULT.model.width,
+        heads: int = DEFAULT.model.heads,
+        dropout: float = DEFAULT.model.dropout,
+        input_dropout: float = DEFAULT.model.input_dropout,
+        attention_dropout: float = DEFAULT.model.attention_dropout,
+        label_rate: float = DEFAULT.mask.label_rate,
+        epochs: int = DEFAULT.train.epochs,
+        lr: float = DEFAULT.train.lr,
+        weight_decay: float = DEFAULT.train.weight_decay,
+        patience: int = DEFAULT.train.patience,
+        validation_fraction: float = 0.1,
+        device: str = DEFAULT.train.device,
+        random_state: Any = None,
+        settings: Settings = (),
+    ) -> None:
+        self.model = model
+        self.inputs = inputs
+        self.layers = layers
+        self.width = width
+        self.heads = heads
+        self.dropout = dropout
+        self.input_dropout = input_dropout
+        self.attention_dropout = attention_dropout
+        self.label_rate = label_rate
+        self.epochs = epochs
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+        self.settings = settings
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on the labels y of the nodes X; every other node is there without its label."""
+        if y is None:
+            raise TaskError(
+                "UniMPClassifier requires y to be passed, but the target y is None; give one label "
+                "a row, -1 where it is unknown"
+            )
+        if not 0 <= self.validation_fraction < 1:
+            raise RecipeError(
+                f"validation_fraction is {self.validation_fraction}; it is a share of the known "
+                "labels, from 0 to below 1"
+            )
+        view = self._view(X, reset=True)
+        check_consistent_length(view, y)
+        codes, self.classes_ = _encoded(y)
+        labels = _labels_of_nodes(view, codes)
+        draw = check_random_state(self.random_state)
+        known = np.flatnonzero(labels != UNLABELED if labels.ndim == 1 else (labels >= 0).any(1))
+        if len(known) == 0:
+            raise TaskError("no label in y is known; at least one is needed")
+        val = _held_out(known, labels, self.validation_fraction, draw)
+        task = Task(
+            name="nodes",
+            graph=view.graph,
+            labels=torch.from_numpy(labels),
+            split=_split(np.setdiff1d(known, val), val),
+            metric="accuracy" if labels.ndim == 1 else "rocauc",
+            num_classes=len(self.classes_),
+        )
+        settings = self._settings(matrix=not _is_graph(X), validated=len(val) > 0)
+        self.graph_ = view.graph
+        self.run_ = run(task, seed=int(draw.randint(2**31 - 1)), settings=settings)
+        self.n_iter_ = self.run_.metrics["epochs"]
+        if self.run_.metrics["failed"]:
+            raise TrainingError(
+                f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
+                "or scaled features may help"
+            )
+        self.transduction_ = self._likeliest(_chances(self.run_, task.labels))
+        return self
+
+    def predict_proba(self, X: Any, labels: Any = None) -> NDArray[np.float64]:
+        """Probabilities of the nodes X: [rows, classes], or [rows, tasks] of 1 against 0."""
+        check_is_fitted(self)
+        view = self._view(X, reset=False)
+        at_hand, known = self._run_on(
+            view.graph, same=_is_graph(X) and self._is_at_hand(view.graph)
+        )
+        if labels is not None and len(labels):
+            if not _is_graph(X):
+                raise TaskError("labels are of nodes, and X is a plain matrix; leave them out")
+            new = self._codes(labels, known)
+            known = torch.where(new == UNLABELED, known, new)
+        return _chances(at_hand, known)[view.numbers]
+
+    def predict(self, X: Any, labels: Any = None) -> NDArray[Any]:
+        """The likeliest class of each of the nodes X; or 0 and 1 for each binary task."""
+        return self._likeliest(self.predict_proba(X, labels))
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy over the known labels in y; of binary tasks, the mean ROC-AUC."""
+        check_is_fitted(self)
+        check_consistent_length(X.nodes if isinstance(X, Graph) else X, y)
+        if self.run_.task.is_multilabel:
+            chances = torch.from_numpy(self.predict_proba(X))
+            entries = _encoded(y)[0]
+            _refuse_nothing_known(entries)
+            return score("rocauc", chances, torch.from_numpy(entries))
+        guess = self.predict(X)
+        codes, classes = encode_classes(column_or_1d(as_labels(y)))
+        _refuse_nothing_known(codes)
+        known = codes != UNLABELED
+        # A class that fit has not seen counts as missed, as in scikit-learn.
+        return float(np.mean(guess[known] == classes[codes[known]]))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _view(self, X: Any, *, reset: bool) -> NodeView:
+        """X as nodes of a graph: a view as it is, a graph whole, a matrix without edges."""
+        if _is_graph(X):
+            view: NodeView = X.nodes if isinstance(X, Graph) else X
+            validate_data(self, view, reset=reset, skip_check_array=True)
+            return view
+        x = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float32)
+        return Graph.from_edges(np.empty((2, 0), dtype=np.int64), x=x).nodes
+
+    def _settings(self, *, matrix: bool, validated: bool) -> dict[str, Any]:
+        """Every option of the recipe that the arguments and `settings` come to."""
+        recipe = DEFAULT.with_settings(
+            {
+                "model.name": self.model,
+                "model.inputs": self.inputs,
+                "model.layers": self.layers,
+                "model.width": self.width,
+                "model.heads": self.heads,
+                "model.dropout": self.dropout,
+                "model.input_dropout": self.input_dropout,
+                "model.attention_dropout": self.attention_dropout,
+                # A few columns would not survive the norm of the inputs: of one it leaves nothing.
+                "model.feature_encoder": True,
+                "mask.label_rate": self.label_rate,
+                "train.epochs": self.epochs,
+                "train.lr": self.lr,
+                "train.weight_decay": self.weight_decay,
+                "train.patience": self.patience,
+                "train.device": self.device,
+                # Without validation the last epoch is taken, and no other need be scored.
+                "train.eval_from": 1 if validated else self.epochs,
+            }
+        ).with_settings(self.settings)
+        if matrix:
+            if "X" not in recipe.model.inputs or recipe.model.name == "label-propagation":
+                raise RecipeError(
+                    "X is a plain matrix, and what was asked for looks at edges and labels alone; "
+                    "give nodes of a graph, or take inputs='X,A'"
+                )
+            recipe = recipe.with_settings({"model.inputs": "X,A"})
+        return {f"{s}.{key}": getattr(getattr(recipe, s), key) for s, key, _ in options()}
+
+    def _is_at_hand(self, graph: Graph) -> bool:
+        """Whether this is the graph of `fit`, or one that says the same."""
+        if graph is self.graph_:
+            return True
+        ours, theirs = self.graph_.arrays, graph.arrays
+        return [_kind(a) for a in ours] == [_kind(a) for a in theirs] and all(
+            a is None or b is None or torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
+        )
+
+    def _run_on(self, graph: Graph, *, same: bool) -> tuple[Run, Tensor]:
+        """The run on a graph, and the labels of its nodes that `fit` was given."""
+        task = self.run_.task
+        if same:
+            return self.run_, task.labels
+        if graph.num_edge_features != self.graph_.num_edge_features:
+            raise TaskError(
+                f"the graph has {graph.num_edge_features} edge features; that of fit had "
+                f"{self.graph_.num_edge_features}"
+            )
+        unknown = task.labels.new_full((graph.num_nodes, *task.labels.shape[1:]), UNLABELED)
+        # A task trains on something; here nothing looks at its labels, which are a stand-in.
+        stand_in = replace(
+            task,
+            graph=prepare_graph(graph, **preparation(self.run_.recipe)),
+            labels=torch.zeros_like(unknown),
+            split=_split(np.zeros(1, dtype=np.int64)),
+        )
+        return replace(self.run_, task=stand_in), unknown
+
+    def _codes(self, labels: Any, like: Tensor) -> Tensor:
+        """Labels that came later as class numbers of all nodes, like those given to `fit`."""
+        if isinstance(labels, Mapping):
+            for node in labels:
+                if not isinstance(node, int | np.integer) or not 0 <= node < len(like):
+                    raise TaskError(
+                        f"a label is given for node {node!r}; nodes are numbers from 0 to "
+                        f"{len(like) - 1}"
+                    )
+            numbers, given = np.array(list(labels), dtype=np.int64), list(labels.values())
+        else:
+            numbers, given = np.arange(len(like)), labels
+        codes = np.full(tuple(like.shape), UNLABELED, dtype=np.int64)
+        found = codes_of(given, self.classes_) if like.ndim == 1 else _encoded(given)[0]
+        if found.shape != (len(numbers), *codes.shape[1:]):
+            raise TaskError(
+                f"labels have shape {found.shape}; each node of the graph needs one, unknown where "
+                f"nothing is new: {codes.shape}; or give some as {{node: label}}"
+            )
+        codes[numbers] = found
+        return torch.from_numpy(codes).to(like.dtype)
+
+    def _likeliest(self, chances: NDArray[np.float64]) -> NDArray[Any]:
+        """The classes, as y has them; of binary tasks 0 and 1."""
+        if self.run_.task.is_multilabel:
+            return (chances > 0.5).astype(np.int64)
+        named: NDArray[Any] = self.classes_[chances.argmax(1)]
+        return named
+
+
+def _chances(run: Run, known: Tensor) -> NDArray[np.float64]:
+    """Probabilities of all nodes where these labels are known; they are kept as they are."""
+    given = keep_observed(run.chances(run.scores(known)), known)
+    chances: NDArray[np.float64] = given.double().numpy()
+    if known.ndim == 1:
+        chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it
+    return chances
+
+
+def _is_graph(X: Any) -> bool:
+    return isinstance(X, NodeView | Graph)
+
+
+def _kind(array: Tensor | None) -> object:
+    return None if array is None else (array.dtype, array.shape)
+
+
+def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """y as class numbers [rows] or entries 0, 1, −1 [rows, tasks]; and the classes or tasks."""
+    y = as_labels(y)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, allow_nan=True, input_name="y")
+    if y.ndim == 2 and y.shape[1] > 1:
+        entries = np.where(np.isnan(y), UNLABELED, y) if y.dtype.kind == "f" else y
+        if y.dtype.kind not in "fiub" or not np.isin(entries, (UNLABELED, 0, 1)).all():
+            raise TaskError(
+                "y has one column for each binary task, of 0, 1 and -1 where unknown; this one "
+                "holds something else. Of one class a row, give a single column"
+            )
+        return entries.astype(np.int64), np.arange(y.shape[1])
+    return encode_classes(y if y.ndim == 1 else column_or_1d(y, warn=True))
+
+
+def _refuse_nothing_known(codes: NDArray[np.int64]) -> None:
+    if (codes == UNLABELED).all():
+        raise TaskError("no label in y is known, so there is nothing to score; give known ones")
+
+
+def _split(train: NDArray[np.int64], val: NDArray[np.int64] | None = None) -> Split:
+    none = np.empty(0, dtype=np.int64)
+    return Split(*map(torch.from_numpy, (train, none if val is None else val, none)))
+
+
+def _labels_of_nodes(view: NodeView, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The labels of all nodes of the graph: those of the view's rows, and unknown elsewhere."""
+    labels = np.full((view.graph.num_nodes, *codes.shape[1:]), UNLABELED, dtype=np.int64)
+    labels[view.numbers] = codes
+    clash = np.unique(np.nonzero(labels[view.numbers] != codes)[0])
+    if len(clash):
+        raise TaskError(
+            f"node {view.numbers[clash[0]]} stands in several rows with different labels; give "
+            "each node one"
+        )
+    return labels
+
+
+def _held_out(
+    known: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    share: float,
+    draw: np.random.RandomState,
+) -> NDArray[np.int64]:
+    """Nodes to choose the epoch by: of each class about this share, and never the last of it."""
+    strata = labels[known] if labels.ndim == 1 else np.zeros(len(known), dtype=np.int64)
+    shuffled = draw.permutation(len(known))
+    order = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = strata[order][1:] != strata[order][:-1]
+    rest = known[order[~first]]
+    count = min(round(share * len(known)), len(rest))
+    return np.sort(rest[((np.arange(count) + 0.5) * len(rest) / max(count, 1)).astype(np.int64)])

@@ -1,0 +1,1 @@
+"""Progress, and metrics sent to other tools."""

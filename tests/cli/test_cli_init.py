@@ -1,0 +1,86 @@
+"""What `unimp init` makes of tables that are not quite what was meant."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import unimp
+from unimp.cli import app
+from unimp.config.presets import FOR_TABLES, PRESETS, recipe_with_preset
+from unimp.data.tables.edges import read_edges, read_ids
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.table_file import Table, open_table
+from unimp.errors import TaskError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        f"c{n},{20 + n},{'' if n % 9 == 0 else ['web', 'shop'][n % 2]},"
+        + (["ok", "fraud"][n % 2] if n < 6 else "")
+        for n in range(40)
+    ]
+    Path("customers.csv").write_text("\n".join(["who,age,from,status", *rows]))
+    Path("sent.csv").write_text("\n".join(["a,b", *(f"c{n},c{(n * 7) % 40}" for n in range(40))]))
+    return tmp_path
+
+
+def opened(name: str) -> Table:
+    table = open_table(Path(name), "nodes", Problems())
+    assert table is not None
+    return table
+
+
+def test_tables_in_the_wrong_order_are_told_with_the_right_one() -> None:
+    with pytest.raises(TaskError, match=r"write: unimp init customers\.csv sent\.csv"):
+        CliRunner().invoke(app, ["init", "sent.csv", "customers.csv"], catch_exceptions=False)
+    assert not Path("recipe.toml").exists()
+
+
+def test_the_column_that_most_nodes_lack_is_the_label() -> None:
+    said = CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).output
+    assert "label: status (few different values, 85% missing)" in said
+
+
+def test_the_recipe_and_the_command_say_which_preset_applies_and_how_to_choose_another() -> None:
+    said = CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).output
+    assert f"preset: {FOR_TABLES} (another by unimp train … --preset quick or best)" in said
+    text = Path("recipe.toml").read_text(encoding="utf-8")
+    assert f"as the preset {FOR_TABLES} says, unless another is named" in text
+    for name, preset in PRESETS.items():
+        assert f"--preset {name:<7}{preset.about}" in text
+        chosen = recipe_with_preset("recipe.toml", preset=name).train.epochs
+        assert chosen == preset.options["train.epochs"]
+    assert recipe_with_preset("recipe.toml") == recipe_with_preset("recipe.toml", preset=FOR_TABLES)
+
+
+def test_where_no_label_can_be_told_the_candidates_are_named() -> None:
+    rows = [f"c{n},{['web', 'shop'][n % 2]},{['ok', 'fraud'][n % 3 > 0]}" for n in range(40)]
+    Path("customers.csv").write_text("\n".join(["who,from,status", *rows]))
+    said = CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).output
+    assert "unimp init … --label from, or --label status; or" in said
+
+
+def test_a_misspelt_label_in_python_is_a_problem_like_any_other() -> None:
+    with pytest.raises(TaskError, match="status"):
+        unimp.task_from_tables("customers.csv", "sent.csv", label="statsu")
+
+
+def test_an_empty_end_does_not_hide_an_unknown_one() -> None:
+    Path("sent.csv").write_text("a,b\nc1,c2\nc3,nobody\nc4,\n")
+    problems = Problems()
+    ids = read_ids(opened("customers.csv"), "who", problems, unique=True)
+    edges = opened("sent.csv")
+    read_edges(edges, "a", "b", ids, problems, unknown_ids="refuse")
+    with pytest.raises(TaskError, match=r"(?s)row 3: the id is empty.*row 2: 'nobody'"):
+        problems.refuse()
+
+
+def test_an_empty_id_does_not_hide_one_that_stands_twice() -> None:
+    Path("customers.csv").write_text("who,age\nc1,1\nc1,2\n,3\n")
+    problems = Problems()
+    assert read_ids(opened("customers.csv"), "who", problems, unique=True) is None
+    with pytest.raises(TaskError, match=r"(?s)row 3: the id is empty.*row 2: 'c1' stands"):
+        problems.refuse()

@@ -1,0 +1,57 @@
+"""Malformed tables and recipes are refused in words; the long form is proofs/bad_tables.py."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+PROOF = runpy.run_path(str(Path(__file__).parents[3] / "proofs" / "bad_tables.py"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the sound tables: what predict is given the spoilt ones for."""
+    run: Path = PROOF["trained_run"](tmp_path_factory.mktemp("sound"))
+    return run
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(case=PROOF["cases"]())
+def test_what_is_spoilt_is_refused_with_its_place_and_a_fix(case: Any, finished: Path) -> None:
+    PROOF["refusal"](case, finished)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+def test_what_is_not_spoilt_is_taken(form: str, tmp_path: Path) -> None:
+    case = PROOF["sound"](form, "check")
+    PROOF["write_case"](case, tmp_path, None)
+    code, out, err = PROOF["told"](PROOF["command_line"](case), tmp_path)
+    assert (code, err) == (0, "")
+    assert "No problem found" in out
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    case = PROOF["sound"]("csv", "check")
+    case.nodes[2]["id"] = None
+    case.nodes[3]["age"], case.nodes[4]["vector"] = "old", [1.0]
+    case.edges[5]["weight"] = "heavy"
+    case.nodes[7]["set"] = "holdout"
+    case.recipe["tables"]["features"]["hight"] = "numeric"
+    for rows, column in ((case.nodes, "age"), (case.edges, "weight")):
+        for row in rows:
+            row[column] = str(row[column])
+    PROOF["write_case"](case, tmp_path, None)
+    code, _, err = PROOF["told"](["check", "recipe.toml"], tmp_path)
+    assert code == 1
+    assert "6 problems in the tables" in err
+    for place in (
+        "nodes.csv, column id, row 3: the id is empty",
+        "nodes.csv, column age, row 4: 'old' is no number",
+        "nodes.csv, column vector, row 5: 1 numbers where other rows have 3",
+        "nodes.csv, column set, row 8: 'holdout' is no set",
+        "nodes.csv, column hight: there is no such column",
+        "edges.csv, column weight, row 6: 'heavy' is no number",
+    ):
+        assert place in err

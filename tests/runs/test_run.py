@@ -1,0 +1,476 @@
+"""Runs end to end on small graphs: they learn, they use labels that come later, they repeat."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import unimp
+from unimp.config.recipe import Recipe
+from unimp.data.npz import save_npz
+from unimp.data.synthetic import synthetic_task
+from unimp.errors import BackendError, RecipeError, RunError
+from unimp.graph.graph import Graph
+from unimp.inference.logits import predict_logits, probabilities
+from unimp.ops import native
+from unimp.runs import experiment as run_function
+from unimp.runs import fitting, preparation
+from unimp.runs.experiment import run
+from unimp.runs.preparation import task_of
+from unimp.runs.run import Run, load_run
+from unimp.runs.scoring import score_split
+from unimp.tasks.labels import reveal_only
+from unimp.tasks.metrics import score
+from unimp.tasks.task import Task
+from unimp.training.batching import Batches, Masks
+from unimp.training.loop import Epoch
+
+
+def recipe_of(*settings: str) -> Recipe:
+    return Recipe(name="test").with_settings(["train.device=cpu", *settings])
+
+
+def untrained_score(done: Run) -> float:
+    """The test score of the same model before it has learned anything."""
+    torch.manual_seed(1)
+    model = done.recipe.build_model(done.task.sizes)
+    observed = reveal_only(done.task.split.train, done.task.labels)
+    logits = predict_logits(model, done.task.graph, observed)
+    return score_split(logits, done.task, "train")["test"]
+
+
+def run_on(task: Task, *settings: str, on_epoch: Callable[[Epoch], None] | None = None) -> Run:
+    """A run of the usual kind, on a task that has no name."""
+    with pytest.MonkeyPatch.context() as patch:
+        # `unimp.run` is the function; the module of that name is only in sys.modules.
+        patch.setattr(preparation, "load_task", lambda **options: task)
+        return run(recipe_of(*settings), on_epoch=on_epoch or (lambda epoch: None))
+
+
+@pytest.fixture(scope="module")
+def homophilous() -> Run:
+    """Features tell little, labels of neighbors much, and few labels are given."""
+    task = synthetic_task(
+        num_nodes=800,
+        num_edges=3200,
+        num_classes=4,
+        num_features=16,
+        homophily=0.85,
+        feature_signal=0.3,
+        split_shares=(0.15, 0.35, 0.5),
+    )
+    return run_on(task, "model.width=16", "model.layers=2", "train.epochs=150", "train.lr=0.01")
+
+
+@pytest.fixture(scope="module")
+def proteins_like() -> Run:
+    """Random parts in training and inference, edge features, binary tasks, a linear head."""
+    task = synthetic_task(
+        num_nodes=400,
+        num_edges=3000,
+        num_classes=3,
+        num_features=8,
+        edge_features=4,
+        edge_signal=0.6,
+        homophily=0.9,
+        multilabel_tasks=12,
+        missing_share=0.1,
+        split_shares=(0.6, 0.2, 0.2),
+    )
+    return run_on(
+        task,
+        "model.layers=3",
+        "model.width=8",
+        "model.residual=simple",
+        "model.head=linear",
+        "model.feature_encoder=true",
+        "model.edge_encoder=shared",
+        "model.input_norm=false",
+        "model.dropout=0.1",
+        "model.input_dropout=0",
+        "mask.label_rate=0.5",
+        "mask.redraw=run",
+        "batch.regime=partition",
+        "batch.parts=4",
+        "inference.regime=partition",
+        "inference.parts=2",
+        "inference.passes=2",
+        "train.epochs=25",
+        "train.eval_from=10",
+        "train.eval_every=5",
+        "train.lr=0.01",
+    )
+
+
+@pytest.fixture(scope="module")
+def products_like() -> Run:
+    """Sampled neighbors in training, exact inference in chunks."""
+    task = synthetic_task(
+        num_nodes=1000,
+        num_edges=8000,
+        num_classes=8,
+        num_features=16,
+        homophily=0.8,
+        feature_signal=1.0,
+        split_shares=(0.2, 0.1, 0.7),
+    )
+    return run_on(
+        task,
+        "model.layers=3",
+        "model.width=16",
+        "batch.regime=neighbors",
+        "batch.batch_size=25",
+        "batch.fanout=[5, 5, 10]",
+        "batch.workers=2",
+        "inference.chunk_edges=1500",
+        "train.epochs=20",
+        "train.eval_from=5",
+        "train.eval_every=5",
+        "train.lr=0.01",
+    )
+
+
+def test_a_run_over_random_parts_learns_binary_tasks(proteins_like: Run) -> None:
+    assert proteins_like.task.is_multilabel
+    assert proteins_like.task.graph.num_edge_features == 4
+    assert proteins_like.metrics["metric"] == "rocauc"
+    test = proteins_like.metrics["scores"]["train"]["test"]
+    assert test > 0.75
+    assert test > untrained_score(proteins_like) + 0.2
+
+
+def test_a_run_over_sampled_neighbors_learns_classes(products_like: Run) -> None:
+    assert products_like.task.graph.num_edges > 10 * 1500  # inference goes in chunks
+    test = products_like.metrics["scores"]["train"]["test"]
+    assert test > 0.7  # eight classes
+    assert test > untrained_score(products_like) + 0.4
+
+
+@pytest.mark.parametrize("name", ["homophilous", "proteins_like", "products_like"])
+def test_the_scores_of_a_run_are_those_of_its_kept_model(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    done: Run = request.getfixturevalue(name)
+    for protocol, scores in done.metrics["scores"].items():
+        assert done.evaluate(protocol) == scores
+    assert set(done.metrics["scores"]) == {"train", "train+val"}
+    assert set(done.metrics["scores"]["train"]) == {"val", "test"}
+    assert set(done.metrics["scores"]["train+val"]) == {"test"}
+    assert not done.metrics["failed"]
+    assert done.metrics["parameters"] == sum(p.numel() for p in done.model.parameters())  # type: ignore
+
+
+def test_labels_revealed_later_help_without_retraining(homophilous: Run) -> None:
+    less, more = (homophilous.evaluate(protocol)["test"] for protocol in ("train", "train+val"))
+    assert more > less + 0.02
+    assert less > 0.4
+
+
+def test_later_labels_given_to_predict_are_those_the_protocol_reveals(homophilous: Run) -> None:
+    task = homophilous.task
+    val = task.split.val
+    later = reveal_only(val, task.labels)
+    probabilities = homophilous.predict(later)
+    assert (
+        score("accuracy", probabilities[task.split.test], task.labels[task.split.test])
+        == (homophilous.evaluate("train+val")["test"])
+    )
+    by_node = {int(node): int(task.labels[node]) for node in val}
+    assert torch.equal(homophilous.predict(by_node), probabilities)
+    known = torch.cat((task.split.train, val))
+    logits = homophilous.logits(reveal_only(known, task.labels))
+    expected = torch.softmax(logits / homophilous.temperature, 1)
+    unknown = task.split.test
+    assert torch.equal(probabilities[unknown], expected[unknown])
+
+
+def test_without_later_labels_the_train_labels_are_inputs(homophilous: Run) -> None:
+    task = homophilous.task
+    nothing_new = torch.full_like(task.labels, -1)
+    assert torch.equal(homophilous.predict(), homophilous.predict(nothing_new))
+    assert torch.equal(homophilous.predict(), homophilous.predict({}))
+    logits = homophilous.logits(reveal_only(task.split.train, task.labels))
+    expected = probabilities(logits / homophilous.temperature, multilabel=False)
+    unknown = torch.cat((task.split.val, task.split.test))
+    assert torch.equal(homophilous.predict()[unknown], expected[unknown])
+
+
+def test_predictions_do_not_depend_on_labels_that_were_not_given(homophilous: Run) -> None:
+    task = homophilous.task
+    labels = task.labels.clone()
+    unseen = torch.cat((task.split.val, task.split.test))
+    labels[unseen] = (labels[unseen] + 1) % 4
+    other_task = Task(task.name, task.graph, labels, task.split, task.metric, 4)
+    other = Run(homophilous.recipe, 0, other_task, homophilous.model, homophilous.metrics, "cpu")
+    assert torch.equal(other.predict(), homophilous.predict())
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ({800: 0}, "no node 800; numbers run from 0 to 799"),
+        ({-1: 0}, "no node -1; numbers run from 0 to 799"),
+        ({0: 4}, "no class 4; numbers run from 0 to 3"),
+        ({0: -1}, "no class -1; numbers run from 0 to 3"),
+    ],
+)
+def test_a_label_of_no_node_or_no_class_is_refused(
+    homophilous: Run, labels: dict[int, int], told: str
+) -> None:
+    with pytest.raises(RunError, match=told):
+        homophilous.predict(labels)
+
+
+def test_labels_of_another_shape_are_refused(homophilous: Run) -> None:
+    with pytest.raises(
+        RunError, match=r"shape \(5,\); the task's are whole numbers of shape \(800,\)"
+    ):
+        homophilous.predict(torch.zeros(5, dtype=torch.int64))
+
+
+def test_a_tensor_with_a_label_of_no_class_is_refused(homophilous: Run) -> None:
+    labels = torch.full((800,), -1)
+    labels[3] = 4
+    with pytest.raises(RunError, match="node 3"):
+        homophilous.predict(labels)
+
+
+def test_one_number_a_node_is_refused_for_binary_tasks(proteins_like: Run) -> None:
+    with pytest.raises(RunError):
+        proteins_like.predict({0: 5})
+
+
+def test_later_binary_labels_reach_the_prediction(proteins_like: Run) -> None:
+    task = proteins_like.task
+    later = reveal_only(task.split.val, task.labels)
+    more = proteins_like.predict(later)
+    assert more.shape == (400, 12)
+    assert not torch.equal(more, proteins_like.predict())
+    assert bool(((more >= 0) & (more <= 1)).all())
+
+
+def test_an_unknown_protocol_is_refused(homophilous: Run) -> None:
+    with pytest.raises(ValueError, match="no protocol 'all'; there are train"):
+        homophilous.evaluate("all")
+
+
+@pytest.mark.parametrize(
+    ("settings", "protocols"),
+    [
+        (["model.name=mlp"], ["train"]),
+        (["model.inputs=X,A"], ["train"]),
+        (["model.inputs=A,Y"], ["train", "train+val"]),
+        (["model.name=label-propagation"], ["train", "train+val"]),
+    ],
+)
+def test_baselines_and_ablations_run_by_the_same_path(
+    settings: list[str], protocols: list[str]
+) -> None:
+    small = ["task.name=synthetic", "task.scale=0.05", "train.epochs=15", "train.lr=0.01"]
+    done = run(recipe_of(*small, "model.width=16", "model.label_width=16", *settings))
+    assert list(done.metrics["scores"]) == protocols
+    assert done.metrics["scores"]["train"]["test"] > 0.15  # ten classes
+    torch.testing.assert_close(done.predict().sum(1), torch.ones(500))
+
+
+def test_the_seed_chooses_the_split_unless_the_recipe_does() -> None:
+    recipe = recipe_of("task.name=synthetic", "task.scale=0.02")
+    assert task_of(recipe, 1).data_hash() != task_of(recipe, 2).data_hash()
+    fixed = recipe.with_settings(["task.split=1"])
+    assert task_of(fixed, 2).data_hash() == task_of(recipe, 1).data_hash()
+
+
+@pytest.mark.parametrize(
+    ("settings", "scored", "stopped"),
+    [
+        (["train.eval_from=3", "train.eval_every=2"], [3, 5, 7, 8], "all epochs done"),
+        (["train.time_limit=1e-9"], [], "time limit"),
+    ],
+)
+def test_the_schedule_of_the_recipe_reaches_the_loop(
+    settings: list[str], scored: list[int], stopped: str
+) -> None:
+    epochs: list[Any] = []
+    small = ["task.name=synthetic", "task.scale=0.02", "model.width=4", "train.epochs=8"]
+    done = run(recipe_of(*small, *settings), on_epoch=epochs.append)
+    assert [e.epoch for e in epochs if e.scores] == scored
+    assert stopped in done.metrics["stopped"]
+    assert done.metrics["epochs"] == len(epochs)
+    best = max(
+        (e for e in epochs if e.scores), key=lambda e: (e.scores["val"], e.epoch), default=None
+    )
+    assert done.metrics["best_epoch"] == (best.epoch if best else None)
+
+
+def test_a_task_without_validation_labels_is_trained_to_the_last_epoch() -> None:
+    task = synthetic_task(
+        num_nodes=60, num_edges=120, num_classes=3, num_features=4, split_shares=(0.5, 0, 0.5)
+    )
+    done = run_on(task, "model.width=4", "train.epochs=4")
+    assert done.metrics["best_epoch"] == 4
+    assert list(done.metrics["scores"]["train"]) == ["test"]
+
+
+def test_a_run_that_diverges_says_so_and_still_answers() -> None:
+    done = run(
+        "synthetic",
+        settings=[
+            "task.scale=0.02",
+            "model.width=4",
+            "train.epochs=30",
+            "train.lr=1e30",
+            "train.device=cpu",
+            "train.eval_from=30",
+        ],
+    )
+    assert done.metrics["failed"]
+    assert "epoch" in done.metrics["stopped"]
+    assert done.model is not None
+    assert all(bool(torch.isfinite(p).all()) for p in done.model.parameters())
+
+
+def test_a_run_shows_its_scores_by_protocol(homophilous: Run) -> None:
+    text = repr(homophilous)
+    assert "train labels revealed: val 0." in text
+    assert "train+val labels revealed: test 0." in text
+    settings = ["task.scale=0.02", "train.epochs=1", "model.width=4", "model.inputs=X,A"]
+    assert "\n  no labels revealed: val 0." in repr(run("synthetic", settings=settings))
+
+
+def test_the_package_offers_the_same_run() -> None:
+    assert run_function is run
+    assert unimp.load_run is load_run
+
+
+def test_no_set_is_scored_whose_labels_are_inputs(homophilous: Run) -> None:
+    logits: Tensor = torch.zeros(800, 4)
+    assert list(score_split(logits, homophilous.task, "train")) == ["val", "test"]
+    assert list(score_split(logits, homophilous.task, "train+val")) == ["test"]
+
+
+def other_answers(task: Task) -> Task:
+    """The same task with every val and test label wrong."""
+    labels = task.labels.clone()
+    for part in (task.split.val, task.split.test):
+        labels[part] = (labels[part] + 1) % task.num_classes
+    return replace(task, labels=labels)
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_only_train_labels_reach_the_weights(regime: str) -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    settings = ("model.width=8", "model.layers=2", "train.epochs=5", "train.eval_from=5")
+    first = run_on(task, *settings, f"batch.regime={regime}", "batch.parts=2")
+    second = run_on(other_answers(task), *settings, f"batch.regime={regime}", "batch.parts=2")
+    assert first.model is not None
+    assert second.model is not None
+    for mine, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_score_that_chose_the_state_is_the_score_reported() -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    epochs: list[Epoch] = []
+    done = run_on(task, "model.width=8", "train.epochs=12", on_epoch=epochs.append)
+    best = max(epoch.scores["val"] for epoch in epochs if epoch.scores)
+    assert done.metrics["scores"]["train"]["val"] == best
+
+
+def test_labels_of_val_and_test_do_not_change_what_is_predicted() -> None:
+    task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
+    settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
+    first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
+    observed = first.observed_with(None)
+    assert torch.equal(first.logits(observed), second.logits(observed))
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder_and_says_what_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    recipe = recipe_of("task.name=synthetic-arxiv", "task.scale=0.001", "model.backend=native")
+    with pytest.raises(BackendError, match="use auto or sparse"):
+        run(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def grouped_task() -> Task:
+    task = synthetic_task(
+        num_nodes=400,
+        num_edges=1600,
+        num_classes=4,
+        num_features=8,
+        homophily=0.85,
+        split_shares=(0.3, 0.2, 0.5),
+    )
+    return replace(task, groups=torch.arange(400) // 4)
+
+
+def test_a_run_with_masks_by_group_learns_and_repeats() -> None:
+    task = grouped_task()
+
+    def losses(unit: str) -> list[float]:
+        epochs: list[Epoch] = []
+        settings = ("model.width=8", "model.layers=2", "train.epochs=25", "train.lr=0.01")
+        done = run_on(task, *settings, f"mask.unit={unit}", on_epoch=epochs.append)
+        test = done.metrics["scores"]["train"]["test"]
+        assert test > 0.5  # four classes
+        assert test > untrained_score(done) + 0.2
+        return [epoch.loss for epoch in epochs]
+
+    by_group = losses("group")
+    assert by_group == losses("group")
+    assert by_group != losses("node")
+
+
+@pytest.mark.parametrize("order", ["given", "rcm"])
+def test_the_groups_hidden_are_those_of_the_task_in_any_order_of_nodes(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = fitting
+    make_batches = module.make_batches
+    made: list[Masks] = []
+
+    def keep(graph: Graph, labels: Tensor, masks: Masks, **options: Any) -> Batches:
+        made.append(masks)
+        return make_batches(graph, labels, masks, **options)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(module, "make_batches", keep)
+    task = grouped_task()
+    run_on(task, "mask.unit=group", f"task.order={order}", "model.width=4", "train.epochs=1")
+    (masks,) = made
+    assert (masks.order is None) == (order == "given")
+    assert task.groups is not None
+    groups = task.groups if masks.order is None else task.groups[masks.order]
+    mask = masks.at(1, 0)
+    observed, hidden = (set(groups[part].tolist()) for part in (mask.observed, mask.hidden))
+    assert len(observed & hidden) <= 1  # the one that the exact count divides
+
+
+def test_groups_kept_with_a_task_of_ones_own_are_found_again(tmp_path: Path) -> None:
+    task = grouped_task()
+    settings = ["train.device=cpu", "mask.unit=group", "model.width=4", "train.epochs=2"]
+    done = run(task, settings=settings, out=tmp_path / "run")
+    again = load_run(tmp_path / "run", device="cpu")
+    assert task.groups is not None
+    assert again.task.groups is not None
+    assert torch.equal(again.task.groups, task.groups)
+    assert torch.equal(again.predict(), done.predict())
+
+
+def test_masks_by_group_of_a_task_without_groups_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    save_npz(replace(grouped_task(), groups=None), tmp_path / "plain.npz")
+    settings = ["train.device=cpu", "mask.unit=group"]
+    with pytest.raises(RecipeError) as caught:
+        run(str(tmp_path / "plain.npz"), settings=settings, out=tmp_path / "run")
+    assert "plain has no groups" in str(caught.value)
+    assert "set mask.unit=node, or give the task its groups" in str(caught.value)
+    with pytest.raises(RecipeError, match="has no groups"):
+        run(replace(grouped_task(), groups=None), settings=settings, out=tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.npz"]

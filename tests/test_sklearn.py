@@ -1,0 +1,424 @@
+"""The scikit-learn face: its contract, and that no label of a test fold reaches the model."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    PredefinedSplit,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+
+import unimp
+from unimp.data.synthetic import synthetic_task
+from unimp.errors import TaskError, TrainingError
+from unimp.graph.graph import Graph
+from unimp.graph.node_view import NodeView
+from unimp.sklearn import CHECKS_THAT_DO_NOT_APPLY, UniMPClassifier, _held_out
+from unimp.tasks.task import Task
+
+DOCS = Path(__file__).parents[1] / "docs"
+CHECKED = UniMPClassifier(
+    layers=1,
+    width=16,
+    heads=1,
+    epochs=15,
+    lr=0.1,
+    dropout=0.0,
+    input_dropout=0.0,
+    random_state=0,
+    device="cpu",
+    settings={"train.eval_every": 5},
+)
+
+
+@parametrize_with_checks(
+    [CHECKED], expected_failed_checks=lambda estimator: CHECKS_THAT_DO_NOT_APPLY
+)
+def test_scikit_learns_own_checks_pass(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def test_checks_that_do_not_apply_exist_and_the_page_gives_their_reasons() -> None:
+    checks = estimator_checks_generator(CHECKED)
+    names = {getattr(check, "func", check).__name__ for _, check in checks}
+    page = " ".join((DOCS / "scikit-learn.md").read_text(encoding="utf-8").split())
+    for name, reason in CHECKS_THAT_DO_NOT_APPLY.items():
+        assert name in names
+        assert f"`{name}`" in page
+        assert reason in page
+
+
+def small(**changes: Any) -> UniMPClassifier:
+    options = {"width": 8, "heads": 1, "layers": 2, "epochs": 8, "lr": 0.02, "device": "cpu"}
+    return UniMPClassifier(**{**options, "random_state": 0, **changes})
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """Features tell little, labels of neighbors much."""
+    return synthetic_task(
+        num_nodes=300,
+        num_edges=1500,
+        num_classes=3,
+        num_features=6,
+        homophily=0.9,
+        feature_signal=0.5,
+        split_shares=(0.4, 0.1, 0.5),
+    )
+
+
+@pytest.fixture(scope="module")
+def nodes(task: Task) -> NodeView:
+    return task.graph.nodes
+
+
+@pytest.fixture(scope="module")
+def y(task: Task) -> Any:
+    return task.labels.numpy()
+
+
+@pytest.fixture(scope="module")
+def known(task: Task) -> Any:
+    return task.split.train.numpy()
+
+
+@pytest.fixture(scope="module")
+def fitted(nodes: NodeView, y: Any, known: Any) -> UniMPClassifier:
+    return small(epochs=60).fit(nodes[known], y[known])
+
+
+def test_it_is_a_public_name() -> None:
+    assert unimp.UniMPClassifier is UniMPClassifier
+    assert "UniMPClassifier" in dir(unimp)
+    with pytest.raises(AttributeError, match="UniMPClasifier"):
+        unimp.UniMPClasifier  # noqa: B018
+
+
+def test_edges_and_labels_of_neighbors_tell_what_features_alone_do_not(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any, task: Task
+) -> None:
+    test = task.split.test.numpy()
+    from_features = small(epochs=60).fit(nodes[known].features, y[known])
+    assert fitted.score(nodes[test], y[test]) > 0.75
+    assert from_features.score(nodes[test].features, y[test]) < 0.6
+
+
+def test_labels_of_a_test_fold_never_reach_the_model(nodes: NodeView, y: Any) -> None:
+    fold = PredefinedSplit(np.where(np.arange(len(y)) < 100, 0, -1))
+    lies = y.copy()
+    lies[:100] = (lies[:100] + 1) % 3
+    honest, deceived = (
+        cross_validate(small(), nodes, labels, cv=fold, return_estimator=True)["estimator"][0]
+        for labels in (y, lies)
+    )
+    assert np.array_equal(honest.predict_proba(nodes), deceived.predict_proba(nodes))
+    assert np.array_equal(honest.transduction_[100:], y[100:])  # … and those of the others do
+
+
+def test_a_node_outside_the_view_is_as_one_whose_label_is_unknown(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    among_all = np.full_like(y, -1)
+    among_all[known] = y[known]
+    some = small().fit(nodes[known], y[known])
+    every = small().fit(nodes, among_all)
+    assert np.array_equal(some.predict_proba(nodes), every.predict_proba(nodes))
+    assert every.classes_.tolist() == [0, 1, 2]
+
+
+def test_the_order_of_rows_changes_nothing_but_theirs(
+    nodes: NodeView, y: Any, known: Any, fitted: UniMPClassifier
+) -> None:
+    backward = small(epochs=60).fit(nodes[known[::-1]], y[known[::-1]])
+    assert np.array_equal(backward.predict_proba(nodes), fitted.predict_proba(nodes))
+    rows = np.array([5, 3, 3, 250])
+    assert np.array_equal(fitted.predict_proba(nodes[rows]), fitted.predict_proba(nodes)[rows])
+
+
+def test_rows_of_a_matrix_are_predicted_alone_as_together(nodes: NodeView, y: Any) -> None:
+    x = nodes.features
+    classifier = small().fit(x, y)
+    alone = np.concatenate([classifier.predict_proba(x[i : i + 1]) for i in range(20)])
+    assert np.allclose(alone, classifier.predict_proba(x)[:20], rtol=0, atol=1e-5)
+
+
+def test_it_works_in_cross_validation_and_searches(nodes: NodeView, y: Any, known: Any) -> None:
+    scores = cross_val_score(small(epochs=20), nodes[known], y[known], cv=3)
+    assert scores.shape == (3,)
+    assert scores.min() > 0.4
+    grid = {"width": np.array([4, 8]), "lr": np.array([0.01])}
+    search = GridSearchCV(small(), grid, cv=2).fit(nodes[known], y[known])
+    assert search.best_params_["width"] in (4, 8)
+    assert search.predict(nodes).shape == (len(y),)
+    chances = cross_val_predict(
+        small(), nodes[known], y[known], cv=KFold(2), method="predict_proba"
+    )
+    assert chances.shape == (len(known), 3)
+
+
+def test_it_ends_a_pipeline_that_changes_the_graph(nodes: NodeView, y: Any, known: Any) -> None:
+    one_way = nodes.with_graph(one_direction(nodes.graph))
+    both_ways = FunctionTransformer(lambda view: view.with_graph(view.graph.symmetrize()))
+    pipeline = make_pipeline(both_ways, small()).fit(one_way[known], y[known])
+    # The transformer makes a new graph each time; it says the same, so labels of fit are inputs.
+    assert pipeline[-1].graph_ is not nodes.graph
+    direct = small().fit(one_way.with_graph(one_way.graph.symmetrize())[known], y[known])
+    assert np.array_equal(pipeline.predict_proba(one_way), direct.predict_proba(direct.graph_))
+    inside = small(settings=["task.symmetrize=true"]).fit(one_way[known], y[known])
+    assert np.array_equal(pipeline.predict_proba(one_way), inside.predict_proba(one_way))
+
+
+def one_direction(graph: Graph) -> Graph:
+    kept = graph.source < graph.target
+    return Graph.from_edges(graph.edge_index[:, kept], x=graph.x)
+
+
+def test_a_clone_has_the_arguments_and_not_what_was_learned(fitted: UniMPClassifier) -> None:
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        copy.predict(fitted.graph_)
+    assert copy.set_params(layers=5).layers == 5
+
+
+def test_the_same_random_state_gives_the_same_result_and_another_another(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    def chances(state: Any) -> Any:
+        return small(random_state=state).fit(nodes[known], y[known]).predict_proba(nodes)
+
+    assert np.array_equal(chances(3), chances(3))
+    assert np.array_equal(chances(np.random.RandomState(3)), chances(3))
+    assert not np.array_equal(chances(3), chances(4))
+
+
+def test_a_pickled_classifier_predicts_bit_for_bit_the_same(
+    fitted: UniMPClassifier, nodes: NodeView
+) -> None:
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict_proba(nodes), fitted.predict_proba(nodes))
+
+
+NAMES = np.array(["ant", "bee", "cat"])
+
+
+@pytest.mark.parametrize(
+    ("as_given", "classes"),
+    [
+        (lambda y: NAMES[y], ["ant", "bee", "cat"]),
+        (lambda y: np.where(y == 0, "", NAMES[y]), ["bee", "cat"]),
+        (lambda y: np.where(y == 0, None, NAMES[y].astype(object)), ["bee", "cat"]),
+        (lambda y: pd.Series(NAMES[y]).where(y != 0), ["bee", "cat"]),
+        (lambda y: pd.Series(np.array([7, -5, 1000])[y]), [-5, 7, 1000]),
+        (lambda y: pd.Series(y, dtype="Int64").mask(y == 0), [1, 2]),
+        (lambda y: np.where(y == 0, np.nan, y), [1.0, 2.0]),
+        (lambda y: np.where(y == 0, None, y), [1, 2]),
+        (lambda y: y == 1, [False, True]),
+        (lambda y: torch.from_numpy(y), [0, 1, 2]),
+        (lambda y: y - 1, [0, 1]),
+    ],
+)
+def test_classes_are_texts_or_any_numbers_and_what_is_missing_is_unknown(
+    nodes: NodeView, y: Any, as_given: Callable[[Any], Any], classes: list[Any]
+) -> None:
+    labels = as_given(y)
+    classifier = small(epochs=2).fit(nodes, labels)
+    assert classifier.classes_.tolist() == classes
+    assert set(classifier.predict(nodes).tolist()) <= set(classes)
+    assert classifier.predict_proba(nodes).shape == (len(y), len(classes))
+    assert 0 <= classifier.score(nodes, labels) <= 1
+
+
+def test_transduction_keeps_given_labels_and_fills_in_the_rest(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
+) -> None:
+    assert np.array_equal(fitted.transduction_[known], y[known])
+    assert np.array_equal(fitted.transduction_, fitted.predict(nodes))
+    chances = fitted.predict_proba(nodes)
+    assert (chances[known, y[known]] == 1).all()
+    assert chances.sum(1) == pytest.approx(1)
+    assert (np.delete(chances, known, 0) < 1).all()
+
+
+def test_labels_that_came_later_are_inputs_without_retraining(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
+) -> None:
+    rest = np.setdiff1d(np.arange(len(y)), known)
+    told, asked = rest[:80], rest[80:]
+    before = {name: value.clone() for name, value in fitted.run_.model.state_dict().items()}
+    as_mapping = fitted.predict_proba(nodes[asked], labels={int(n): y[n] for n in told})
+    everywhere = np.full_like(y, -1)
+    everywhere[told] = y[told]
+    assert np.array_equal(as_mapping, fitted.predict_proba(nodes[asked], labels=everywhere))
+    assert not np.array_equal(as_mapping, fitted.predict_proba(nodes[asked]))
+    after = fitted.run_.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    more = (fitted.predict(nodes[asked], labels=everywhere) == y[asked]).mean()
+    assert more >= (fitted.predict(nodes[asked]) == y[asked]).mean()
+
+
+def test_on_another_graph_only_the_labels_told_there_are_inputs(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
+) -> None:
+    order = torch.arange(len(y)).flip(0)
+    other = nodes.graph.renumber(order).nodes
+    told = {len(y) - 1 - int(n): y[n] for n in known}
+    same = fitted.predict_proba(nodes)[::-1]
+    assert np.allclose(fitted.predict_proba(other, labels=told), same, rtol=0, atol=1e-5)
+    assert not np.allclose(fitted.predict_proba(other), same, rtol=0, atol=1e-2)
+
+
+def test_binary_tasks_have_a_column_each_and_missing_entries(task: Task) -> None:
+    several = synthetic_task(
+        num_nodes=200,
+        num_edges=900,
+        num_classes=3,
+        num_features=8,
+        homophily=0.9,
+        multilabel_tasks=4,
+        missing_share=0.3,
+    )
+    nodes, y = several.graph.nodes, several.labels.numpy()
+    train, rest = np.arange(120), np.arange(120, 200)
+    classifier = small(epochs=40).fit(nodes[train], y[train])
+    assert classifier.classes_.tolist() == [0, 1, 2, 3]
+    assert classifier.predict_proba(nodes[rest]).shape == (80, 4)
+    assert set(np.unique(classifier.predict(nodes[rest]))) <= {0, 1}
+    assert classifier.score(nodes[rest], y[rest]) > 0.65
+    given = y[train] != -1
+    assert np.array_equal(classifier.transduction_[train][given], y[train][given])
+    more = classifier.predict_proba(nodes, labels={150: [1, -1, 0, -1]})
+    assert not np.array_equal(more, classifier.predict_proba(nodes))
+    with_nan = np.where(y == -1, np.nan, y)
+    again = small(epochs=40).fit(nodes[train], with_nan[train])
+    assert np.array_equal(again.predict_proba(nodes), classifier.predict_proba(nodes))
+
+
+@pytest.mark.parametrize("model", ["mlp", "gcn", "label-propagation"])
+def test_other_models_of_a_recipe_do_as_well(
+    nodes: NodeView, y: Any, known: Any, model: str
+) -> None:
+    classifier = small(model=model).fit(nodes[known], y[known])
+    assert classifier.predict_proba(nodes).sum(1) == pytest.approx(1)
+
+
+def test_without_validation_every_label_is_trained_on_and_the_last_epoch_taken(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    classifier = small(validation_fraction=0).fit(nodes[known], y[known])
+    assert sorted(classifier.run_.task.split.train.tolist()) == sorted(known.tolist())
+    assert classifier.run_.metrics["best_epoch"] == classifier.n_iter_ == 8
+    with_some = small(validation_fraction=0.25).fit(nodes[known], y[known])
+    assert with_some.run_.task.split.val.numel() == round(0.25 * len(known))
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.floats(0, 0.99),
+    st.integers(0, 9),
+)
+def test_validation_is_a_stratified_share_that_leaves_one_of_each_class(
+    classes: list[int], share: float, seed: int
+) -> None:
+    labels = np.array(classes)
+    held = _held_out(np.arange(len(labels)), labels, share, np.random.RandomState(seed))
+    assert len(np.unique(held)) == len(held)
+    assert set(np.delete(labels, held)) == set(labels)
+    counts = np.bincount(labels)
+    most = len(labels) - np.count_nonzero(counts)
+    assert len(held) == min(round(share * len(labels)), most)
+    for code, count in enumerate(np.bincount(labels[held], minlength=len(counts))):
+        even = max(counts[code] - 1, 0) * len(held) / max(most, 1)
+        assert abs(count - even) <= 1
+
+
+def test_a_training_that_fails_says_so(nodes: NodeView, y: Any, known: Any) -> None:
+    with pytest.raises(TrainingError, match="a smaller lr"):
+        small(lr=1e30).fit(nodes[known], y[known])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "answer"),
+    [
+        (lambda c, n, y: c.fit(n, np.full(len(y), -1)), "no label in y is known"),
+        (lambda c, n, y: c.fit(n[[0, 0]], [0, 1]), "node 0 stands in several rows"),
+        (lambda c, n, y: c.fit(n, [0, 1]), "inconsistent numbers of samples"),
+        (lambda c, n, y: c.fit(n, y + 0.5), "Unknown label type: continuous"),
+        (lambda c, n, y: c.fit(n[:2], np.array([1, "a"], dtype=object)), "all texts"),
+        (lambda c, n, y: c.fit(n[:2], np.array([{}, {}])), "Unknown label type: dict"),
+        (lambda c, n, y: c.fit(n, np.stack((y, y), 1)), "of 0, 1 and -1"),
+        (lambda c, n, y: c.fit(n.features, y).predict(n.features, labels={0: 1}), "leave them"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={0: 9}), "label 9 in row 0 is no class"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "node 999; nodes are numbers"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "node 'a'; nodes are numbers"),
+        (lambda c, n, y: c.fit(n[[]], []), "no label in y is known"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels=[1, 2]), "each node of the graph needs"),
+        (
+            lambda c, n, y: c.fit(n, y).predict(n.with_graph(n.graph.with_features(None))),
+            "0 features",
+        ),
+        (lambda c, n, y: c.set_params(inputs="A,Y").fit(n.features, y), "a plain matrix"),
+        (lambda c, n, y: c.set_params(inputs="X,Y").fit(n, y), "it takes X,A,Y"),
+        (lambda c, n, y: c.set_params(layers=0).fit(n, y), r"model\.layers"),
+        (lambda c, n, y: c.set_params(settings=["model.gat=all"]).fit(n, y), r"'model\.gate'"),
+        (lambda c, n, y: c.set_params(validation_fraction=1.0).fit(n, y), "validation_fraction"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(
+    nodes: NodeView, y: Any, attempt: Callable[[Any, NodeView, Any], Any], answer: str
+) -> None:
+    with pytest.raises(ValueError, match=answer):
+        attempt(small(epochs=1), nodes, y)
+
+
+def test_unknown_labels_do_not_count_in_a_score_and_unseen_classes_are_missed(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any
+) -> None:
+    guess = fitted.predict(nodes)
+    half = np.where(np.arange(len(y)) < 150, guess, -1)
+    assert fitted.score(nodes, half) == 1
+    half[:75] = 9
+    assert fitted.score(nodes, half) == 0.5
+
+
+def test_weights_of_samples_are_refused(nodes: NodeView, y: Any) -> None:
+    with pytest.raises(TypeError, match="sample_weight"):
+        small().fit(nodes, y, sample_weight=np.ones(len(y)))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), -1])
+def test_an_unknown_label_in_a_list_of_texts_is_unknown(
+    unknown: Any, nodes: NodeView, y: Any
+) -> None:
+    names = [unknown if row % 4 == 0 else "abc"[label] for row, label in enumerate(y)]
+    classifier = small(epochs=2).fit(nodes, names)
+    assert classifier.classes_.tolist() == ["a", "b", "c"]
+    assert 0 <= classifier.score(nodes, names) <= 1
+    assert set(classifier.transduction_) == {"a", "b", "c"}
+
+
+def test_a_score_of_nothing_known_is_refused(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any
+) -> None:
+    with pytest.raises(TaskError, match="no label in y is known, so there is nothing to score"):
+        fitted.score(nodes[[1, 2]], [-1, -1])
+    tasks = np.stack([y == 0, y == 1], 1).astype(int)
+    with pytest.raises(TaskError, match="nothing to score"):
+        small(epochs=2).fit(nodes, tasks).score(nodes[[1, 2]], np.full((2, 2), -1))
