@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 
 from measure import FOLDER, Figures, hop_of_size, seconds
+from unimp.config.choices import Precision
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import Masks, make_batches
-from unimp.training.precision import Precision, matmuls_in
+from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
 TASKS = 112

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Normalization
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import probabilities
-from unimp.model.label_propagation import Normalization
 from unimp.runs.experiment import run
 from unimp.runs.run import Run, load_run
 from unimp.runs.scoring import score_split

@@ -7,16 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Clamp, Normalization
 from unimp.config.recipe import Recipe
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
-from unimp.model.label_propagation import (
-    Clamp,
-    Normalization,
-    edge_weights,
-    propagate,
-    propagate_labels,
-)
+from unimp.model.label_propagation import edge_weights, propagate, propagate_labels
 from unimp.tasks.labels import UNLABELED
 
 Maker = Callable[..., Graph]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unimp import MaskedLabels
 from unimp.analysis.explain import explain
+from unimp.config.choices import ALL
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError, RunError
@@ -22,7 +23,7 @@ from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 from unimp.runs import fitting
 from unimp.runs.experiment import run
 from unimp.runs.run import load_run

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
@@ -19,7 +20,7 @@ from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
 from unimp.runs.run import load_run
 from unimp.tasks.labels import reveal_only

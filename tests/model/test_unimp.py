@@ -8,11 +8,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import count_parameters
 from unimp.model.unimp import UniMP
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import UNLABELED, mask_labels
 from unimp.tasks.task import Sizes
 

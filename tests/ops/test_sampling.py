@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops import native, torch_sampling
-from unimp.ops.sampling import ALL, draw_without_replacement, induced_hop, sample_hops
+from unimp.ops.sampling import draw_without_replacement, induced_hop, sample_hops
 
 Maker = Callable[..., Graph]
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from unimp.analysis.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
+from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Answers, Change
 from unimp.inference.incremental.live import Live
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import is_known
 from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task

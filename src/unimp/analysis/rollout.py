@@ -10,13 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.incremental.live import Live
 from unimp.inference.incremental.reach import Nodes
 from unimp.model.gat import GATLayer
 from unimp.model.layers import GraphTransformerLayer, MessageLayer
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 
 Shares = npt.NDArray[np.float64]
 

@@ -23,7 +23,8 @@ from unimp.errors import RunError, nearest_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unimp.runs.run import Reveal, Run
+    from unimp.config.choices import Reveal
+    from unimp.runs.run import Run
     from unimp.tasks.task import Task
 
 UNITS = ("node", "group")

@@ -53,7 +53,7 @@ def load_with_later(
     smooth: Correct & Smooth after the model; None: if that scores better on validation.
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
-    from unimp.data.tables.edges import UnknownIds
+    from unimp.config.choices import UnknownIds
     from unimp.data.tables.label_file import read_label_files
     from unimp.runs.run import load_run
 

@@ -19,7 +19,7 @@ from unimp.cli.later import (
 from unimp.errors import RunError, nearest_names
 
 if TYPE_CHECKING:
-    from unimp.runs.run import Reveal
+    from unimp.config.choices import Reveal
 
 
 @app.command()
@@ -70,8 +70,8 @@ def predict(
 
     With --nodes and --edges the graph of a run made from tables grows first.
     """
+    from unimp.config.choices import Reveal
     from unimp.data.tables.writing import write_table
-    from unimp.runs.run import Reveal
     from unimp.tasks.labels import is_known
 
     if reveal not in get_args(Reveal):

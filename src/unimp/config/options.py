@@ -7,13 +7,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from unimp.data.tables.columns import Decimal, EdgeKind, Kind
-from unimp.data.tables.edges import UnknownIds
+from unimp.config.choices import (
+    ALL,
+    Backend,
+    Clamp,
+    ColumnKind,
+    Decimal,
+    EdgeColumnKind,
+    ModelName,
+    Normalization,
+    Precision,
+    UnknownIds,
+)
 from unimp.graph.reorder import Order
-from unimp.model.label_propagation import Clamp, Normalization
-from unimp.ops.attention import Backend
-from unimp.ops.sampling import ALL
-from unimp.training.precision import Precision
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
@@ -42,9 +48,6 @@ def seconds_of(text: Any) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
-
-
-ModelName = Literal["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp", "label-propagation"]
 
 
 class Section(BaseModel):
@@ -102,8 +105,10 @@ class TablesOptions(Section):
     label_separator: str = option(
         "", "what stands between several labels in one cell; empty: a cell holds one"
     )
-    features: dict[str, Kind] = option({}, "nodes: feature columns and the kind of each")
-    edge_features: dict[str, EdgeKind] = option({}, "edges: feature columns and the kind of each")
+    features: dict[str, ColumnKind] = option({}, "nodes: feature columns and the kind of each")
+    edge_features: dict[str, EdgeColumnKind] = option(
+        {}, "edges: feature columns and the kind of each"
+    )
     decimal: Decimal = option(
         ".",
         "what stands before the fraction of a number in text; a comma is for CSV files whose "

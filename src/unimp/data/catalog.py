@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from unimp.config.choices import Metric
 from unimp.data.debian import load_debian, load_debian_tags
 from unimp.data.npz import count_splits, load_npz
 from unimp.data.ogb import load_ogb
@@ -18,7 +19,7 @@ from unimp.data.tables.transforms import TASK, TRANSFORMS, load_transforms
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.tasks.task import Metric, Sizes, Task
+from unimp.tasks.task import Sizes, Task
 
 BUNDLED: dict[str, Callable[..., Task]] = {"debian": load_debian, "debian-tags": load_debian_tags}
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Metric
 from unimp.data.graph_interop import (
     graph_from_networkx,
     graph_from_pyg,
@@ -20,7 +21,7 @@ from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import as_tensor
 from unimp.tasks.classes import encode_classes
 from unimp.tasks.labels import UNLABELED, Split, is_known, mask_of
-from unimp.tasks.task import Metric, Task
+from unimp.tasks.task import Task
 
 PARTS = ("train", "val", "test")
 

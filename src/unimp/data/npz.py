@@ -18,12 +18,13 @@ from typing import cast
 import numpy as np
 import torch
 
+from unimp.config.choices import Metric
 from unimp.data.array_file import Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
-from unimp.tasks.task import Metric, Task
+from unimp.tasks.task import Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _PARTS = ("train", "val", "test")

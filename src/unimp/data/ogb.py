@@ -18,18 +18,16 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 import torch
 
+from unimp.config.choices import Metric, Pooling
 from unimp.data.array_file import Array
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
-from unimp.tasks.task import Metric, Task
-
-Pooling = Literal["sum", "mean"]
+from unimp.tasks.task import Task
 
 _BLOCK_BYTES = 1 << 24
 

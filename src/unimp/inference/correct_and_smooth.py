@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from unimp.config.choices import Normalization
 from unimp.errors import RecipeError, TaskError
 from unimp.graph.graph import Graph
-from unimp.model.label_propagation import Normalization, propagate
+from unimp.model.label_propagation import propagate
 from unimp.tasks.labels import UNLABELED
 
 MOST = 1000.0

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
-from unimp.ops.sampling import ALL, sample_hops
+from unimp.ops.sampling import sample_hops
 
 
 @torch.no_grad()

@@ -7,11 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Precision
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
-from unimp.training.precision import Precision, autocast, matmuls_in
+from unimp.training.precision import autocast, matmuls_in
 
 
 def predict_logits(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from unimp.config.choices import Clamp, Normalization
 from unimp.graph.graph import Graph
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED
-
-Normalization = Literal["row", "sym", "column"]
-Clamp = Literal["none", "labels", "unit"]
 
 
 @torch.no_grad()

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unimp.config.choices import Backend
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
-from unimp.ops.attention import Backend, attention_weights, graph_attention
+from unimp.ops.attention import attention_weights, graph_attention
 from unimp.ops.layer import Shape, Weights, attention_layer, can_fuse
 from unimp.ops.residual import Residual, gate_vectors, mix
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from unimp.config.choices import Inputs
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -18,7 +19,6 @@ from unimp.ops.dropout import dropout
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
 
-Inputs = Literal["X", "X,A", "A,Y", "X,A,Y"]
 Combine = Literal["add", "concat"]
 
 

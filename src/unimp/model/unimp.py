@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unimp.config.choices import Backend
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -23,7 +24,6 @@ from unimp.model.layers import (
     MessageLayer,
 )
 from unimp.model.node_model import NodeModel
-from unimp.ops.attention import Backend
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Backend
 from unimp.errors import BackendError, RecipeError, nearest_names
 from unimp.graph.hop import Hop
 from unimp.ops import fused, native, reference, sparse
-
-Backend = Literal["auto", "native", "triton", "sparse", "reference"]
 
 HALF = (torch.bfloat16, torch.float16)
 

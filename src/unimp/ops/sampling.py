@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL
 from unimp.errors import GraphError
 from unimp.graph.csr import pick_rows
 from unimp.graph.graph import Graph
@@ -24,9 +25,6 @@ from unimp.graph.hop import Hop
 from unimp.ops import native, torch_sampling
 
 Integers = npt.NDArray[np.integer[Any]]
-
-ALL = -1
-"""A fanout that takes every in-neighbor."""
 
 
 def sample_hops(

@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
+from unimp.config.choices import ALL, Regime
 from unimp.config.recipe import Recipe
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.ops.attention import backend_in_words
 from unimp.ops.memory import available_memory, peak_memory, resident_memory
-from unimp.ops.sampling import ALL
 from unimp.runs.preparation import graph_for
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, sampled_batch
 from unimp.training.step import Step
 
-Regime = Literal["full", "partition", "neighbors"]
 SHARE = 0.8
 """Of the memory that is free, the part that training may take."""
 KEPT_A_PARAMETER = 13

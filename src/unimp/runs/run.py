@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
+from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
-from unimp.data.tables.edges import UnknownIds
 from unimp.data.tables.label_file import Given, later_labels
 from unimp.data.tables.more_rows import extend_task
 from unimp.errors import RunError
@@ -44,9 +44,6 @@ from unimp.training.checkpoint import load_weights
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Reveal = Literal["train", "train+val", "known"]
-"""Labels of the task that are inputs: of sets, or all that are known."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unimp.config.choices import Metric
 from unimp.config.presets import recipe_with_preset
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import OGB, SYNTHETIC
 from unimp.errors import UnimpError
 from unimp.runs.preparation import task_of
-from unimp.tasks.task import Metric, Sizes
+from unimp.tasks.task import Sizes
 
 QUICK_EPOCHS = 30
 """Of a run that is only for a look."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Metric
 from unimp.tasks.labels import UNLABELED
-from unimp.tasks.task import Metric
 
 FEW_NODES = 30
 """Of fewer nodes a score, or a temperature, means little."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Metric
 from unimp.data.tables.transforms import Transforms
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split, is_known
 
-Metric = Literal["accuracy", "rocauc"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
 

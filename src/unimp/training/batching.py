@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.choices import ALL, Redraw
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, lies_on
 from unimp.ops.memory import available_memory
-from unimp.ops.sampling import ALL, induced_hop, sample_hops
+from unimp.ops.sampling import induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
 T = TypeVar("T")
-Redraw = Literal["step", "epoch", "run"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Precision
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.batching import Batch, Batches
-from unimp.training.precision import Precision, matmuls_in
+from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
 Scores = Mapping[str, float]  # "train", "val", "test" → score

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Precision
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
 from unimp.training.objective import masked_label_loss
 from unimp.training.place import Place, place_for
-from unimp.training.precision import Precision, autocast
+from unimp.training.precision import autocast
 
 logger = logging.getLogger(__name__)
 

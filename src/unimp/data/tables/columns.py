@@ -15,19 +15,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unimp.config.choices import ColumnKind, Decimal
 from unimp.data.tables.edges import not_whole, positions, to_numpy
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.table_file import Table, is_string
 
-Kind = Literal["numeric", "categorical", "text", "vector"]
-KINDS: tuple[str, ...] = get_args(Kind)
-Decimal = Literal[".", ","]
-EdgeKind = Literal["numeric", "categorical", "vector"]
+KINDS: tuple[str, ...] = get_args(ColumnKind)
 
 MOST_CATEGORIES = 1000
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A", "n/a", "#N/A")
@@ -39,7 +37,7 @@ NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 class Numeric:
     """Standardized numbers: (v − mean) / std."""
 
-    kind: ClassVar[Kind] = "numeric"
+    kind: ClassVar[ColumnKind] = "numeric"
     column: str
     mean: float
     std: float
@@ -72,7 +70,7 @@ class Numeric:
 class Categorical:
     """A column for each category, one for all others, one for none at all."""
 
-    kind: ClassVar[Kind] = "categorical"
+    kind: ClassVar[ColumnKind] = "categorical"
     column: str
     categories: tuple[str, ...]
     other: bool  # training had categories seen once, or too many
@@ -111,7 +109,7 @@ class Categorical:
 class Text:
     """Hashed words, each weighted by how rare it is; rows of length 1."""
 
-    kind: ClassVar[Kind] = "text"
+    kind: ClassVar[ColumnKind] = "text"
     column: str
     idf: tuple[float, ...]
 
@@ -138,7 +136,7 @@ class Text:
 class Vector:
     """Numbers that were made elsewhere, taken as they are."""
 
-    kind: ClassVar[Kind] = "vector"
+    kind: ClassVar[ColumnKind] = "vector"
     column: str
     length: int
     indicator: bool

@@ -8,16 +8,16 @@ not count.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unimp.config.choices import UnknownIds
 from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.table_file import Table, is_string
 from unimp.errors import nearest_names
 
-UnknownIds = Literal["refuse", "skip"]
 _MOST_REVERSED = 200_000  # edges whose reverse is looked for
 _MOST_COMPARED = 20_000  # ids among which a near one is looked for
 

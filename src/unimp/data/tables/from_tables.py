@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unimp.data.tables.columns import Decimal
-from unimp.data.tables.edges import UnknownIds
+from unimp.config.choices import Decimal, Metric, UnknownIds
 from unimp.data.tables.guess import guess
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.rows import read_rows
 from unimp.data.tables.table_file import open_table
 from unimp.data.tables.transforms import Layout
-from unimp.tasks.task import Metric, Task
+from unimp.tasks.task import Task
 
 _SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
 

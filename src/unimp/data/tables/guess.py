@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from unimp.data.tables.columns import NO_VALUE, Decimal, words
+from unimp.config.choices import Decimal
+from unimp.data.tables.columns import NO_VALUE, words
 from unimp.data.tables.edges import positions, read_edges, read_ids, to_numpy
 from unimp.data.tables.labels import SETS, known_words
 from unimp.data.tables.number_words import has_decimal_commas, kind_of_numbers

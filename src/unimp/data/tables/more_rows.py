@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from unimp.config.choices import UnknownIds
 from unimp.data.tables.columns import Encoder, Vector
-from unimp.data.tables.edges import Edges, UnknownIds, positions, read_edges, read_ids
+from unimp.data.tables.edges import Edges, positions, read_edges, read_ids
 from unimp.data.tables.labels import read_more_labels
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.rows import taken, values_of

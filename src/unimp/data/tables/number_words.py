@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from unimp.data.tables.columns import Decimal, split_vectors
+from unimp.config.choices import Decimal
+from unimp.data.tables.columns import split_vectors
 from unimp.data.tables.edges import to_numpy
 
 _COMMA = r"(?i)^[+-]?(\d+(,\d+)?|,\d+)(e[+-]?\d+)?$"

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unimp.config.choices import Metric
 from unimp.data.tables.columns import KINDS, read_values
 from unimp.data.tables.edges import Edges, read_edges, read_ids
 from unimp.data.tables.labels import read_groups, read_labels, read_parts
@@ -25,7 +26,7 @@ from unimp.errors import TaskError, nearest_names
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.splitting import split_classes, split_groups, split_of
-from unimp.tasks.task import Metric, Task
+from unimp.tasks.task import Task
 
 LOG = logging.getLogger("unimp")
 

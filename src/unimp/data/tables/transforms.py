@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
-from unimp.data.tables.columns import Decimal, Encoder, fit, from_plain, to_plain
-from unimp.data.tables.edges import UnknownIds
+from unimp.data.tables.columns import Encoder, fit, from_plain, to_plain
 from unimp.errors import RunError
 from unimp.graph.features import SparseFeatures
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Precision
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.reorder import Reordered
@@ -23,7 +24,7 @@ from unimp.inference.incremental.reach import NOBODY, Nodes, Reach, pick
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
-from unimp.training.precision import Precision, autocast, matmuls_in
+from unimp.training.precision import autocast, matmuls_in
 
 TOGETHER = 2_000_000
 """Edges of changes that are computed in one go: enough to fill a processor, few enough to hold."""
