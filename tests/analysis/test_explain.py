@@ -58,7 +58,7 @@ def probability(run: Run, node: int, target: int, *, hidden: int = -1, without: 
     "settings",
     [
         [],
-        ["task.order=rcm", "model.layers=2"],
+        ["model.layers=2"],
         ["model.name=gat"],
         ["model.name=gcn"],
         ["model.inputs=X,A"],

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import unimp
 from unimp.cli import app, main
-from unimp.data.tables.rows import user_ids
 from unimp.errors import RunError, TaskError
+from unimp.tasks.names import node_ids
 
 SMALL = ["--set", "train.epochs=3", "--set", "model.width=4", "--set", "train.device=cpu"]
 
@@ -265,7 +265,7 @@ def test_ids_that_are_numbers_are_numbers_in_predictions(form: str, tmp_path: Pa
     table = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
     assert table["node"].to_pylist() == [7, 12, 3]
     larger = run.extended(nodes={"id": ["x"]})
-    assert user_ids(larger.task).to_pylist() == ["7", "12", "3", "x"]
+    assert list(node_ids(larger.task)) == ["7", "12", "3", "x"]
 
 
 def test_transforms_that_are_damaged_are_told(finished: Path, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_misspelt_setting_or_name_answers_with_its_nearest_neighbor() -> None:
         ("[batch]\nfanout = ['ten']", "batch.fanout"),
         ("[task]\nsplit = 'third'", "task.split"),
         ("[task]\nname = 3", "task.name"),
-        ("[task]\norder = 'random'", "task.order"),
+        ("[task]\nmetric = 'random'", "task.metric"),
         ("[train]\nprecision = 'fp16'", "train.precision"),
     ],
 )
@@ -282,7 +282,6 @@ def test_text_that_is_not_toml_is_refused_with_its_name() -> None:
         ("task.metric=", ""),
         ("task.split=3", 3),
         ("task.split=seed", "seed"),
-        ("task.order=rcm", "rcm"),
         ("train.precision=bf16", "bf16"),
     ],
 )

@@ -427,10 +427,7 @@ def test_a_run_with_masks_by_group_learns_and_repeats() -> None:
     assert by_group != losses("node")
 
 
-@pytest.mark.parametrize("order", ["given", "rcm"])
-def test_the_groups_hidden_are_those_of_the_task_in_any_order_of_nodes(
-    order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_groups_hidden_are_those_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = fitting
     make_batches = module.make_batches
     made: list[Masks] = []
@@ -441,11 +438,10 @@ def test_the_groups_hidden_are_those_of_the_task_in_any_order_of_nodes(
 
     monkeypatch.setattr(module, "make_batches", keep)
     task = grouped_task()
-    run_on(task, "mask.unit=group", f"task.order={order}", "model.width=4", "train.epochs=1")
+    run_on(task, "mask.unit=group", "model.width=4", "train.epochs=1")
     (masks,) = made
-    assert (masks.order is None) == (order == "given")
     assert task.groups is not None
-    groups = task.groups if masks.order is None else task.groups[masks.order]
+    groups = task.groups
     mask = masks.at(1, 0)
     observed, hidden = (set(groups[part].tolist()) for part in (mask.observed, mask.hidden))
     assert len(observed & hidden) <= 1  # the one that the exact count divides

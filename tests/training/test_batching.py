@@ -278,19 +278,6 @@ def test_a_batch_that_is_there_already_is_not_moved() -> None:
     assert batch.to("cpu") is batch
 
 
-@pytest.mark.parametrize("groups", [None, torch.arange(120) // 5], ids=["nodes", "groups"])
-@pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
-def test_the_order_of_nodes_in_memory_changes_no_mask(redraw: Any, groups: Tensor | None) -> None:
-    task = some_task()
-    order = torch.randperm(120, generator=torch.Generator().manual_seed(3))
-    given = Masks(known_of(task), 0.5, redraw=redraw, seed=0, groups=groups)
-    other = Masks(known_of(task), 0.5, redraw=redraw, seed=0, order=order, groups=groups)
-    for epoch, step in ((1, 0), (1, 1), (2, 0)):
-        mask, moved = given.at(epoch, step), other.at(epoch, step)
-        assert torch.equal(moved.observed, mask.observed[order])
-        assert torch.equal(moved.hidden, mask.hidden[order])
-
-
 @pytest.mark.parametrize(
     ("redraw", "differs_by_step", "differs_by_epoch"),
     [("step", True, True), ("epoch", False, True), ("run", False, False)],

@@ -19,7 +19,6 @@ from unimp.config.choices import (
     Precision,
     UnknownIds,
 )
-from unimp.graph.reorder import Order
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
@@ -78,12 +77,6 @@ class TaskOptions(Section):
     scale_rows: bool = option(False, "divide each node's features by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
-    order: Order = option(
-        "given",
-        "how nodes lie in memory: as given, or neighbors near one another by rcm or metis (extra "
-        "unimp[metis]); node numbers stay yours, but dropout, parts and sampled neighbors are "
-        "drawn anew, as by another seed",
-    )
 
 
 class TablesOptions(Section):

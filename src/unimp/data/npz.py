@@ -8,7 +8,8 @@
     train, val, test           node indices; or splits [S, N]: 0 train, 1 val, 2 test, −1 none
 
 Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`, and
-`groups` [N], numbers of groups that the split keeps together. Other arrays are left alone, save the
+`groups` [N], numbers of groups that the split keeps together, and `positions` [N, 2], places for
+maps. Other arrays are left alone, save the
 one that `features` names. Many names may be lines of UTF-8 as uint8. Nothing is ever unpickled.
 """
 
@@ -28,7 +29,7 @@ from unimp.tasks.task import Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _PARTS = ("train", "val", "test")
-_OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups")
+_OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups", "positions")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
 _MOST_CLASSES = 1_000_000
 _MOST_PADDED = 1 << 24  # bytes of names kept as an array of strings
@@ -75,6 +76,7 @@ def load_npz(
     class_names = file.texts("class_names", num_classes or None)
     node_names = file.texts("node_names", num_nodes)
     groups = _groups(file, num_nodes)
+    positions = _positions(file, num_nodes)
 
     if file.problems or labels is None or edge_index is None or parts is None:
         raise file.refusal()
@@ -89,6 +91,7 @@ def load_npz(
         class_names=class_names,
         node_names=node_names,
         groups=None if groups is None else torch.from_numpy(groups),
+        positions=None if positions is None else torch.from_numpy(positions),
     )
 
 
@@ -122,6 +125,8 @@ def save_npz(task: Task, path: Path) -> None:
         arrays["node_names"] = _names(task.node_names)
     if task.groups is not None:
         arrays["groups"] = _narrow(task.groups.numpy())
+    if task.positions is not None:
+        arrays["positions"] = task.positions.numpy()
     write_atomically(Path(path), npz_bytes(arrays))
 
 
@@ -353,6 +358,14 @@ def _check_known(file: ArrayFile, parts: dict[str, Array] | None, labels: Array 
                 f"{part}: {len(unknown)} nodes have no label (y = {UNLABELED}), such as node"
                 f" {unknown[0]}; leave them out"
             )
+
+
+def _positions(file: ArrayFile, num_nodes: int | None) -> Array | None:
+    positions = file.floats("positions", "[N, 2]")
+    if positions is None or num_nodes is None or positions.shape == (num_nodes, 2):
+        return positions
+    file.note(f"positions: shape {positions.shape}; expected ({num_nodes}, 2), x and y per node")
+    return None
 
 
 def _groups(file: ArrayFile, num_nodes: int | None) -> Array | None:

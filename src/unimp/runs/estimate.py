@@ -246,7 +246,7 @@ def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> 
     A line through two points: steps on a small and on a larger batch around known nodes. The model
     and torch's random state stay as they are.
     """
-    graph = graph_for(recipe, model, task, "cpu").graph
+    graph = graph_for(recipe, model, task, "cpu")
     small, large = (_sample(recipe, model, task, graph, nodes) for nodes in SAMPLES)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     cuda = [device] if device.startswith("cuda") else []

@@ -4,7 +4,6 @@ Read this file first. Each step is one call to the stage that does it:
 
     task     what is asked          tasks.catalog.load_task
     model    what answers           recipe.build_model
-    graph    nodes in memory order  graph.reorder.reorder
     regime   what fits in memory    estimate.estimate
     batches  how the graph is cut   training.batching.make_batches
     fit      masked label training  fitting.train, training.loop.fit

@@ -53,28 +53,25 @@ def train(
 
     Of a time limit, `spent` seconds are gone already.
     """
-    reordered = graph_for(recipe, model, task, device)
-    labels = reordered.to_here(task.labels)
+    graph = graph_for(recipe, model, task, device)
+    labels = task.labels
     known = mask_of(task.split.train, len(labels))
     masks = Masks(
         known,
         recipe.mask.label_rate if model.learns_from_labels else 0.0,
         redraw=recipe.mask.redraw,
         seed=seed,
-        order=reordered.order,
         groups=groups_of(recipe, task, model.learns_from_labels),
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
     # Layer by layer, what is cut away changes nothing; a module run as a whole would see less.
     cut["prune"] = cut["prune"] and model.by_layer
-    batches = make_batches(
-        reordered.graph, labels, masks, num_layers=model.num_layers, device=device, **cut
-    )
+    batches = make_batches(graph, labels, masks, num_layers=model.num_layers, device=device, **cut)
     observed = reveal_only(task.split.train, task.labels)
 
     def evaluate() -> dict[str, float]:
-        logits = logits_of(model, recipe, reordered, observed, seed=seed, device=device)
+        logits = logits_of(model, recipe, graph, observed, seed=seed, device=device)
         if not bool(logits.isfinite().all()):  # weights that are finite may still be too large
             raise NonFiniteError("an answer became non-finite")
         return score_split(logits, task, "train")

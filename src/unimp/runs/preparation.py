@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.tables.rows import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RecipeError
-from unimp.graph.reorder import Reordered, reorder
+from unimp.graph.graph import Graph
 from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
 from unimp.tasks.task import Task
@@ -25,7 +24,7 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     """The recipe's task, with the split that this seed uses."""
     if recipe.task.name == "tables":
         return prepare(tables_of(recipe, seed), **preparation(recipe))
-    options = recipe.task.model_dump(exclude={"order"})
+    options = recipe.task.model_dump()
     split = options.pop("split")
     options["metric"] = options["metric"] or None
     return load_task(**options, split=seed if split == "seed" else split)
@@ -100,16 +99,15 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
     return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
 
 
-def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Reordered:
-    """The graph as the model uses it: nodes in the recipe's order, edges as it wants them, on the
-    device if it is scored whole there, or in parts that are cut there."""
-    reordered = reorder(task.graph, recipe.task.order)
-    graph = model.prepare(reordered.graph)
+def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
+    """The graph with the edges that the model needs, on the device if it is scored there as a whole
+    or in parts that are cut there."""
+    graph = model.prepare(task.graph)
     if recipe.inference.regime == "exact":
         there = fits_one_chunk(graph, recipe.inference.chunk_edges)
     else:
         there = device.startswith("cuda") and fits_gpu(graph.nbytes, device)
-    return replace(reordered, graph=graph.to(device) if there else graph)
+    return graph.to(device) if there else graph
 
 
 def choose_device(device: str) -> str:

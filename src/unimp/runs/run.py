@@ -83,9 +83,9 @@ class Run:
                 restart=options.restart,
                 clamp=options.clamp,
             )
-        reordered = graph_for(self.recipe, self.model, self.task, self.device)
+        graph = graph_for(self.recipe, self.model, self.task, self.device)
         return logits_of(
-            self.model, self.recipe, reordered, observed, seed=self.seed, device=self.device
+            self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
         )
 
     def scores(self, observed: Tensor) -> Tensor:

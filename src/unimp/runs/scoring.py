@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from unimp.config.recipe import Recipe
-from unimp.graph.reorder import Reordered
+from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import is_known
@@ -16,23 +16,22 @@ from unimp.tasks.task import Task
 def logits_of(
     model: NodeModel,
     recipe: Recipe,
-    reordered: Reordered,
+    graph: Graph,
     observed: Tensor,
     *,
     seed: int,
     device: str,
 ) -> Tensor:
-    """Logits of all nodes; they and `observed` are as the task numbers its nodes."""
-    logits = predict_logits(
+    """Logits of all nodes, given the observed labels: [N, classes]."""
+    return predict_logits(
         model,
-        reordered.graph,
-        reordered.to_here(observed),
+        graph,
+        observed,
         seed=seed,
         device=device,
         precision=recipe.train.precision,
         **recipe.inference.model_dump(),
     )
-    return reordered.to_task(logits)
 
 
 def score_split(logits: Tensor, task: Task, reveal: str) -> dict[str, float]:

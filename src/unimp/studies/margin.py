@@ -104,20 +104,18 @@ def margins_of(run: Run) -> list[Margin]:
     """
     model, task = run.model, run.task
     assert isinstance(model, UniMP)
-    here = graph_for(run.recipe, model, task, run.device)
-    hop = here.graph.hop.to(run.device)
+    graph = graph_for(run.recipe, model, task, run.device)
+    hop = graph.hop.to(run.device)
     if model.layer == "gcn":
         assert hop.edge_attr is not None  # √(d_i/d_j), in proportion to 1/√(d_i d_j) at each node
         weights = [hop.edge_attr]
     else:
-        observed = here.to_here(run.observed_with(None)).to(run.device)
-        x = None if here.graph.x is None else here.graph.x.to(run.device)
+        observed = run.observed_with(None).to(run.device)
+        x = None if graph.x is None else graph.x.to(run.device)
         model.eval()
         weights = model.attention_weights(x, observed, [hop] * model.num_layers)
-    labels, hop = here.to_here(task.labels), hop.to("cpu")
-    in_test = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
-    in_test[task.split.test] = True
-    nodes = here.to_here(in_test).nonzero().squeeze(1)
+    labels, hop = task.labels, hop.to("cpu")
+    nodes = task.split.test.sort().values
     return [margin_similarity(w.mean(1).cpu(), hop, labels, nodes) for w in weights]
 
 

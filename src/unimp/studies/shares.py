@@ -32,16 +32,15 @@ def with_train_share(task: Task, share: float, *, seed: int) -> Task:
 def settings_beside_task(recipe: Recipe) -> dict[str, Any]:
     """The recipe's options as settings, less those that say what its task is."""
     values = recipe.model_dump()
-    settings = {
+    return {
         f"{section}.{key}": value
         for section in SECTIONS
         if section != "task"
         for key, value in values[section].items()
     }
-    return {**settings, "task.order": recipe.task.order}
 
 
 def recipe_on_file(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe as a run folder that keeps its own task records it."""
-    task = TaskOptions(name=str((folder / "task.npz").resolve()), order=recipe.task.order)
+    task = TaskOptions(name=str((folder / "task.npz").resolve()))
     return recipe.model_copy(update={"task": task})

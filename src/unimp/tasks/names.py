@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from unimp.data.tables.rows import user_ids
 from unimp.errors import TaskError, nearest_names
 from unimp.tasks.task import Task
 
 _MOST_TOLD = 20  # names that a message lists where none is near
 _MOST_LETTERS = 200
 _SOME = 3
+
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+"""A whole number as exactly one text writes it."""
 
 SEPARATOR = ";"
 """What stands between the names of binary tasks in a cell, where the tables do not say."""
@@ -94,17 +96,17 @@ def classes_of(task: Task) -> Names:
 
 def label_separator(task: Task) -> str:
     """What stands between the names of binary tasks in a cell, read and written alike."""
-    return (task.tables.layout.label_separator if task.tables else "") or SEPARATOR
+    return (task.tables.label_separator if task.tables else "") or SEPARATOR
 
 
 def node_ids(task: Task) -> Sequence[str] | Sequence[int]:
     """What the user calls the nodes: their ids, as text or numbers, or their numbers here."""
     if task.node_names is None:
         return range(task.graph.num_nodes)
-    if task.tables is None or not task.tables.whole_ids:
-        return task.node_names
-    ids: list[str] | list[int] = user_ids(task).to_pylist()
-    return ids
+    whole = task.tables is not None and task.tables.whole_ids
+    if whole and all(WHOLE.fullmatch(name) for name in task.node_names):
+        return [int(name) for name in task.node_names]
+    return task.node_names
 
 
 def class_names(task: Task) -> tuple[str, ...]:

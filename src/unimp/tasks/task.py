@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from pathlib import Path
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from unimp.config.choices import Metric
-from unimp.data.tables.transforms import Transforms
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
@@ -34,6 +34,24 @@ class Sizes:
         return replace(self, features=features, sparse=False)
 
 
+class TableSource(Protocol):
+    """How rows of a user's tables become nodes, edges and labels of a task.
+
+    `data.tables.transforms.Transforms` implements it; a run stores it beside its task.
+    """
+
+    @property
+    def whole_ids(self) -> bool:
+        """Whether the user's ids are whole numbers."""
+
+    @property
+    def label_separator(self) -> str:
+        """The text between several labels in one cell; empty if a cell contains one label."""
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What a data set's name gives you, checked whole."""
@@ -47,7 +65,8 @@ class Task:
     class_names: tuple[str, ...] | None = field(default=None, repr=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False)
     groups: Tensor | None = field(default=None, repr=False)  # [N]; the split keeps each together
-    tables: Transforms | None = field(default=None, repr=False)  # how rows of tables become x
+    positions: Tensor | None = field(default=None, repr=False)  # [N, 2] x and y, for maps only
+    tables: TableSource | None = field(default=None, repr=False)  # where the task comes from
 
     def __post_init__(self) -> None:
         given = self.labels
@@ -87,6 +106,7 @@ class Task:
             if names is not None and len(names) != count:
                 raise TaskError(f"{len(names)} {what} names where {count} are needed")
         self._check_groups()
+        self._check_positions()
         known = is_known(labels)
         for name in ("train", "val", "test"):
             nodes: Tensor = getattr(self.split, name)
@@ -114,6 +134,19 @@ class Task:
                 f"{self.graph.num_nodes} nodes needs a whole number, the same for a whole group"
             )
         object.__setattr__(self, "groups", groups.long())
+
+    def _check_positions(self) -> None:
+        if self.positions is None:
+            return
+        given = self.positions
+        positions = (given if isinstance(given, Tensor) else as_tensor(given, "positions")).float()
+        expected = (self.graph.num_nodes, 2)
+        if positions.shape != expected or not bool(positions.isfinite().all()):
+            raise TaskError(
+                f"positions have shape {tuple(positions.shape)}; they must be finite numbers of "
+                f"shape {expected}: x and y of each node"
+            )
+        object.__setattr__(self, "positions", positions)
 
     @property
     def is_multilabel(self) -> bool:

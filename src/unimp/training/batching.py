@@ -63,9 +63,7 @@ class Batch:
 class Masks:
     """The label masks of a run: which mask is in force is a function of (seed, epoch, step).
 
-    `known` is as the task numbers its nodes, and so is the draw; `order`, where there is one, only
-    says in which order a mask lists them. So the order of nodes in memory changes no mask. With
-    `groups`, each group of nodes is hidden or observed as one.
+    With `groups`, each group of nodes is hidden or observed as one.
     """
 
     def __init__(
@@ -75,11 +73,10 @@ class Masks:
         *,
         redraw: Redraw,
         seed: int,
-        order: Tensor | None = None,
         groups: Tensor | None = None,
     ) -> None:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
-        self.order, self.groups = order, groups
+        self.groups = groups
         self._last: tuple[tuple[int, int], LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
@@ -91,10 +88,7 @@ class Masks:
 
     def _drawn(self, moment: tuple[int, int]) -> LabelMask:
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
-        mask = mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
-        if self.order is None:
-            return mask
-        return LabelMask(mask.observed[self.order], mask.hidden[self.order])
+        return mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
 
 
 class Batches(Protocol):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
-from unimp.graph.reorder import Reordered, reorder
 from unimp.inference.incremental.changes import Change, Whole
 from unimp.inference.incremental.live import Live
 from unimp.model.appnp import APPNP
@@ -71,9 +70,8 @@ def anew(model: NodeModel, graph: Graph, observed: Tensor) -> Tensor:
     return logits.float()
 
 
-def prepared(model: NodeModel, graph: Graph, order: Any = "given") -> Reordered:
-    reordered = reorder(graph, order)
-    return Reordered(model.prepare(reordered.graph), reordered.order)
+def prepared(model: NodeModel, graph: Graph) -> Graph:
+    return model.prepare(graph)
 
 
 def some_change(graph: Graph, observed: Tensor, seed: int) -> Change:
@@ -103,8 +101,7 @@ def test_answers_after_changes_equal_computing_everything_again(
 ) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    order = "rcm" if seed % 2 else "given"
-    live = Live(model, prepared(model, graph, order), observed, chunk_edges=chunk)
+    live = Live(model, prepared(model, graph), observed, chunk_edges=chunk)
     assert torch.allclose(live.logits, anew(model, graph, observed), atol=1e-6)
     changes = [some_change(graph, observed, seed + k) for k in range(4)]
     targets = [torch.tensor([0, seed % 25]).unique(), torch.arange(25), torch.tensor([3, 24])]
@@ -122,7 +119,7 @@ def test_states_that_follow_changes_for_good_are_those_of_the_changed_graph(
 ) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    live = Live(model, prepared(model, graph, "rcm"), observed)
+    live = Live(model, prepared(model, graph), observed)
     whole = Whole(lambda g, o: anew(model, g, o), graph, observed)
     for k in range(3):
         change = some_change(whole.graph, whole.observed, seed + k)
@@ -142,7 +139,7 @@ def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: i
     graph = graph_of(seed, nodes=40, edges=40)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 40, (seed // 40) % 40]).unique()
-    live = Live(model, prepared(model, graph, "rcm"), observed, around=around)
+    live = Live(model, prepared(model, graph), observed, around=around)
     assert set(around.tolist()) <= set(live.held.tolist())
     assert torch.allclose(live.logits[around], anew(model, graph, observed)[around], atol=1e-6)
     nothing = torch.full_like(observed, -1)
@@ -159,15 +156,15 @@ def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: i
 
 @pytest.mark.parametrize("name", ["gcn", "appnp", "unimp", "gcn-lpa"])
 @settings(max_examples=3)
-@given(seed=st.integers(0, 10_000), order=st.sampled_from(["given", "rcm"]))
+@given(seed=st.integers(0, 10_000))
 def test_every_edge_may_go_from_a_directed_graph_of_which_a_part_is_held(
-    name: str, seed: int, order: str
+    name: str, seed: int
 ) -> None:
     """Those too that lead out of the part: their sources' other edges weigh more without them."""
     graph = graph_of(seed, nodes=40, edges=45)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 38, (seed // 38) % 38]).unique()
-    live = Live(model, prepared(model, graph, order), observed, around=around)
+    live = Live(model, prepared(model, graph), observed, around=around)
     pairs = [
         pair for pair in graph.edge_index.long().t().unique(dim=0).tolist() if len({*pair}) > 1
     ]
@@ -276,7 +273,7 @@ def test_a_module_of_ones_own_has_no_states_to_hold() -> None:
     sizes = Sizes(features=5, edge_features=0, classes=CLASSES, multilabel=False)
     model = MaskedLabels(nn.Identity(), sizes, width=5)
     with pytest.raises(GraphError, match="Whole"):
-        Live(model, Reordered(graph, None), labels_of(graph, 0))
+        Live(model, graph, labels_of(graph, 0))
 
 
 def test_nodes_that_are_held_for_others_alone_cannot_be_asked_about() -> None:

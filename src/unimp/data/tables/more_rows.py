@@ -37,7 +37,7 @@ def extend_task(
     that nothing takes them for inputs.
     """
     transforms = task.tables
-    if transforms is None or task.node_names is None:
+    if not isinstance(transforms, Transforms) or task.node_names is None:
         raise TaskError(
             f"{task.name} was not made from tables, so nothing says how to read more of them"
         )

@@ -176,16 +176,6 @@ def are_whole(ids: Any) -> bool:
     return bool(pc.all(pc.match_substring_regex(ids, r"^(0|-?[1-9]\d{0,17})$")).as_py())
 
 
-def user_ids(task: Task) -> Any:
-    """Node ids as an Arrow column of the kind that their user gave: text or whole numbers."""
-    import pyarrow as pa
-
-    names = pa.array(task.node_names or map(str, range(task.graph.num_nodes)), pa.string())
-    if task.tables is not None and task.tables.whole_ids and are_whole(names):
-        return names.cast(pa.int64())
-    return names
-
-
 def _check_layout(layout: Layout, problems: Problems) -> None:
     where = "[tables]"
     if not layout.label or not all(layout.label_columns):

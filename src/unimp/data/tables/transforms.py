@@ -73,6 +73,10 @@ class Transforms:
     sparse: bool  # node features are kept sparse
     whole_ids: bool = False  # ids are whole numbers, though kept as text
 
+    @property
+    def label_separator(self) -> str:
+        return self.layout.label_separator
+
     @classmethod
     def fitted(
         cls,

@@ -16,7 +16,6 @@ from torch import Tensor
 from unimp.config.choices import Precision
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
-from unimp.graph.reorder import Reordered
 from unimp.inference.exact import exact_logits, layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change, refuse_self_loops
@@ -47,7 +46,7 @@ class Live:
     def __init__(
         self,
         model: NodeModel,
-        reordered: Reordered,
+        graph: Graph,
         observed: Tensor,
         *,
         around: Tensor | None = None,
@@ -62,15 +61,13 @@ class Live:
             )
         self.model = model.eval()
         self.device, self.precision, self.chunk_edges = device, precision, chunk_edges
-        self._task_nodes = reordered.graph.num_nodes
-        self.observed = reordered.to_here(observed).clone()
+        self._task_nodes = graph.num_nodes
+        self.observed = observed.clone()
         self.is_whole = around is None
         # Node i here is the task's numbers[i].
         self._numbers = torch.arange(self._task_nodes)
-        if reordered.order is not None:
-            self._numbers = reordered.order
         self._place = self._placed()
-        self._walk_on(reordered.graph.to("cpu"))
+        self._walk_on(graph.to("cpu"))
         self._rows: list[Tensor] | None = None
         self._leaving = NOBODY
         if around is not None:

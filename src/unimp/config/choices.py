@@ -1,0 +1,24 @@
+"""The words and constants that options accept, shared with the packages that act on them."""
+
+from typing import Literal
+
+Backend = Literal["auto", "native", "triton", "sparse", "reference"]
+Clamp = Literal["none", "labels", "unit"]
+ColumnKind = Literal["numeric", "categorical", "text", "vector"]
+Decimal = Literal[".", ","]
+EdgeColumnKind = Literal["numeric", "categorical", "vector"]
+Inputs = Literal["X", "X,A", "A,Y", "X,A,Y"]
+Metric = Literal["accuracy", "rocauc"]
+ModelName = Literal["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp", "label-propagation"]
+Normalization = Literal["row", "sym", "column"]
+Pooling = Literal["sum", "mean"]
+Precision = Literal["fp32", "tf32", "bf16"]
+Protocol = Literal["train", "train+val"]
+Redraw = Literal["step", "epoch", "run"]
+Regime = Literal["full", "partition", "neighbors"]
+Residual = Literal["none", "simple", "gated"]
+Reveal = Literal["train", "train+val", "known"]
+UnknownIds = Literal["refuse", "skip"]
+
+ALL = -1
+"""The fanout that takes every in-neighbor."""
