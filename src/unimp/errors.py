@@ -4,6 +4,7 @@
     ├── GraphError     edges, features or node numbers that cannot be a graph
     ├── TaskError      labels, splits or files that cannot be a task; a data set that is not there
     ├── BackendError   a kernel that is named, but cannot run here
+    ├── ModelError     sizes or arguments that a model cannot be built from
     ├── RecipeError    an option that does not exist or does not fit
     ├── TrainingError  a loss that stopped being a number, a mask with nothing to predict
     │   └── NonFiniteError  answers that did
@@ -32,6 +33,10 @@ class TaskError(UnimpError):
 
 class BackendError(UnimpError):
     """A kernel was asked for that cannot run here."""
+
+
+class ModelError(UnimpError):
+    """A model cannot be built from these sizes or arguments."""
 
 
 class RecipeError(UnimpError):

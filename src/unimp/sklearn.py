@@ -304,7 +304,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _chances(run: Run, known: Tensor) -> NDArray[np.float64]:
     """Probabilities of all nodes where these labels are known; they are kept as they are."""
-    given = keep_observed(run.chances(run.scores(known)), known)
+    given = keep_observed(run.probabilities_of(run.outputs(known)), known)
     chances: NDArray[np.float64] = given.double().numpy()
     if known.ndim == 1:
         chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it

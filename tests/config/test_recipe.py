@@ -20,6 +20,7 @@ from unimp.config.recipe import (
 from unimp.data.catalog import known_sizes, task_names
 from unimp.errors import RecipeError
 from unimp.model.node_model import count_parameters
+from unimp.model.registry import build_model
 from unimp.runs.preparation import task_of
 from unimp.tasks.task import Sizes
 
@@ -63,7 +64,7 @@ LEARNED = [n for n in recipe_names() if load_recipe(n).model.name != "label-prop
 @pytest.mark.usefixtures("data")
 def test_every_recipe_builds_its_model(name: str) -> None:
     recipe = load_recipe(name)
-    model = recipe.build_model(sizes_of(recipe))
+    model = build_model(recipe.model, sizes_of(recipe))
     assert count_parameters(model) == PUBLISHED.get(name, count_parameters(model))
     assert count_parameters(model) > 0
 
@@ -340,4 +341,6 @@ def test_few_columns_are_encoded_as_the_norm_would_leave_little_of_them(
 ) -> None:
     sizes = Sizes(features=columns, edge_features=0, classes=3, multilabel=False)
     assert Recipe().encodes_features(sizes) is encoded
-    assert (getattr(Recipe().build_model(sizes), "feature_encoder", None) is not None) is encoded
+    assert (
+        getattr(build_model(Recipe().model, sizes), "feature_encoder", None) is not None
+    ) is encoded

@@ -5,7 +5,7 @@ which `unimp --help` lists them. What computes is imported inside the commands: 
 for torch.
 """
 
-from unimp.cli import tables, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001
+from unimp.cli import init, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001
 from unimp.cli import reproduce, recipe, data  # noqa: F401
 from unimp.cli.console import app, main, program
 

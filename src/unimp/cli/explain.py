@@ -101,14 +101,14 @@ def explain_node(
     number = nodes_of(task).find(node)
     target = None if name is None else classes_of(task).find(name)
     began = time.perf_counter()
-    answers = loaded.hold(extra, around=torch.tensor([number]))
+    answers = loaded.incremental(loaded.observed_labels(extra), around=torch.tensor([number]))
     held = time.perf_counter() - began
     found = explain(
         answers,
         task.graph,
-        loaded.observed_with(extra),
+        loaded.observed_labels(extra),
         number,
-        chances=loaded.chances,
+        chances=loaded.probabilities_of,
         takes_labels=loaded.takes_labels,
         target=target,
         top=top,

@@ -2,14 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.config.choices import Clamp, Normalization
+from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.node_model import NodeModel
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.task import Sizes
+
+
+class LabelPropagation(NodeModel):
+    """Label propagation as a model that has nothing to learn: inputs A,Y.
+
+        z⁰ = start(observed)        zˡ⁺¹ = (1 − restart) S zˡ + restart z⁰
+
+    Its outputs are those of `propagate_labels`. One layer is one step. Between hops a row is
+    [zˡ | z⁰], and [zˡ | z⁰ | entries to restore] if observed labels are restored after each step.
+    It runs on the whole graph, because an edge that is removed changes the weights of others.
+    """
+
+    takes_labels = True
+    takes_edge_features = False
+    by_layer = False
+    learns = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        normalization: Normalization = "row",
+        steps: int = 50,
+        restart: float = 0.1,
+        clamp: Clamp = "none",
+    ) -> None:
+        super().__init__()
+        self.classes, self.num_layers = sizes.classes, steps
+        self.normalization, self.restart, self.clamp = normalization, restart, clamp
+
+    def prepare(self, graph: Graph) -> Graph:
+        """The graph with the entries of S as its one edge feature."""
+        weight = edge_weights(graph, self.normalization, torch.get_default_dtype())
+        own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
+        return replace(graph, edge_id=own, edge_attr=weight[:, None])
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        start, entry = start_of(observed, self.classes)
+        restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
+        return torch.cat((start, start, *restored), 1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        assert hop.edge_attr is not None  # `prepare` gave each edge its weight
+        now, *rest = torch.split(h, self.classes, 1)
+        rest = [rows[: hop.num_targets] for rows in rest]
+        rows = sum_rows(hop.indptr, hop.source, hop.edge_attr[:, 0], now.contiguous())
+        rows = (1.0 - self.restart) * rows + self.restart * rest[0]
+        if self.clamp == "unit":
+            rows = rows.clamp(-1.0, 1.0)
+        if self.clamp == "labels":
+            rows = torch.where(rest[1] > 0, rest[0], rows)
+        return torch.cat((rows, *rest), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h[:, : self.classes]
+
+    def to_probabilities(
+        self, outputs: Tensor, *, multilabel: bool, temperature: float = 1.0
+    ) -> Tensor:
+        """Shares of the labels that arrive; every class is equally likely where none does."""
+        if multilabel:
+            return super().to_probabilities(outputs, multilabel=True, temperature=temperature)
+        even = torch.full_like(outputs, 1.0 / self.classes)
+        total = outputs.sum(1, keepdim=True)
+        return torch.where(total > 0, outputs / total.clamp(min=1e-30), even)
 
 
 @torch.no_grad()
@@ -34,15 +105,7 @@ def propagate_labels(
     multi-label row propagates its positive entries less the mean of its task, so that a node no
     label reaches scores as the mean.
     """
-    entry = observed != UNLABELED
-    if observed.ndim == 1:
-        start = torch.zeros(graph.num_nodes, num_classes, device=observed.device)
-        start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
-        entry = entry[:, None]
-    else:
-        count = entry.sum(0).clamp(min=1)
-        share = (observed.clamp(min=0).float() * entry).sum(0) / count
-        start = torch.where(entry, observed.float() - share, torch.zeros(()).to(share))
+    start, entry = start_of(observed, num_classes)
     return propagate(
         graph,
         start,
@@ -52,6 +115,18 @@ def propagate_labels(
         keep=entry if clamp == "labels" else None,
         cut=clamp == "unit",
     )
+
+
+def start_of(observed: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Z⁰ [N, classes], and which of its entries are observed: [N, 1] or [N, classes] bool."""
+    entry = observed != UNLABELED
+    if observed.ndim == 1:
+        start = torch.zeros(len(observed), num_classes, device=observed.device)
+        start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
+        return start, entry[:, None]
+    count = entry.sum(0).clamp(min=1)
+    share = (observed.clamp(min=0).float() * entry).sum(0) / count
+    return torch.where(entry, observed.float() - share, torch.zeros(()).to(share)), entry
 
 
 @torch.no_grad()
@@ -94,8 +169,8 @@ def edge_weights(graph: Graph, normalization: Normalization, dtype: torch.dtype)
     divides what it has among those it sends to, so that a hub may come to more than 1.
     """
     power = {"row": 1.0, "sym": 0.5, "column": 0.0}[normalization]
-    out_degree = torch.bincount(graph.source, minlength=graph.num_nodes)
+    out_degree = torch.bincount(graph.source, minlength=graph.indptr.numel() - 1)
     # A node without edges, whose degree is 0, has no weight to divide.
-    of_target = graph.in_degree.clamp(min=1).double().pow(-power).to(dtype)
+    of_target = graph.indptr.diff().clamp(min=1).double().pow(-power).to(dtype)
     of_source = out_degree.clamp(min=1).double().pow(power - 1.0).to(dtype)
     return of_target.index_select(0, graph.target) * of_source.index_select(0, graph.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from unimp.graph.features import SparseFeatures
@@ -28,12 +29,13 @@ class NodeModel(nn.Module):
     by_layer = True  # whether it takes rows apart, so that inference may go layer by layer
     attends = False  # whether it computes by `graph_attention`, and so by a backend
     weighs_by_degree = False  # whether it runs on a graph `with_convolution_weights`
+    learns = True  # whether it has parameters that training changes
     regularizer_weight = 0.0  # of `regularizer` in the loss; 0: there is none
 
     @property
     def learns_from_labels(self) -> bool:
         """Whether observed labels mean anything in training; if not, all known ones are hidden."""
-        return self.takes_labels or self.regularizer_weight > 0
+        return self.learns and (self.takes_labels or self.regularizer_weight > 0)
 
     def prepare(self, graph: Graph) -> Graph:
         """The graph as this model runs on it; edge features that it does not take are left out."""
@@ -68,6 +70,13 @@ class NodeModel(nn.Module):
         for index, hop in enumerate(hops):
             h = self.propagate(h, hop, index)
         return self.read_out(h)
+
+    def to_probabilities(
+        self, outputs: Tensor, *, multilabel: bool, temperature: float = 1.0
+    ) -> Tensor:
+        """Probabilities from outputs [N, classes]: softmax, or a sigmoid per binary task."""
+        logits = outputs / temperature
+        return torch.sigmoid(logits) if multilabel else torch.softmax(logits, 1)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -27,6 +27,8 @@ from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
+LayerKind = Literal["transformer", "gat", "gcn"]
+
 
 class UniMP(NodeModel):
     """A graph transformer over h⁰ = X + embed(Y_observed).
@@ -63,7 +65,7 @@ class UniMP(NodeModel):
         use_edge_features: bool = True,
         label_width: int = 128,
         backend: Backend = "auto",
-        layer: Literal["transformer", "gat", "gcn"] = "transformer",
+        layer: LayerKind = "transformer",
     ) -> None:
         super().__init__()
         if layer == "gcn":  # has no heads: it is as wide as they are together

@@ -23,7 +23,7 @@ from unimp.errors import RunError, UnimpError
 from unimp.report.kept import Explanations, kept_explanations
 from unimp.report.measures import Array
 from unimp.runs.folder.files import read_run
-from unimp.runs.folder.unfinished import CHECKPOINT
+from unimp.runs.folder.names import CHECKPOINT
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run, load_run
 from unimp.runs.scoring import score_split
@@ -154,7 +154,7 @@ def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
         if rate == 1.0:
             curve.append((rate, float(run.metrics["scores"]["train"][part])))
             continue
-        scores = run.scores(run.observed_share(rate))
+        scores = run.outputs(run.observed_share(rate))
         curve.append((rate, score_split(scores, task, "train")[part]))
     return [(rate, value) for rate, value in curve if math.isfinite(value)]
 

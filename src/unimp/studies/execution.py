@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from unimp.config.recipe import differences
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
+from unimp.runs.folder.resume import differences
 from unimp.runs.preparation import task_of
 from unimp.studies.cells import Cell
 from unimp.studies.shares import recipe_on_file, settings_beside_task, with_train_share

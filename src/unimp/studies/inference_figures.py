@@ -57,7 +57,7 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
         for rate in INFERENCE_RATES:
-            scores = score_split(run.scores(run.observed_share(rate)), run.task, "train")
+            scores = score_split(run.outputs(run.observed_share(rate)), run.task, "train")
             for part, value in scores.items():
                 found.setdefault((part, rate), {})[seed] = value
     series = tuple(
@@ -123,8 +123,8 @@ def degree_names() -> list[str]:
 
 def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
     """The test score of each group of numbers of neighbors, and how many nodes it has."""
-    observed = run.observed_with(None)
-    logits, task = run.scores(observed), run.task
+    observed = run.observed_labels(reveal="train")
+    logits, task = run.outputs(observed), run.task
     nodes = task.split.test
     degree = task.graph.without_self_loops().in_degree[nodes]
     group = torch.bucketize(degree, torch.tensor(DEGREES[1:]), right=True)

@@ -110,7 +110,7 @@ def margins_of(run: Run) -> list[Margin]:
         assert hop.edge_attr is not None  # √(d_i/d_j), in proportion to 1/√(d_i d_j) at each node
         weights = [hop.edge_attr]
     else:
-        observed = run.observed_with(None).to(run.device)
+        observed = run.observed_labels(reveal="train").to(run.device)
         x = None if graph.x is None else graph.x.to(run.device)
         model.eval()
         weights = model.attention_weights(x, observed, [hop] * model.num_layers)

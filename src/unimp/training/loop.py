@@ -42,6 +42,7 @@ class Fit:
     history: list[Epoch] = field(default_factory=list)
     best: Epoch | None = None
     stopped: str = "all epochs done"
+    spent_before: float = 0.0  # seconds of training before it was resumed
     failed: bool = False  # the loss stopped being a number; the model holds the last good state
 
 
@@ -153,6 +154,7 @@ def fit(
     if resume is not None:
         best_state = _restore(resume, model, optimizer, device)
         at = Position(**vars(resume.position))
+        result.spent_before = resume.position.spent
         result.history = list(resume.history)
         result.best = next((e for e in result.history if e.epoch == resume.best), None)
     started = time.perf_counter() - at.spent

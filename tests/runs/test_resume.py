@@ -23,7 +23,6 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import RecipeError, RunError
 from unimp.model.masked_labels import MaskedLabels
 from unimp.runs.experiment import run
-from unimp.runs.folder import unfinished
 from unimp.runs.folder.lock import in_use, locked
 from unimp.runs.preparation import tables_of
 from unimp.runs.run import load_run
