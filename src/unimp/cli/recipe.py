@@ -22,7 +22,7 @@ app.add_typer(recipe_app, name="recipe")
 def list_recipes() -> None:
     """Name the recipes that come with the package, and whether their data is here."""
     from unimp.config.recipe import load_recipe, recipe_names
-    from unimp.data.catalog import task_names
+    from unimp.config.task_names import task_names
 
     here = {name for name, place in task_names().items() if not place.startswith("not here")}
     recipes = [load_recipe(name) for name in recipe_names()]

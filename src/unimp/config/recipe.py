@@ -30,7 +30,7 @@ from unimp.config.options import (
     TaskOptions,
     TrainOptions,
 )
-from unimp.data.catalog import task_names
+from unimp.config.task_names import task_names
 from unimp.errors import RecipeError, nearest_names
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unimp.data.catalog import SYNTHETIC
+from unimp.config.task_names import SYNTHETIC
 from unimp.model.node_model import count_parameters
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject, kind_of_residual
