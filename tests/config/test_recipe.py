@@ -17,7 +17,8 @@ from unimp.config.recipe import (
     read_recipe,
     recipe_names,
 )
-from unimp.data.catalog import known_sizes, task_names
+from unimp.config.task_names import task_names
+from unimp.data.catalog import known_sizes
 from unimp.errors import RecipeError
 from unimp.model.node_model import count_parameters
 from unimp.model.registry import build_model

@@ -21,7 +21,7 @@ app.add_typer(data_app, name="data")
 @data_app.command("list")
 def list_data() -> None:
     """Name the tasks there are."""
-    from unimp.data.catalog import data_folder, task_names
+    from unimp.config.task_names import data_folder, task_names
 
     print_rows(task_names().items())
     if data_folder() is None:
@@ -77,7 +77,7 @@ def fetch_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
 ) -> None:
     """Download one of OGB's data sets into UNIMP_DATA; nothing else is ever downloaded."""
-    from unimp.data.catalog import data_folder
+    from unimp.config.task_names import data_folder
     from unimp.data.ogb import fetch_ogb
 
     folder = data_folder()

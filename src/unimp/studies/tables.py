@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unimp.data.catalog import SYNTHETIC
+from unimp.config.task_names import SYNTHETIC
 from unimp.model.node_model import count_parameters
 from unimp.model.registry import build_model
 from unimp.studies import paper
