@@ -14,10 +14,9 @@ from unimp.data.tables.rows import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
-from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
+from unimp.ops.placement import place_graph
 from unimp.tasks.task import Task
-from unimp.training.batching import fits_gpu
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
@@ -100,14 +99,10 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
 
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
-    """The graph with the edges that the model needs, on the device if it is scored there as a whole
-    or in parts that are cut there."""
-    graph = model.prepare(task.graph)
-    if recipe.inference.regime == "exact":
-        there = fits_one_chunk(graph, recipe.inference.chunk_edges)
-    else:
-        there = device.startswith("cuda") and fits_gpu(graph.nbytes, device)
-    return graph.to(device) if there else graph
+    """The graph with the edges that the model needs, placed by the policy of `ops/placement.py`."""
+    exact = recipe.inference.regime == "exact"
+    chunk_edges = recipe.inference.chunk_edges if exact else None
+    return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
 
 
 def choose_device(device: str) -> str:
