@@ -82,7 +82,7 @@ class Setting:
         self.masks = Masks(known, RECIPE.label_rate, redraw=RECIPE.mask.redraw, seed=0)
         _ = self.graph.hop.transpose  # a graph's own, found once
         if device == "cuda":
-            _ = self.graph.hop.schedule, self.graph.hop.transpose.schedule
+            _ = self.graph.hop.schedule, self.graph.hop.source_schedule
 
     def model(self, *, pyg: bool = False) -> UniMP:
         torch.manual_seed(3)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimp.errors import GraphError, RecipeError, UnimpError
-from unimp.graph.hop import Hop
+from unimp.graph.csr import group
 from unimp.model import transformer_conv as module
 from unimp.model.transformer_conv import TransformerConv
 
@@ -347,13 +347,12 @@ def test_the_transpose_for_the_backward_pass_is_found_once(
 ) -> None:
     edges, nodes = edges_named("random")
     found = []
-    real = Hop.transpose.func
 
-    def counted(hop: Hop) -> Any:
-        found.append(hop)
-        return real(hop)
+    def counted(source: Tensor, num_sources: int) -> tuple[Tensor, Tensor]:
+        found.append(source)
+        return group(source, num_sources)
 
-    monkeypatch.setattr(Hop.transpose, "func", counted)
+    monkeypatch.setattr("unimp.graph.hop.group", counted)
     layer = TransformerConv(IN, WIDTH, edge_dim=EDGE_WIDTH)
     for _ in range(3):
         layer(
@@ -376,6 +375,44 @@ def test_edges_changed_in_place_are_noticed() -> None:
     assert torch.equal(layer(x, edges), layer(x, edges.clone()))
     edges.resize_(2, 10)
     assert torch.equal(layer(x, edges), layer(x, edges.clone()))
+
+
+def test_edges_changed_through_data_are_noticed() -> None:
+    """A write through `.data` does not raise torch's version counter."""
+    edges, nodes = edges_named("random")
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    before = layer(x, edges)
+    version = edges._version
+    edges.data[0, 5] = (edges[0, 5] + 1) % 28
+    assert edges._version == version
+    changed = layer(x, edges)
+    assert not torch.equal(changed, before)
+    assert torch.equal(changed, layer(x, edges.clone()))
+
+
+def test_edges_changed_through_shared_numpy_memory_are_noticed() -> None:
+    edges, nodes = edges_named("random")
+    array = edges.numpy().copy()
+    shared = torch.from_numpy(array)
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    before = layer(x, shared)
+    array[:] = array[::-1].copy()  # the other direction: the same numbers, sum and checksum
+    changed = layer(x, shared)
+    assert not torch.equal(changed, before)
+    assert torch.equal(changed, layer(x, shared.clone()))
+
+
+def test_edges_changed_in_inference_mode_are_noticed() -> None:
+    """torch counts no changes of a tensor that was created in inference mode."""
+    edges, nodes = edges_named("random")
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    with torch.inference_mode():
+        inside = edges.clone()
+        before = layer(x, inside)
+        inside[0, 5] = (inside[0, 5] + 1) % 28
+        changed = layer(x, inside)
+        assert not torch.equal(changed, before)
+        assert torch.equal(changed, layer(x, inside.clone()))
 
 
 def test_a_sparse_matrix_changed_in_place_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Label propagation: what the graph and the observed labels say, without features or weights."""
+"""Label propagation: predictions from the graph and the observed labels, without training."""
 
 from __future__ import annotations
 
@@ -94,16 +94,20 @@ def propagate_labels(
     restart: float = 0.1,
     clamp: Clamp = "none",
 ) -> Tensor:
-    """Label propagation: scores [N, classes] from the graph and the observed labels alone.
+    """Compute scores [N, classes] from the graph and the observed labels by label propagation.
 
         Y⁰ = one-hot(observed), zero where unknown        Yˡ⁺¹ = (1 − restart) S Yˡ + restart Y⁰
 
-    with S of `edge_weights`. Standard forms: restart = 0 and `row` is the paper's plain iteration;
-    `sym` with a restart that of Zhou et al. (2004); `row`, restart = 0 and clamp = `labels`, which
-    puts the observed labels back after each step, that of Zhu and Ghahramani (2002); clamp =
-    `unit`, which cuts entries to −1 … 1 after each step, that of Huang et al. (2021) on OGB. A
-    multi-label row propagates its positive entries less the mean of its task, so that a node no
-    label reaches scores as the mean.
+    S is the matrix of `edge_weights`. Published variants:
+
+        UniMP paper                    normalization = row, restart = 0
+        Zhou et al. (2004)             normalization = sym, restart > 0
+        Zhu and Ghahramani (2002)      normalization = row, restart = 0, clamp = labels
+        Huang et al. (2021) on OGB     clamp = unit
+
+    clamp = labels restores the observed labels after each step; clamp = unit limits entries to
+    −1 … 1 after each step. For binary tasks, the mean of each task is subtracted from its observed
+    entries, so that a node that no label reaches has the score of the mean.
     """
     start, entry = start_of(observed, num_classes)
     return propagate(
@@ -140,12 +144,12 @@ def propagate(
     keep: Tensor | None = None,
     cut: bool = False,
 ) -> Tensor:
-    """Rows [N, C] passed along the edges, from source to target, `steps` times.
+    """Propagate rows [N, C] along the edges, from source to target, `steps` times.
 
         Z⁰ = start        Zˡ⁺¹ = (1 − restart) S Zˡ + restart Z⁰
 
-    keep: [N, 1] or [N, C] bool, entries that are put back to the start after each step.
-    cut: entries are cut to −1 … 1 after each step.
+    keep: [N, 1] or [N, C] bool, entries that are reset to their start after each step.
+    cut: whether entries are limited to −1 … 1 after each step.
     """
     weight = edge_weights(graph, normalization, start.dtype)
     rows = start
@@ -160,17 +164,17 @@ def propagate(
 
 
 def edge_weights(graph: Graph, normalization: Normalization, dtype: torch.dtype) -> Tensor:
-    """The entry of S for each edge from j to i: [E].
+    """Compute the entry of S for each edge from j to i: [E].
 
         row: D⁻¹A, 1 / d_i        sym: D^-½ A D^-½, 1 / √(d_i d_j)        column: A D⁻¹, 1 / d_j
 
-    d_i counts the in-edges of i and d_j the out-edges of j, which is the same number where every
-    edge has its reverse. With `row` a node becomes the mean of its in-neighbors; with `column` it
-    divides what it has among those it sends to, so that a hub may come to more than 1.
+    d_i counts the in-edges of i and d_j the out-edges of j. The two degrees of a node are equal if
+    every edge has a reverse edge. With `row`, a node becomes the mean of its in-neighbors. With
+    `column`, a node divides its row among its out-neighbors, so entries of a hub may exceed 1.
     """
     power = {"row": 1.0, "sym": 0.5, "column": 0.0}[normalization]
-    out_degree = torch.bincount(graph.source, minlength=graph.indptr.numel() - 1)
-    # A node without edges, whose degree is 0, has no weight to divide.
-    of_target = graph.indptr.diff().clamp(min=1).double().pow(-power).to(dtype)
+    out_degree = torch.bincount(graph.source, minlength=graph.num_nodes)
+    # A node without edges has degree 0; the clamp avoids a division by zero.
+    of_target = graph.in_degree.clamp(min=1).double().pow(-power).to(dtype)
     of_source = out_degree.clamp(min=1).double().pow(power - 1.0).to(dtype)
     return of_target.index_select(0, graph.target) * of_source.index_select(0, graph.source)

@@ -18,12 +18,11 @@ from unimp.data.tables.rows import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph
-from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model, find_model
+from unimp.ops.placement import place_graph
 from unimp.runs.folder.names import TASK
 from unimp.tasks.task import Sizes, Task
-from unimp.training.batching import fits_gpu
 
 ModelFactory = Callable[[Sizes], NodeModel]
 """Makes a user's own model for the sizes of a task."""
@@ -158,14 +157,10 @@ def cannot_smooth(task: Task, model: NodeModel) -> str:
 
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
-    """The graph with the edges that the model needs, on the device if it is scored there as a whole
-    or in parts that are cut there."""
-    graph = model.prepare(task.graph)
-    if recipe.inference.regime == "exact":
-        there = fits_one_chunk(graph, recipe.inference.chunk_edges)
-    else:
-        there = device.startswith("cuda") and fits_gpu(graph.nbytes, device)
-    return graph.to(device) if there else graph
+    """The graph with the edges that the model needs, placed by the policy of `ops/placement.py`."""
+    exact = recipe.inference.regime == "exact"
+    chunk_edges = recipe.inference.chunk_edges if exact else None
+    return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
 
 
 def choose_device(device: str) -> str:
