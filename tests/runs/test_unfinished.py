@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,12 +23,12 @@ from unimp.errors import RecipeError, RunError
 from unimp.model.masked_labels import MaskedLabels
 from unimp.runs.experiment import run
 from unimp.runs.folder import unfinished
-from unimp.runs.folder.lock import in_use, locked
+from unimp.runs.folder.lock import in_use
 from unimp.runs.preparation import tables_of
 from unimp.runs.run import load_run
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_checkpoint, save_checkpoint
-from unimp.training.interruption import Interruption, signals_held
+from unimp.training.interruption import Interruption
 from unimp.training.loop import Epoch
 
 RECIPE = Recipe(name="small").with_settings(
@@ -443,34 +442,6 @@ def test_a_disk_that_is_full_is_told_with_the_file_and_the_run_goes_on_later(
     assert load_run(folder).metrics["epochs"] == 4
 
 
-# One process a folder
-
-
-def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
-    program = (
-        "import sys, pathlib; from unimp.runs.folder.lock import locked\n"
-        "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
-        assert in_use(tmp_path)
-        with pytest.raises(RunError, match=f"in use by process {child.pid}; wait for it"):
-            run(RECIPE, out=tmp_path)
-        child.kill()
-    assert (tmp_path / ".lock").read_text() == str(child.pid)  # left behind
-    assert not in_use(tmp_path)
-    with locked(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
-    assert list(tmp_path.iterdir()) == []
-
-
 # Signals
 
 
@@ -510,43 +481,6 @@ def test_a_run_without_a_folder_leaves_signals_alone() -> None:
     assert len(epochs) == 2
 
 
-def test_a_second_signal_does_not_wait() -> None:
-    with signals_held() as interruption:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.asked == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_signal_that_comes_after_the_last_step_is_delivered_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), signals_held():
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_whoever_handles_a_signal_otherwise_gets_it() -> None:
-    got: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
-    try:
-        with signals_held() as interruption:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert got == []
-            interruption.deliver()
-            assert got == [signal.SIGTERM]
-            assert interruption.asked is None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with signals_held() as interruption:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert interruption.asked is None
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_a_run_in_another_thread_trains_without_deciding_about_signals(tmp_path: Path) -> None:
     failures: list[BaseException] = []
 
@@ -560,7 +494,7 @@ def test_a_run_in_another_thread_trains_without_deciding_about_signals(tmp_path:
     thread.start()
     thread.join()
     assert failures == []
-    assert Interruption().asked is None
+    assert Interruption().requested is None
 
 
 @pytest.mark.parametrize(
@@ -624,32 +558,3 @@ def test_a_run_without_training_that_is_stopped_leaves_its_folder_to_the_next(
             run(recipe, out=tmp_path / "run")
     run(recipe, out=tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json").exists()
-
-
-def test_a_signal_while_the_lock_is_let_go_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, unlink = tmp_path / "run", Path.unlink
-
-    def interrupted(path: Path, missing_ok: bool = False) -> None:
-        monkeypatch.setattr(Path, "unlink", unlink)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), unfinished.opened(folder):
-        monkeypatch.setattr(Path, "unlink", interrupted)
-    assert not folder.exists()
-
-
-def test_a_signal_while_the_lock_is_taken_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "pwrite", interrupted)
-    with pytest.raises(KeyboardInterrupt), unfinished.opened(tmp_path / "run"):
-        raise AssertionError("it is not held")
-    assert not (tmp_path / "run").exists()
-    monkeypatch.undo()
-    with unfinished.opened(tmp_path / "run"):  # nobody holds it
-        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +9,10 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out, parse_seeds, told
-from unimp.cli.stopping import Terminated, stops_raised
 from unimp.config.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.errors import UnimpError
 from unimp.tracking.sinks import SINKS
-from unimp.training.interruption import signals_held
+from unimp.training.interruption import exit_code, signals_held, signals_raised
 
 
 @app.command()
@@ -64,7 +62,7 @@ def train(
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if chosen is not None and folder is None:
         out.print(f"going on with {chosen}, where this command was interrupted")
-    with stops_raised(signal.SIGINT):
+    with signals_raised():
         try:
             if chosen is None:
                 with signals_held():  # it is made and known here, or neither
@@ -74,7 +72,7 @@ def train(
             if chosen is None:
                 raise
             told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
-            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+            raise typer.Exit(exit_code(stop)) from None
         except OSError:  # no room for a file, and the like
             with suppress(UnimpError):
                 if chosen and (kept := where_it_was_kept(recipe, numbers, chosen)):
