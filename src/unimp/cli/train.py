@@ -11,7 +11,7 @@ import typer
 from unimp.cli.console import Settings, app, out, parse_seeds, told
 from unimp.config.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.errors import UnimpError
-from unimp.tracking.sinks import SINKS
+from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import exit_code, signals_held, signals_raised
 
 
@@ -40,7 +40,10 @@ def train(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="|".join(SINKS), help="Tell epochs there too; may be repeated."),
+        typer.Option(
+            metavar="|".join(TRACKERS),
+            help="Also log metrics to this tracker; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Train and score a recipe, once for each seed.

@@ -46,8 +46,8 @@ from unimp.runs.preparation import (
 from unimp.runs.run import Run, load_run
 from unimp.runs.scoring import score_split
 from unimp.tasks.task import Sizes, Task
-from unimp.tracking.progress import Shown, shown_progress
-from unimp.tracking.sinks import Sinks, opened_sinks
+from unimp.tracking.progress import Progress, show_progress
+from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch, Fit
 
 
@@ -73,7 +73,7 @@ def run(
 
     A run that was interrupted goes on from the checkpoint in its folder; one that is finished there
     is loaded. `progress`: a live line on a terminal or in a notebook (None), plain lines elsewhere
-    too (True), or nothing (False). `log`: sinks beside the folder (tensorboard, wandb, mlflow).
+    too (True), or nothing (False). `log`: trackers (tensorboard, wandb, mlflow).
     """
     if isinstance(model, torch.nn.Module):
         raise RecipeError(
@@ -98,20 +98,31 @@ def run(
         with (
             unfinished.opened(folder),
             seeded(seed, choose_device(recipe.train.device)) as device,
-            shown_progress(recipe, seed, progress) as shown,
-            opened_sinks(
+            show_progress(recipe, seed, progress) as shown,
+            Trackers(
                 log,
-                recipe,
-                seed,
-                folder,
-                goes_on=folder is not None and unfinished.is_begun(folder),
-                say=shown.note if shown.is_watched else warnings.warn,
-            ) as sinks,
+                Place(
+                    recipe,
+                    seed,
+                    folder,
+                    resumed=folder is not None and unfinished.is_begun(folder),
+                    report=shown.note if shown.is_visible else warnings.warn,
+                ),
+            ) as trackers,
         ):
             # Another process may have finished it before this one held the folder.
             if folder is None or not run_folder.is_finished(folder):
                 return _made(
-                    recipe, seed, own_task, model, folder, device, shown, sinks, on_epoch, started
+                    recipe,
+                    seed,
+                    own_task,
+                    model,
+                    folder,
+                    device,
+                    shown,
+                    trackers,
+                    on_epoch,
+                    started,
                 )
     unfinished.clear(folder)
     found = load_run(folder, device=recipe.train.device, model=model)
@@ -129,8 +140,8 @@ def _made(
     model: Callable[[Sizes], NodeModel] | None,
     folder: Path | None,
     device: str,
-    shown: Shown,
-    sinks: Sinks,
+    shown: Progress,
+    trackers: Trackers,
     on_epoch: Callable[[Epoch], None],
     started: float,
 ) -> Run:
@@ -155,8 +166,8 @@ def _made(
         run_folder.write_task(folder, own_task)
 
     def tell(epoch: Epoch) -> None:
-        shown.on_epoch(epoch)
-        sinks.tell_epoch(epoch)
+        shown.epoch(epoch)
+        trackers.epoch(epoch)
         on_epoch(epoch)
 
     result, earlier = Fit(stopped="nothing to train"), 0.0
@@ -202,7 +213,7 @@ def _made(
             data_hash=data_hash,
         )
         unfinished.forget(folder)
-    sinks.tell_scores(metrics)
+    trackers.scores(metrics)
     return finished
 
 

@@ -17,7 +17,7 @@ from unimp.runs.preparation import graph_for, groups_of
 from unimp.runs.scoring import logits_of, score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.tracking.progress import Shown
+from unimp.tracking.progress import Progress
 from unimp.training.batching import Masks, make_batches
 from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Keep, Schedule, TrainingState, fit
@@ -27,12 +27,12 @@ SCORINGS_AFTER = 5
 
 
 def with_estimate(
-    recipe: Recipe, model: NodeModel, task: Task, device: str, shown: Shown, *, own_model: bool
+    recipe: Recipe, model: NodeModel, task: Task, device: str, shown: Progress, *, own_model: bool
 ) -> Recipe:
     """Say what the run is about to take, and put the regime that follows into the recipe."""
     if own_model:  # of whose layers nothing is known
         return recipe.with_regime("full") if recipe.batch.regime == "auto" else recipe
-    said = estimate(recipe, model, task, device, timed=shown.is_watched)
+    said = estimate(recipe, model, task, device, timed=shown.is_visible)
     shown.note(said.in_words())
     return recipe.with_regime(said.regime)
 

@@ -9,7 +9,7 @@ report.html            what people look at, made from the others and the task (s
 explanations/          what `unimp explain` was asked, once it was (see report/kept.py)
 task.npz               the task, where it was your own or made from tables …
 transforms.json        … and how columns of tables became features
-sinks.json             which run it is in W&B and MLflow, where it was told there (see sinks.py)
+trackers.json          the id of the run in W&B and MLflow, if it was logged there
 manifest.json          versions, seed, threads, data hash, command; written last: its presence
                        says that the run is whole
 

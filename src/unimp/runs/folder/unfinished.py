@@ -21,7 +21,7 @@ from unimp.errors import RunError
 from unimp.runs.folder import files as run_folder
 from unimp.runs.folder.lock import NAME as LOCK
 from unimp.runs.folder.lock import in_use, locked
-from unimp.tracking.sinks import KNOWN_AS, SINKS
+from unimp.tracking.trackers import IDS_FILE, TRACKERS
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState
@@ -37,12 +37,12 @@ WRITTEN = (
     "manifest.json",
     TASK,
     TRANSFORMS,
-    KNOWN_AS,
+    IDS_FILE,
     CHECKPOINT,
 )
 """What a run writes into its folder."""
 
-LEFT = {CHECKPOINT, KNOWN_AS, "history.jsonl", "manifest.json"}
+LEFT = {CHECKPOINT, IDS_FILE, "history.jsonl", "manifest.json"}
 """Of these a folder in which a run has come anywhere has one."""
 
 PARTS_OF = tuple(f".{name}." for name in WRITTEN)
@@ -156,7 +156,7 @@ def goes_on(folder: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
 def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
     """Whether a folder holds a run of the recipe and a seed, or what one leaves before it trains.
 
-    That is an old lock and its task, which is written anew; and what sinks have written.
+    That is an old lock and its task, which is written anew; and what trackers have written.
     """
     if in_use(place):
         return False
@@ -169,7 +169,7 @@ def _is_of(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
             found = Recipe.model_validate(made["recipe"])
             return made["seed"] in seeds and not differences(found, recipe)
     names = {p.name for p in place.iterdir() if not p.name.startswith(PARTS_OF)}
-    told = {*SINKS, KNOWN_AS}
+    told = {*TRACKERS, IDS_FILE}
     return bool(names & {LOCK, *told}) and names <= {LOCK, TASK, TRANSFORMS, *told}
 
 
