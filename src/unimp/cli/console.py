@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +17,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from unimp import __version__
-from unimp.cli.stopping import Terminated, stops_raised
 from unimp.errors import RunError, UnimpError
 from unimp.ops.allocator import keep_freed_memory
+from unimp.training.interruption import exit_code, signals_raised
 
 if TYPE_CHECKING:
     from unimp.runs.run import Run
@@ -48,25 +47,27 @@ class Printer(Console):
 out, told = Printer(), Printer(stderr=True)
 
 
-@contextmanager
-def interruption_told() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        told.print("stopped")
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-
-
 class Commands(TyperGroup):
-    """The commands; Ctrl-C or SIGTERM in one that does not tell it itself is told in a word."""
+    """The commands; Ctrl-C or SIGTERM in any of them prints one line and sets the exit code."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        with interruption_told():
+        with stop_printed():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with interruption_told(), stops_raised(signal.SIGTERM):
+        with stop_printed():
             return super().invoke(ctx)
+
+
+@contextmanager
+def stop_printed() -> Iterator[None]:
+    """Raise an exception on a signal, and report it in one line unless the command did."""
+    try:
+        with signals_raised():
+            yield
+    except KeyboardInterrupt as stop:
+        told.print("stopped")
+        raise typer.Exit(exit_code(stop)) from None
 
 
 app = typer.Typer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out, parse_seeds, print_rows, told
-from unimp.cli.stopping import Terminated, stops_raised
 from unimp.config.presets import PRESETS, preset_help
 from unimp.errors import UnimpError
-from unimp.tracking.sinks import SINKS
-from unimp.training.interruption import signals_held
+from unimp.tracking.trackers import TRACKERS
+from unimp.training.interruption import exit_code, signals_held, signals_raised
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
@@ -56,7 +54,7 @@ def train(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="|".join(SINKS), help="Also track metrics there. May be repeated."),
+        typer.Option(metavar="|".join(TRACKERS), help="Also track metrics there. May be repeated."),
     ] = None,
 ) -> None:
     """Train and score a recipe, once per seed.
@@ -74,7 +72,7 @@ def train(
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if chosen is not None and folder is None:
         out.print(f"resuming in {chosen}, where this command was interrupted")
-    with stops_raised(signal.SIGINT):
+    with signals_raised():
         try:
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
@@ -97,7 +95,7 @@ def train(
                 f"before training began; run the same command again to start it in {chosen}"
             )
             told.print(f"stopped {where}")
-            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+            raise typer.Exit(exit_code(stop)) from None
         except OSError:  # for example, the disk is full
             with suppress(UnimpError):
                 if chosen and (where := where_to_resume(recipe, seed_folders(chosen, numbers))):

@@ -15,8 +15,8 @@ from unimp.data.catalog import prepare
 from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
 from unimp.tasks.task import Task
-from unimp.tracking.progress import UNSEEN, Shown, shown_progress
-from unimp.tracking.sinks import Sinks, opened_sinks
+from unimp.tracking.progress import Progress, show_progress
+from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch
 
 
@@ -31,12 +31,12 @@ class Experiment:
     own_task: Task | None = None  # a task without a name: an object, or read from tables
     own_model: ModelFactory | None = None  # in place of the recipe's model
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
-    progress: bool | None = None
+    show: bool | None = None  # whether progress is shown; None: if somebody can see it
     log: Sequence[str] = ()
     report: bool = True
     started: float = field(default_factory=time.perf_counter)
-    shown: Shown = UNSEEN
-    trackers: Sinks | None = None
+    progress: Progress = field(default_factory=Progress)
+    trackers: Trackers | None = None
 
     @property
     def stored_recipe(self) -> Recipe:
@@ -58,23 +58,22 @@ class Experiment:
 
     def after_epoch(self, epoch: Epoch) -> None:
         """Show an epoch, track it, and hand it to the caller."""
-        self.shown.on_epoch(epoch)
+        self.progress.epoch(epoch)
         if self.trackers is not None:
-            self.trackers.tell_epoch(epoch)
+            self.trackers.epoch(epoch)
         self.on_epoch(epoch)
 
     def after_scores(self, metrics: Mapping[str, Any]) -> None:
         """Track the scores of the finished run."""
         if self.trackers is not None:
-            self.trackers.tell_scores(metrics)
+            self.trackers.scores(metrics)
 
     @contextmanager
     def watched(self) -> Iterator[Experiment]:
         """This experiment with its progress display and its trackers open."""
-        started = self.folder is not None and is_started(self.folder)
-        with shown_progress(self.recipe, self.seed, self.progress) as shown:
-            note = shown.note if shown.is_watched else warnings.warn
-            with opened_sinks(
-                self.log, self.recipe, self.seed, self.folder, goes_on=started, say=note
-            ) as trackers:
-                yield replace(self, shown=shown, trackers=trackers)
+        resumed = self.folder is not None and is_started(self.folder)
+        with show_progress(self.recipe, self.seed, self.show) as progress:
+            report = progress.note if progress.is_visible else warnings.warn
+            place = Place(self.recipe, self.seed, self.folder, resumed, report)
+            with Trackers(self.log, place) as trackers:
+                yield replace(self, progress=progress, trackers=trackers)

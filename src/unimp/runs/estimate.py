@@ -123,8 +123,10 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
     if experiment.own_model is not None:  # the memory of its layers is not known
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
         return replace(experiment, recipe=recipe.with_regime(regime))
-    expected = estimate(recipe, model, task, experiment.device, timed=experiment.shown.is_watched)
-    experiment.shown.note(expected.in_words())
+    expected = estimate(
+        recipe, model, task, experiment.device, timed=experiment.progress.is_visible
+    )
+    experiment.progress.note(expected.in_words())
     return replace(experiment, recipe=recipe.with_regime(expected.regime))
 
 

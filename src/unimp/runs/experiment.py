@@ -112,7 +112,7 @@ def run(
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,
-        progress=progress,
+        show=progress,
         log=log,
         report=report,
     )

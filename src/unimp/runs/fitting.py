@@ -46,7 +46,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     state = load_state(folder, origin)
     if state is not None and folder is not None:
         refuse_other_shape(state, model, folder / CHECKPOINT)
-        experiment.shown.note(f"resuming in epoch {state.position.epoch}, from {folder}")
+        experiment.progress.note(f"resuming in epoch {state.position.epoch}, from {folder}")
     history = HistoryFile(folder, state.history if state else ())
 
     def on_epoch(epoch: Epoch) -> None:
@@ -84,7 +84,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         spent_before=time.perf_counter() - experiment.started,
         scorings_after=SCORINGS_AFTER,
     )
-    with checkpoints(folder, origin, options.checkpoint_every, experiment.shown.note) as keep:
+    with checkpoints(folder, origin, options.checkpoint_every, experiment.progress.note) as keep:
         return fit(
             model,
             batches,

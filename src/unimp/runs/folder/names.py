@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from unimp.tracking.trackers import IDS_FILE
+
 RECIPE = "recipe.toml"
 WEIGHTS = "model.safetensors"
 METRICS = "metrics.json"
@@ -11,7 +13,7 @@ REPORT = "report.html"
 MANIFEST = "manifest.json"
 TASK = "task.npz"
 TRANSFORMS = "transforms.json"
-TRACKERS = "trackers.json"
+TRACKERS = IDS_FILE
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
 EXPLANATIONS = "explanations"

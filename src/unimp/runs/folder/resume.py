@@ -32,7 +32,7 @@ from unimp.runs.folder.names import (
     is_finished,
     is_started,
 )
-from unimp.tracking.sinks import SINKS
+from unimp.tracking import trackers
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState
@@ -162,7 +162,7 @@ def _belongs(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
             stored = Recipe.model_validate(begun["recipe"])
             return begun["seed"] in seeds and not differences(stored, recipe)
     names = {p.name for p in place.iterdir() if not p.name.startswith(PARTIAL)}
-    tracked = {*SINKS, TRACKERS}
+    tracked = {*trackers.TRACKERS, TRACKERS}
     return bool(names & {LOCK, *tracked}) and names <= {LOCK, TASK, TRANSFORMS, *tracked}
 
 

@@ -1,6 +1,6 @@
-"""Sinks: what each is told, that each is closed, and that nothing is contacted unasked.
+"""Trackers: what each receives, that each is closed, and that nothing is contacted unasked.
 
-W&B and MLflow themselves are tried where they are installed, in files of this machine alone.
+W&B and MLflow themselves are tested where they are installed, with local files only.
 """
 
 import json
@@ -21,8 +21,7 @@ import unimp
 from unimp.config.recipe import Recipe
 from unimp.errors import RecipeError, UnimpError
 from unimp.runs.experiment import run
-from unimp.tracking import sinks as sinks_module
-from unimp.tracking.sinks import Place, Sink, opened_sinks
+from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch
 
 RECIPE = Recipe(name="small").with_settings(
@@ -38,102 +37,115 @@ RECIPE = Recipe(name="small").with_settings(
 
 
 class Recorder:
-    """A sink that keeps what it is told, and how it was closed; told `breaks`, it fails."""
+    """A tracker that records what it receives; it fails at the epoch `breaks`."""
 
+    HINT = "Set WANDB_MODE=offline"
+    breaks: int | None = None
     breaks_with: type[BaseException] = ConnectionError
+    refuses: BaseException | None = None
 
-    def __init__(self, breaks: int | None = None) -> None:
-        self.told: list[tuple[dict[str, float], int]] = []
-        self.closed: list[str] = []
-        self.known_as: list[str | None] = []
-        self.breaks = breaks
+    def __init__(self) -> None:
+        self.received: list[tuple[dict[str, float], int]] = []
+        self.endings: list[str] = []
+        self.previous_ids: list[str | None] = []
 
-    def open(self, place: Place) -> Sink:
-        self.known_as.append(place.known_as)
-        return Sink(self.tell, self.closed.append, f"run {len(self.known_as)}")
+    def Run(self, place: Place) -> "Recorder":  # noqa: N802
+        if self.refuses is not None:
+            raise self.refuses
+        self.previous_ids.append(place.previous_id)
+        return self
 
-    def tell(self, values: Any, step: int) -> None:
-        if step == self.breaks:
+    @property
+    def id(self) -> str:
+        return f"run {len(self.previous_ids)}"
+
+    def epoch(self, values: Any, epoch: int) -> None:
+        if epoch == self.breaks:
             raise self.breaks_with("nobody answers")
-        self.told.append((dict(values), step))
+        self.received.append((dict(values), epoch))
+
+    scores = epoch
+
+    def close(self, ending: str) -> None:
+        self.endings.append(ending)
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setitem(sinks_module.SINKS, "wandb", recorder.open)
+    monkeypatch.setitem(sys.modules, "unimp.tracking.wandb", recorder)  # type: ignore[arg-type]
     return recorder
 
 
 def stopped_after(epoch: int, stop: BaseException) -> Any:
-    def on_epoch(told: Epoch) -> None:
-        if told.epoch == epoch:
+    def on_epoch(done: Epoch) -> None:
+        if done.epoch == epoch:
             raise stop
 
     return on_epoch
 
 
-def test_every_epoch_and_the_scores_are_told_once_and_the_sink_is_closed(
+def test_every_epoch_and_the_scores_are_sent_once_and_the_tracker_is_closed(
     recorder: Recorder, tmp_path: Path
 ) -> None:
     done = run(RECIPE, seed=2, out=tmp_path / "run", log=["wandb", "wandb"])
-    assert [step for _, step in recorder.told] == [1, 2, 3, 4, 4]
-    assert {"loss", "seconds", "val", "test"} == recorder.told[0][0].keys()
-    assert {"loss", "seconds"} == recorder.told[1][0].keys()
+    assert [step for _, step in recorder.received] == [1, 2, 3, 4, 4]
+    assert {"loss", "seconds", "val", "test"} == recorder.received[0][0].keys()
+    assert {"loss", "seconds"} == recorder.received[1][0].keys()
     scores = done.metrics["scores"]
-    assert recorder.told[-1][0] == {
+    assert recorder.received[-1][0] == {
         "final/train/val": scores["train"]["val"],
         "final/train/test": scores["train"]["test"],
         "final/train_and_val/test": scores["train+val"]["test"],
     }
-    assert recorder.closed == ["finished"]
+    assert recorder.endings == ["finished"]
 
 
-def test_a_run_that_goes_on_goes_on_in_the_sink(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_resumed_run_continues_in_the_tracker(recorder: Recorder, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(RECIPE, out=tmp_path, log=["wandb"], on_epoch=stopped_after(2, KeyboardInterrupt()))
     with pytest.raises(RuntimeError):
         run(RECIPE, out=tmp_path, log=["wandb"], on_epoch=stopped_after(3, RuntimeError()))
     run(RECIPE, out=tmp_path, log=["wandb"])
-    assert recorder.closed == ["interrupted", "failed", "finished"]
-    assert recorder.known_as == [None, "run 1", "run 2"]
-    assert json.loads((tmp_path / "sinks.json").read_text()) == {"wandb": "run 3"}
+    assert recorder.endings == ["interrupted", "failed", "finished"]
+    assert recorder.previous_ids == [None, "run 1", "run 2"]
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "run 3"}
 
 
-def test_a_run_that_begins_anew_is_another_one_in_the_sink(
+def test_a_run_that_starts_again_is_a_new_run_in_the_tracker(
     recorder: Recorder, tmp_path: Path
 ) -> None:
-    (tmp_path / "sinks.json").write_text('{"wandb": "of a run that was taken away"}')
+    (tmp_path / "trackers.json").write_text('{"wandb": "of a run that was taken away"}')
     run(RECIPE, out=tmp_path, log=["wandb"])
-    assert recorder.known_as == [None]
-    assert json.loads((tmp_path / "sinks.json").read_text()) == {"wandb": "run 1"}
+    assert recorder.previous_ids == [None]
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "run 1"}
 
 
 @pytest.mark.parametrize("text", ["[]", '{"wandb": 5}', '"wandb"', "null", "{", "\xff"])
-def test_a_run_whose_sinks_are_not_known_goes_on_as_another_one_there(
+def test_a_resumed_run_with_a_damaged_file_of_ids_is_a_new_run_in_the_tracker(
     text: str, recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(RECIPE, out=tmp_path, log=["wandb"], on_epoch=stopped_after(2, KeyboardInterrupt()))
-    (tmp_path / "sinks.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "trackers.json").write_bytes(text.encode("latin-1"))
     run(RECIPE, out=tmp_path, log=["wandb"], progress=True)
-    assert recorder.known_as == [None, None]
-    assert json.loads((tmp_path / "sinks.json").read_text()) == {"wandb": "run 2"}
-    assert "sinks.json is damaged: in the sinks this is a new run" in capsys.readouterr().err
+    assert recorder.previous_ids == [None, None]
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"wandb": "run 2"}
+    assert "trackers.json is damaged" in capsys.readouterr().err
 
 
 def test_a_run_that_never_trained_leaves_no_folder(recorder: Recorder, tmp_path: Path) -> None:
     with pytest.raises(UnimpError):
         run(RECIPE, out=tmp_path / "run", log=["wandb"], settings=["task.name=no-such"])
-    assert recorder.closed == ["failed"]
+    assert recorder.endings == ["failed"]
     assert not (tmp_path / "run").exists()
 
 
-LOST = "--log wandb failed and is told no more: nobody answers"
+FAILED = "--log wandb failed; training continues without it: nobody answers"
 
 
 @pytest.mark.parametrize("error", [ConnectionError, SystemExit])
-def test_a_sink_that_fails_is_left_behind_and_training_goes_on(
+def test_a_tracker_that_fails_is_dropped_and_training_continues(
     error: type[BaseException],
     recorder: Recorder,
     tmp_path: Path,
@@ -142,46 +154,43 @@ def test_a_sink_that_fails_is_left_behind_and_training_goes_on(
     recorder.breaks, recorder.breaks_with = 2, error
     done = run(RECIPE, out=tmp_path, log=["wandb"], progress=True)
     assert done.metrics["epochs"] == 4
-    assert [step for _, step in recorder.told] == [1]
-    assert recorder.closed == ["finished"]
-    assert capsys.readouterr().err.count(LOST) == 1
+    assert [step for _, step in recorder.received] == [1]
+    assert recorder.endings == ["finished"]
+    assert capsys.readouterr().err.count(FAILED) == 1
 
 
-def test_ctrl_c_while_a_sink_is_told_stops_the_run(recorder: Recorder, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_tracker_works_stops_the_run(recorder: Recorder, tmp_path: Path) -> None:
     recorder.breaks, recorder.breaks_with = 2, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
         run(RECIPE, out=tmp_path, log=["wandb"])
-    assert recorder.closed == ["interrupted"]
+    assert recorder.endings == ["interrupted"]
 
 
-def test_a_sink_that_fails_while_nobody_watches_is_a_warning(
+def test_a_tracker_that_fails_without_visible_progress_is_a_warning(
     recorder: Recorder, tmp_path: Path
 ) -> None:
     recorder.breaks = 2
-    with pytest.warns(UserWarning, match=LOST):
+    with pytest.warns(UserWarning, match=FAILED):
         run(RECIPE, out=tmp_path, log=["wandb"], progress=False)
 
 
-def test_a_sink_that_cannot_be_opened_is_told_with_what_may_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_tracker_that_cannot_be_opened_is_an_error_with_a_hint(
+    recorder: Recorder, tmp_path: Path
 ) -> None:
-    def refuse(place: Place) -> Sink:
-        raise RuntimeError("No API key.")
-
-    monkeypatch.setitem(sinks_module.SINKS, "wandb", refuse)
-    with pytest.raises(UnimpError, match=r"cannot be opened: No API key; .*WANDB_MODE=offline"):
+    recorder.refuses = RuntimeError("No API key.")
+    with pytest.raises(UnimpError, match=r"No API key\. .*WANDB_MODE=offline"):
         run(RECIPE, out=tmp_path / "run", log=["wandb"])
     assert not (tmp_path / "run").exists()
 
 
 def test_numbers_that_are_not_finite_are_left_out(recorder: Recorder, tmp_path: Path) -> None:
-    with opened_sinks(["wandb"], RECIPE, 0, tmp_path) as sinks:
-        sinks.tell_epoch(Epoch(3, 0.5, 1.0, {"val": 0.25, "test": float("nan")}))
-    assert recorder.told == [({"loss": 0.5, "seconds": 1.0, "val": 0.25}, 3)]
+    with Trackers(["wandb"], Place(RECIPE, 0, tmp_path)) as trackers:
+        trackers.epoch(Epoch(3, 0.5, 1.0, {"val": 0.25, "test": float("nan")}))
+    assert recorder.received == [({"loss": 0.5, "seconds": 1.0, "val": 0.25}, 3)]
 
 
 @pytest.mark.parametrize("log", ["tensorboard", "wandb", "mlflow"])
-def test_a_package_that_is_not_here_is_told_with_its_extra(
+def test_a_missing_package_is_an_error_that_names_the_extra(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = {"tensorboard": "torch.utils.tensorboard"}.get(log, log)
@@ -191,17 +200,19 @@ def test_a_package_that_is_not_here_is_told_with_its_extra(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sink_of_another_name_answers_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no sink 'tensorbord'; did you mean 'tensorboard'"):
+def test_an_unknown_tracker_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match="'tensorbord' is not a tracker; did you mean 'tensorboard'"
+    ):
         run(RECIPE, out=tmp_path / "run", log=["tensorbord"])
     assert not (tmp_path / "run").exists()
 
 
-# What the libraries are asked, where they are not installed
+# The calls to the libraries, also where they are not installed
 
 
 class Library:
-    """Stands for wandb or mlflow: it keeps what is called, and has one run, called `it`."""
+    """Stands for wandb or mlflow: it records the calls, and has one run with the id `it`."""
 
     run = None
     info = SimpleNamespace(run_id="it")
@@ -221,31 +232,31 @@ class Library:
 
 
 @pytest.mark.parametrize(
-    ("log", "begin", "tell", "end"),
+    ("log", "start", "send", "end"),
     [
         ("wandb", "init", "log", ("finish", (), {"exit_code": 0})),
         ("mlflow", "start_run", "log_metrics", ("end_run", ("FINISHED",), {})),
     ],
 )
-def test_a_run_begins_is_told_and_ends_in_the_words_of_the_library(
-    log: str, begin: str, tell: str, end: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_starts_logs_and_ends_with_the_calls_of_the_library(
+    log: str, start: str, send: str, end: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library()
     monkeypatch.setitem(sys.modules, log, library)  # type: ignore[arg-type]
     run(RECIPE, seed=2, out=tmp_path, log=[log])
-    (options,) = library.options(begin)
+    (options,) = library.options(start)
     assert "small seed 2" in options.values()
-    assert [options["step"] for options in library.options(tell)] == [1, 2, 3, 4, 4]
+    assert [options["step"] for options in library.options(send)] == [1, 2, 3, 4, 4]
     assert library.calls[-1] == end
 
 
-def test_a_run_of_yours_that_is_open_in_wandb_is_not_written_into(
+def test_a_wandb_run_that_the_caller_opened_is_not_written_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library()
     library.run = object()  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "wandb", library)  # type: ignore[arg-type]
-    with pytest.raises(UnimpError, match=r"is open in this process; wandb\.finish\(\) ends it"):
+    with pytest.raises(UnimpError, match=r"already open.*wandb\.finish\(\)"):
         run(RECIPE, out=tmp_path / "run", log=["wandb"])
     assert not library.calls
 
@@ -254,7 +265,7 @@ def test_a_run_of_yours_that_is_open_in_wandb_is_not_written_into(
 
 
 def interrupted_then_finished(log: str, folder: Path) -> tuple[list[float], unimp.Run]:
-    """A run that is stopped in its third epoch, kept up to its first, and gone on with."""
+    """A run that is stopped in its third epoch, after a checkpoint in its first, and resumed."""
     losses: dict[int, float] = {}
 
     def kept(epoch: Epoch) -> None:
@@ -263,13 +274,13 @@ def interrupted_then_finished(log: str, folder: Path) -> tuple[list[float], unim
     with pytest.raises(KeyboardInterrupt):
         run(RECIPE, out=folder, log=[log], on_epoch=stopped_after(3, KeyboardInterrupt()))
     done = run(RECIPE, out=folder, log=[log], on_epoch=kept)
-    assert sorted(losses) == [1, 2, 3, 4]  # so that some epochs were told twice
+    assert sorted(losses) == [1, 2, 3, 4]  # so that some epochs were sent twice
     return list(losses.values()), done
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_what_was_told_and_what_was_repeated_once(tmp_path: Path) -> None:
+def test_tensorboard_reads_each_epoch_once(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     losses, done = interrupted_then_finished("tensorboard", tmp_path)
@@ -316,7 +327,7 @@ def test_mlflow_holds_one_run_with_options_epochs_and_scores(mlflow: Any, tmp_pa
 
 
 @pytest.mark.filterwarnings("default")
-def test_mlflow_is_told_that_a_run_was_interrupted_and_of_a_run_that_is_gone(
+def test_mlflow_marks_an_interrupted_run_and_a_deleted_run_is_replaced(
     mlflow: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client, folder = mlflow.MlflowClient(), tmp_path / "run"
@@ -329,11 +340,11 @@ def test_mlflow_is_told_that_a_run_was_interrupted_and_of_a_run_that_is_gone(
     (other,) = client.search_runs(["0"])
     assert other.info.run_id != found.info.run_id
     assert other.info.status == "FINISHED"
-    assert "mlflow: its run is not there any more" in capsys.readouterr().err
+    assert f"run {found.info.run_id} is missing" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default")
-def test_an_error_of_mlflow_that_may_pass_is_told_and_no_second_run_is_begun(
+def test_a_temporary_error_of_mlflow_is_raised_and_no_second_run_is_started(
     mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
@@ -348,15 +359,15 @@ def test_an_error_of_mlflow_that_may_pass_is_told_and_no_second_run_is_begun(
         with pytest.raises(UnimpError, match="--log mlflow cannot be opened: try later"):
             run(RECIPE, out=folder, log=["mlflow"])
     assert len(mlflow.MlflowClient().search_runs(["0"])) == 1
-    (folder / "sinks.json").write_text(json.dumps({"mlflow": "0" * 32}))
-    with pytest.warns(UserWarning, match="its run is not there any more"):
+    (folder / "trackers.json").write_text(json.dumps({"mlflow": "0" * 32}))
+    with pytest.warns(UserWarning, match="is missing"):
         run(RECIPE, out=folder, log=["mlflow"])
     assert len(mlflow.MlflowClient().search_runs(["0"])) == 2
 
 
 @pytest.mark.filterwarnings("default")
-def test_within_a_run_of_yours_mlflow_holds_ours_as_a_part(mlflow: Any, tmp_path: Path) -> None:
-    long = {f"column {i}": "numeric" for i in range(2000)}  # more than a parameter may hold
+def test_inside_a_run_of_the_caller_mlflow_nests_ours(mlflow: Any, tmp_path: Path) -> None:
+    long = {f"column {i}": "numeric" for i in range(2000)}  # longer than a parameter may be
     recipe = RECIPE.with_settings({"tables.features": long})
     with mlflow.start_run() as mine:
         run(recipe, out=tmp_path / "run", log=["mlflow"])
@@ -366,7 +377,7 @@ def test_within_a_run_of_yours_mlflow_holds_ours_as_a_part(mlflow: Any, tmp_path
 
 
 def records(path: Path) -> Iterator[Any]:
-    """What W&B wrote into a file of its own: blocks of chunks, as LevelDB's log has them."""
+    """The records in a file of W&B: blocks of chunks, in the format of LevelDB's log."""
     from wandb.proto import wandb_internal_pb2
 
     block, header = 32768, 7
@@ -385,29 +396,29 @@ def records(path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("default")
-def test_wandb_holds_both_pieces_of_a_run_under_one_id(
+def test_wandb_stores_both_parts_of_a_resumed_run_under_one_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb", reason="needs wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     losses, done = interrupted_then_finished("wandb", tmp_path)
-    known_as = json.loads((tmp_path / "sinks.json").read_text())["wandb"]
+    run_id = json.loads((tmp_path / "trackers.json").read_text())["wandb"]
     pieces = sorted((tmp_path / "wandb").glob("offline-run-*"), key=lambda p: p.stat().st_mtime)
-    told: list[dict[int, dict[str, Any]]] = []
+    sent: list[dict[int, dict[str, Any]]] = []
     codes = []
     for piece in pieces:
-        found = list(records(piece / f"run-{known_as}.wandb"))
+        found = list(records(piece / f"run-{run_id}.wandb"))
         (begun,) = (r.run for r in found if r.WhichOneof("record_type") == "run")
         assert (begun.run_id, begun.project, begun.display_name) == (
-            known_as,
+            run_id,
             "unimp",
             "small seed 0",
         )
         config = {entry.key: json.loads(entry.value_json) for entry in begun.config.update}
         assert config["model"]["width"] == 4
         codes += [r.exit.exit_code for r in found if r.WhichOneof("record_type") == "exit"]
-        told.append(
+        sent.append(
             {
                 r.history.step.num: {
                     item.key or "/".join(item.nested_key): json.loads(item.value_json)
@@ -418,15 +429,15 @@ def test_wandb_holds_both_pieces_of_a_run_under_one_id(
             }
         )
     assert codes == [255, 0]
-    assert [sorted(steps) for steps in told] == [[1, 2, 3], [1, 2, 3, 4]]
-    assert [told[1][step]["loss"] for step in (1, 2, 3, 4)] == losses
-    last = told[1][4]["final/train_and_val/test"]
+    assert [sorted(steps) for steps in sent] == [[1, 2, 3], [1, 2, 3, 4]]
+    assert [sent[1][step]["loss"] for step in (1, 2, 3, 4)] == losses
+    last = sent[1][4]["final/train_and_val/test"]
     assert last == done.metrics["scores"]["train+val"]["test"]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Whom a program calls that asks the proxy of its environment."""
+    """The requests of a program that uses the proxy of its environment."""
     found: list[str] = []
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -460,7 +471,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         ("mlflow", ["mlflow", "sqlalchemy", "alembic"]),
     ],
 )
-def test_a_sink_on_this_machine_calls_nobody(
+def test_a_local_tracker_contacts_nobody(
     log: str, packages: list[str], tmp_path: Path, calls: list[str]
 ) -> None:
     for package in packages:
@@ -485,7 +496,7 @@ def test_a_sink_on_this_machine_calls_nobody(
     assert (tmp_path / "run" / log).is_dir() == (log != "mlflow")
 
 
-def test_a_call_would_be_heard(calls: list[str]) -> None:
+def test_a_request_would_be_found(calls: list[str]) -> None:
     program = "import urllib.request as u; u.urlopen('http://example.org/', timeout=10)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 1
