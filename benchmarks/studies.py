@@ -1,13 +1,15 @@
-"""What studies of the paper found, task by task, from the pages in docs/studies.
+"""Summarize the studies in docs/studies, one row per task.
 
-    python benchmarks/studies.py        → tables of docs/reproducing.md and docs/findings.md
+    python benchmarks/studies.py            → tables of docs/reproducing.md and docs/findings.md
+    python benchmarks/studies.py --pages    → also the pages and drawings, from the stored numbers
 
-The pages are written by `unimp reproduce`; each names its command. To bring a study up to date, run
+The studies are written by `unimp reproduce`; each page shows its command. To update a study, run
 that command and copy its .md, .json and .svg into docs/studies/<task>.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 
 from results import put_between
 from unimp.data.files import write_atomically
+from unimp.studies.pages import render
 from unimp.studies.reproduce import STUDIES
-from unimp.studies.study import from_zero
+from unimp.studies.study import gap_from_zero
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (DOCS / "reproducing.md", DOCS / "findings.md")
@@ -35,10 +38,10 @@ TASKS = (
     "chameleon-filtered",
     "blogcatalog",
 )
-"""In the order of the tables."""
+"""The order of the rows."""
 
 UNIMP = "… + train labels (UniMP)"
-OF_EVERY_TASK = "information"  # has a small graph of its own, whatever the task
+OWN_GRAPH = "information"  # generates its own small graph, whatever the task
 
 
 def kept(task: str) -> list[dict[str, Any]]:
@@ -48,15 +51,15 @@ def kept(task: str) -> list[dict[str, Any]]:
 
 
 def tasks_table() -> str:
-    """Which studies of which tasks lie in docs/studies, with how many seeds, and on what."""
-    lines = ["| task | seeds | on | settings | studies |", "|---|---|---|---|---|"]
+    """The stored studies of each task, with the number of seeds, the hardware and the settings."""
+    lines = ["| task | seeds | hardware | settings | studies |", "|---|---|---|---|---|"]
     for task in TASKS:
-        studies = [study for study in kept(task) if study["study"] != OF_EVERY_TASK]
+        studies = [study for study in kept(task) if study["study"] != OWN_GRAPH]
         seeds = _one({len(study["seeds"]) for study in studies})
         trained = [study for study in studies if study["cells"]]
         hardware = _one({_hardware(line) for study in trained for line in study["hardware"]})
         others = any(study["settings"] for study in studies)
-        settings = "on its pages" if others else "of its recipe"
+        settings = "see the pages" if others else "those of the recipe"
         links = ", ".join(f"[{s['study']}](studies/{task}/{s['study']}.md)" for s in studies)
         lines.append(f"| `{task}` | {seeds} | {hardware} | {settings} | {links} |")
     return "\n".join(lines)
@@ -71,7 +74,7 @@ def _one(values: set[Any]) -> str:
 
 
 def differences_table() -> str:
-    """What the paper's tables and figures are about, as differences in points, task by task."""
+    """The effects that the paper's tables and figures show, as differences in points, by task."""
     columns = {title: {task: find(task) for task in TASKS} for title, find in DIFFERENCES.items()}
     lines = [f"| task | {' | '.join(columns)} |", "|" + "---|" * (len(columns) + 1)]
     for task in TASKS:
@@ -81,8 +84,8 @@ def differences_table() -> str:
 
 
 def _text(values: Mapping[str, float]) -> str:
-    """The mean over seeds, in bold where it is clearly not zero; nothing of nothing."""
-    found = from_zero({int(seed): value for seed, value in values.items()})
+    """The mean over seeds, in bold if it is clearly not zero; empty if there is none."""
+    found = gap_from_zero({int(seed): value for seed, value in values.items()})
     if found is None:
         return ""
     text = f"{found.mean:+.2f}" if abs(found.mean) >= 0.005 else "0.00"
@@ -90,30 +93,30 @@ def _text(values: Mapping[str, float]) -> str:
 
 
 def scores(task: str, study: str, *words: str, column: str = "test") -> dict[str, float]:
-    """What a line of a study's table has by seed; nothing where there is no such line."""
+    """The numbers by seed of the row of a study's table that begins with these words, or none."""
     page = FOLDER / task / f"{study}.json"
     tables = json.loads(page.read_text(encoding="utf-8"))["tables"] if page.exists() else []
     for table in tables:
         for row in table["rows"]:
             if tuple(row["words"][: len(words)]) == words:
-                return dict(row["ours"].get(column, {}).get("by_seed", {}))
+                return dict(row.get("ours", {}).get(column, {}))
     return {}
 
 
-def over(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The first less the second in points, seed by seed."""
+def minus(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The first minus the second in points, by seed."""
     return {seed: 100 * (first[seed] - second[seed]) for seed in first if seed in second}
 
 
-def labels_over_none(model: str) -> Callable[[str], dict[str, float]]:
-    return lambda task: over(
+def labels_vs_none(model: str) -> Callable[[str], dict[str, float]]:
+    return lambda task: minus(
         scores(task, "inputs", "X,A,Y", model), scores(task, "inputs", "X,A", model)
     )
 
 
-def over_gat(task: str) -> dict[str, float]:
-    for inputs in ("X,A,Y", "A,Y"):  # without features, labels alone
-        found = over(
+def transformer_vs_gat(task: str) -> dict[str, float]:
+    for inputs in ("X,A,Y", "A,Y"):  # without features, only labels
+        found = minus(
             scores(task, "inputs", inputs, "Graph Transformer"),
             scores(task, "inputs", inputs, "GAT"),
         )
@@ -122,44 +125,51 @@ def over_gat(task: str) -> dict[str, float]:
     return {}
 
 
-def of_layers(first: str, second: str) -> Callable[[str], dict[str, float]]:
-    return lambda task: over(scores(task, "layer", first), scores(task, "layer", second))
+def between_layers(first: str, second: str) -> Callable[[str], dict[str, float]]:
+    return lambda task: minus(scores(task, "layer", first), scores(task, "layer", second))
 
 
 def with_few_labels(task: str) -> dict[str, float]:
-    return over(
+    return minus(
         *(scores(task, "figure-b", "0.125", column=f"{w} label input") for w in ("with", "without"))
     )
 
 
-def all_over_none(task: str) -> dict[str, float]:
-    return over(scores(task, "figure-c", "1"), scores(task, "figure-c", "0"))
+def all_vs_none(task: str) -> dict[str, float]:
+    return minus(scores(task, "figure-c", "1"), scores(task, "figure-c", "0"))
 
 
 DIFFERENCES: dict[str, Callable[[str], dict[str, float]]] = {
-    "label inputs, GCN": labels_over_none("GCN"),
-    "GAT": labels_over_none("GAT"),
-    "transformer": labels_over_none("Graph Transformer"),
+    "label inputs, GCN": labels_vs_none("GCN"),
+    "GAT": labels_vs_none("GAT"),
+    "transformer": labels_vs_none("Graph Transformer"),
     "the same with ⅛ of the labels": with_few_labels,
-    "all train labels over none at prediction": all_over_none,
-    "validation labels too": of_layers("… + validation labels at inference", UNIMP),
-    "transformer over GAT": over_gat,
-    "both with a residual": of_layers("Transformer + residual", "GAT + residual"),
-    "residual over none": of_layers("Transformer + residual", "Transformer (dot-product)"),
-    "gated over plain": of_layers("Transformer + gated residual", "Transformer + residual"),
+    "all train labels vs. none at prediction": all_vs_none,
+    "validation labels as well": between_layers("… + validation labels at inference", UNIMP),
+    "transformer vs. GAT": transformer_vs_gat,
+    "both with a residual": between_layers("Transformer + residual", "GAT + residual"),
+    "residual vs. none": between_layers("Transformer + residual", "Transformer (dot-product)"),
+    "gated vs. plain": between_layers("Transformer + gated residual", "Transformer + residual"),
 }
 """By the title of the column."""
 
 
-def written(text: str) -> str:
-    """The page with its tables as the studies have them."""
+def with_tables(text: str) -> str:
+    """The text of a page with the tables of the stored studies."""
     text = put_between(text, "<!-- results: studies -->", tasks_table())
     return put_between(text, "<!-- results: differences -->", differences_table())
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pages", action="store_true", help="Also render every page and drawing.")
+    if parser.parse_args().pages:
+        for path in sorted(FOLDER.glob("*/*.json")):
+            render(STUDIES[path.stem], path)
     for page in PAGES:
-        write_atomically(page, written(page.read_text(encoding="utf-8")).encode())
+        write_atomically(page, with_tables(page.read_text(encoding="utf-8")).encode())
     print(differences_table())
 
 

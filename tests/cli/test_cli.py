@@ -19,10 +19,10 @@ import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
+from unimp.cli.seeds import fresh_folder
 
 from unimp.cli.console import app, main, out, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
-from unimp.cli.seeds import fresh_folder
 from unimp.config.recipe import choices, load_recipe, options, recipe_names
 from unimp.data.debian import load_debian
 from unimp.data.tables.label_file import read_labels

@@ -38,21 +38,21 @@ def small_subject(task_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def run_studies(task_file: Path) -> Callable[..., list[str]]:
-    """Runs studies on the small task; the lines that were said."""
+    """Run studies on the small task; return the printed lines."""
 
     def run(
         out: Path, *names: str, seeds: Iterable[int] = (0,), settings: Iterable[str] = ()
     ) -> list[str]:
-        said: list[str] = []
+        lines: list[str] = []
         reproduce(
             names,
             task=str(task_file),
             seeds=tuple(seeds),
             settings=(*FEW, *settings),
             out=out,
-            say=said.append,
+            say=lines.append,
         )
-        return said
+        return lines
 
     return run
 
@@ -61,7 +61,7 @@ def run_studies(task_file: Path) -> Callable[..., list[str]]:
 def everything(
     run_studies: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> SimpleNamespace:
-    """Every study with two seeds: the folder of its pages, and what was said."""
+    """Every study with two seeds: the folder of its pages, and the printed lines."""
     out = tmp_path_factory.mktemp("everything")
-    said = run_studies(out, "all", seeds=(0, 1))
-    return SimpleNamespace(out=out, place=out / "small", said=said)
+    lines = run_studies(out, "all", seeds=(0, 1))
+    return SimpleNamespace(out=out, place=out / "small", lines=lines)

@@ -14,7 +14,7 @@ from unimp.studies.cells import (
     in_ranges,
     quickened,
     recipe_for,
-    refuse_settings_not_kept,
+    refuse_overwritten_settings,
     subject_of,
 )
 from unimp.studies.reproduce import STUDIES
@@ -83,7 +83,7 @@ def test_a_task_without_features_has_no_cells_that_need_them(subject_for: Maker)
     assert not bare.cell().unfit
 
 
-def test_the_papers_numbers_stand_beside_the_papers_data_alone(subject_for: Maker) -> None:
+def test_only_the_papers_data_is_compared_with_the_papers_numbers(subject_for: Maker) -> None:
     arxiv = subject_for(load_recipe("arxiv-paper"))
     assert arxiv.data_set == arxiv.compared("X,A") == "ogbn-arxiv"
     labels = subject_for(load_recipe("arxiv-guesses"))
@@ -107,13 +107,13 @@ def test_a_task_starts_from_its_recipe(task: str, recipe: str) -> None:
     assert recipe_for(task) == load_recipe(recipe)
 
 
-def test_a_stand_in_differs_from_the_papers_recipe_by_its_task_alone() -> None:
+def test_a_synthetic_task_uses_the_papers_recipe() -> None:
     paper, found = load_recipe("products-paper"), recipe_for("synthetic-products")
     assert found.task.name == "synthetic-products"
     assert found.model_copy(update={"task": paper.task}) == paper
 
 
-def test_a_quick_look_has_few_epochs_and_a_folder_of_its_own(task_file: Path) -> None:
+def test_quick_runs_have_few_epochs_and_their_own_folder(task_file: Path) -> None:
     recipe = quickened(load_recipe("proteins-paper"))
     assert recipe.train.eval_from <= recipe.train.epochs == 30
     subject = subject_of(str(task_file), seeds=(0,), out=Path("out"), quick=True)
@@ -133,11 +133,11 @@ def test_a_quick_look_has_few_epochs_and_a_folder_of_its_own(task_file: Path) ->
         ("inputs", "model.edge_features=true"),
     ],
 )
-def test_a_setting_that_a_study_would_pass_over_is_refused_before_anything_is_trained(
+def test_a_setting_that_a_study_overwrites_is_refused_before_anything_is_trained(
     run_studies: Callable[..., list[str]], tmp_path: Path, study: str, setting: str
 ) -> None:
     key = setting.partition("=")[0]
-    with pytest.raises(UnimpError, match=rf"studies set themselves: {key} \(by "):
+    with pytest.raises(UnimpError, match=rf"{key} \(by "):
         run_studies(tmp_path, study, settings=[setting])
     assert not list(tmp_path.iterdir())
 
@@ -150,7 +150,7 @@ def test_settings_apply_to_every_cell(small_subject: Subject) -> None:
 
 def test_a_setting_that_every_cell_keeps_is_taken(small_subject: Subject) -> None:
     cells = {"figure-c": STUDIES["figure-c"].cells(small_subject)}
-    refuse_settings_not_kept(["mask.label_rate=0.5", "train.lr=0.07"], small_subject, cells)
+    refuse_overwritten_settings(["mask.label_rate=0.5", "train.lr=0.07"], small_subject, cells)
 
 
 @pytest.mark.parametrize(

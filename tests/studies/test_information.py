@@ -1,4 +1,4 @@
-"""Table 1 by experiment."""
+"""Table 1, found by experiment."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from unimp.studies.information import conclude_information, next_class
 from unimp.tasks.labels import UNLABELED
 
 
-def test_what_models_use_is_what_the_paper_says(small_subject: Subject) -> None:
+def test_models_use_the_information_that_the_paper_lists(small_subject: Subject) -> None:
     findings = conclude_information(small_subject, {})
-    marks = {row.words[0]: row.words[1:5] for row in findings.tables[0].rows}
-    assert marks == {
-        model: tuple("✓" if used else "–" for used in said)
-        for model, said in paper.INFORMATION.items()
+    found = {row.words[0]: row.words[1:5] for row in findings.tables[0].rows}
+    assert found == {
+        model: tuple("✓" if used else "–" for used in marks)
+        for model, marks in paper.INFORMATION.items()
     }
     assert {claim.agrees for claim in findings.claims} == {"yes"}
     for row in findings.tables[1].rows:
-        assert row.ours["control"] == {0: 0.0}  # the same twice, so that any movement is a sign
+        assert row.ours["control"] == {0: 0.0}  # two equal runs give equal outputs
 
 
 def test_every_known_label_is_changed_and_none_is_added() -> None:
@@ -27,8 +27,8 @@ def test_every_known_label_is_changed_and_none_is_added() -> None:
     assert next_class(observed, 3).tolist() == [1, UNLABELED, 0]
 
 
-def test_its_page_says_that_it_has_a_task_of_its_own(everything: object, tmp_path: Path) -> None:
+def test_its_page_does_not_name_the_task(everything: object, tmp_path: Path) -> None:
     page = (everything.place / "information.md").read_text()  # type: ignore[attr-defined]
-    assert "generated graph" in page
+    assert "graph is generated" in page
     assert "small" not in page.splitlines()[2]
-    assert "t-test" not in page  # marks are not judged by seeds
+    assert "t-test" not in page  # there are no seeds to compare

@@ -1,9 +1,10 @@
-"""The studies in docs/studies: the command on each page gives its runs, and tables are theirs."""
+"""The studies in docs/studies: their commands, pages and tables agree with the stored numbers."""
 
 import json
 import os
 import runpy
 import shlex
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,15 @@ from typing import Any
 import pytest
 
 from unimp.cli.console import parse_seeds
-from unimp.config.recipe import Recipe, differences, load_recipe
-from unimp.studies.cells import Subject, refuse_settings_not_kept, subject_of
+from unimp.config.recipe import load_recipe
+from unimp.studies import pages
+from unimp.studies.cells import (
+    Subject,
+    changed_settings,
+    recipe_hash,
+    refuse_overwritten_settings,
+    subject_of,
+)
 from unimp.studies.reproduce import STUDIES
 
 ROOT = Path(__file__).parents[2]
@@ -21,13 +29,13 @@ KEPT = sorted((ROOT / "docs" / "studies").glob("*/*.json"))
 
 
 @pytest.mark.parametrize("task", sorted({path.parent.name for path in KEPT}))
-def test_the_commands_of_kept_studies_are_of_their_runs(
+def test_the_command_of_a_stored_study_gives_its_recipes(
     task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNIMP_DATA", str(DATA))
     data = load_recipe(task).task.name
     if not data.startswith("debian") and not (DATA / f"{data}.npz").exists():
-        pytest.skip(f"{data}.npz is not here")
+        pytest.skip(f"{data}.npz is not available")
     subjects: dict[str, Subject] = {}
     for path in (path for path in KEPT if path.parent.name == task):
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -37,7 +45,7 @@ def test_the_commands_of_kept_studies_are_of_their_runs(
             continue
         settings = [value for key, value in pairwise(options) if key == "--set"]
         on = shlex.join(options)
-        if on not in subjects:  # of most tasks one: loading takes longest
+        if on not in subjects:  # loading takes the longest
             given = dict(pairwise(options))
             seeds = parse_seeds(given["--seeds"])
             subjects[on] = subject_of(
@@ -45,22 +53,32 @@ def test_the_commands_of_kept_studies_are_of_their_runs(
             )
         subject = subjects[on]
         cells = list(STUDIES[name].cells(subject))
-        refuse_settings_not_kept(settings, subject, {name: cells})
-        recipes = [Recipe.model_validate(cell["recipe"]) for cell in kept["cells"].values()]
-        assert len(cells) == len(recipes)
+        refuse_overwritten_settings(settings, subject, {name: cells})
+        assert list(kept["cells"]) == [cell.name for cell in cells]
         for cell in cells:
-            assert any(not differences(cell.recipe, recipe) for recipe in recipes), cell.name
+            stored = kept["cells"][cell.name]
+            assert stored["settings"] == changed_settings(cell.recipe, subject.recipe), cell.name
+            assert stored["recipe_hash"] == recipe_hash(cell.recipe), cell.name
+            assert (stored["train_share"], stored["unfit"]) == (cell.train_share, cell.unfit)
         assert list(subject.seeds) == kept["seeds"]
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=[f"{p.parent.name}-{p.stem}" for p in KEPT])
-def test_the_page_beside_a_kept_study_is_of_the_same_run(kept: Path) -> None:
-    found = json.loads(kept.read_text(encoding="utf-8"))
-    page = kept.with_suffix(".md").read_text(encoding="utf-8")
-    assert f"`{found['command']}`" in page
-    for claim in found["claims"]:
-        assert claim["ours"] in page
-    assert (f"({kept.stem}.svg)" in page) == kept.with_suffix(".svg").exists()
+def test_a_stored_page_is_rendered_from_the_stored_numbers(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Path] = []
+
+    def draw(study: object, findings: object, made: object, page: Path) -> Path:
+        drawn.append(kept.with_suffix(".svg"))
+        return drawn[0]
+
+    monkeypatch.setattr(pages, "draw", draw)
+    monkeypatch.setattr(pages, "can_draw", lambda: True)
+    shutil.copy(kept, tmp_path)
+    page = pages.render(STUDIES[kept.stem], tmp_path / kept.name)
+    assert page.read_text("utf-8") == kept.with_suffix(".md").read_text("utf-8")
+    assert bool(drawn) == kept.with_suffix(".svg").exists()
 
 
 @pytest.fixture
@@ -73,8 +91,8 @@ def test_the_tables_of_studies_are_those_of_the_files(tables: dict[str, Any]) ->
     texts = [page.read_text(encoding="utf-8") for page in tables["PAGES"]]
     for marker in ("studies", "differences"):
         assert any(f"<!-- results: {marker} -->" in text for text in texts)
-    assert [tables["written"](text) for text in texts] == texts
+    assert [tables["with_tables"](text) for text in texts] == texts
 
 
-def test_every_kept_task_stands_in_the_tables(tables: dict[str, Any]) -> None:
+def test_every_stored_task_is_in_the_tables(tables: dict[str, Any]) -> None:
     assert {path.parent.name for path in KEPT} == set(tables["TASKS"])

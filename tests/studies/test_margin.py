@@ -1,4 +1,4 @@
-"""Margin similarity: equation 11, and what is done where it says nothing."""
+"""Margin similarity: equation 11, and the cases that it leaves open."""
 
 import math
 from itertools import product
@@ -35,7 +35,7 @@ def test_it_is_the_formula_where_the_sum_is_positive() -> None:
     assert s > 0
     margin = margin_similarity(weight, hop_of(EDGES), LABELS, torch.tensor([0]))
     assert margin.mean == pytest.approx(math.log(1 + s))
-    assert margin.as_typeset == pytest.approx(math.log(1 + s))
+    assert margin.as_printed == pytest.approx(math.log(1 + s))
     assert (margin.undefined, margin.nodes) == (0.0, 1)
 
 
@@ -45,7 +45,7 @@ def test_a_negative_sum_is_mirrored() -> None:
     assert s < -1  # equation 11 is not defined
     margin = margin_similarity(weight, hop_of(EDGES), LABELS, torch.tensor([0]))
     assert margin.mean == pytest.approx(-math.log(1 - s))
-    assert math.isnan(margin.as_typeset)
+    assert math.isnan(margin.as_printed)
     assert margin.undefined == 1.0
 
 
@@ -80,9 +80,9 @@ KEYS = [(inputs, model) for inputs in ("X,A", "X,A,Y") for model in ("GAT", "Gra
 
 
 @pytest.mark.parametrize(
-    ("margins", "said"),
+    ("margins", "agrees"),
     [
-        # By pair of model and inputs, each with a number a seed; scores rise from pair to pair.
+        # For each pair of model and inputs one number per seed; scores rise from pair to pair.
         ([(1, 1), (2, 2), (3, 3), (4, 5)], "yes"),
         ([(4, 5), (3, 3), (2, 2), (1, 1)], "no"),
         ([(1, 4), (2, 3), (3, 2), (4, 1)], "not clear"),
@@ -92,13 +92,13 @@ KEYS = [(inputs, model) for inputs in ("X,A", "X,A,Y") for model in ("GAT", "Gra
     ],
 )
 def test_a_correlation_must_be_clear_over_seeds(
-    margins: list[tuple[float, ...]], said: str
+    margins: list[tuple[float, ...]], agrees: str
 ) -> None:
     margin = {key: dict(enumerate(values)) for key, values in zip(KEYS, margins, strict=True)}
     test = {key: dict.fromkeys(margin[key], 0.1 * place) for place, key in enumerate(KEYS)}
     claims = _claims(margin, test)
-    assert claims[0].agrees == said
-    assert ("correlation: not defined" in claims[0].ours) == (said == "not measured")
+    assert claims[0].agrees == agrees
+    assert ("correlation: not defined" in claims[0].ours) == (agrees == "not measured")
     assert "nan" not in "".join(claim.ours for claim in claims)
 
 

@@ -1,4 +1,4 @@
-"""Figure (b)'s tasks: part of the train labels, exact in number, one within the other."""
+"""Tasks of Figure (b): a share of the train labels, exact in number and nested."""
 
 from pathlib import Path
 
@@ -8,10 +8,9 @@ import torch
 from unimp.config.recipe import load_recipe
 from unimp.data.catalog import load_task
 from unimp.runs.run import load_run
-from unimp.studies.cells import Subject
-from unimp.studies.execution import Job, train_cell
+from unimp.studies.cells import Cell, Subject
+from unimp.studies.execution import Job, settings_beside_task, train_cell, with_train_share
 from unimp.studies.figures import TRAIN_SHARES
-from unimp.studies.shares import settings_beside_task, with_train_share
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -35,9 +34,9 @@ def test_another_seed_keeps_other_labels() -> None:
     assert not torch.equal(one, two)
 
 
-def test_options_travel_as_settings() -> None:
+def test_all_options_but_the_task_become_settings() -> None:
     recipe = load_recipe("products-paper", ["train.lr=0.02"])
-    again = load_recipe("synthetic", settings_beside_task(recipe))
+    again = load_recipe("synthetic", settings_beside_task(Cell("unimp", recipe)))
     for section in ("model", "mask", "batch", "train", "inference", "smooth"):
         assert getattr(again, section) == getattr(recipe, section)
 

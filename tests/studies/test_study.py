@@ -1,4 +1,4 @@
-"""What follows from numbers by seed: means, differences, verdicts."""
+"""Means, differences and verdicts from numbers by seed."""
 
 import math
 from pathlib import Path
@@ -8,10 +8,9 @@ import pytest
 from unimp.config.recipe import load_recipe
 from unimp.config.task_names import OGB
 from unimp.data.catalog import known_sizes
-from unimp.studies import inference_figures, paper
+from unimp.studies import figures, paper
 from unimp.studies.cells import Subject
-from unimp.studies.figures import FIGURE_A, LABEL_RATES
-from unimp.studies.inference_figures import FIGURE_D
+from unimp.studies.figures import FIGURE_A, FIGURE_D, LABEL_RATES
 from unimp.studies.pages import table_lines
 from unimp.studies.study import (
     Claim,
@@ -23,8 +22,7 @@ from unimp.studies.study import (
     comparison,
     deviation,
     gap,
-    number_text,
-    score_text,
+    mean_text,
     verdict,
 )
 from unimp.studies.tables import INPUTS, LAYER, RESULTS
@@ -33,15 +31,15 @@ from unimp.tasks.metrics import FEW_NODES
 
 def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
     values = {0: 0.70, 1: 0.72, 2: 0.77}
-    assert score_text(values) == "73.00 ± 3.61"
+    assert mean_text(values) == "73.00 ± 3.61"
     assert deviation(values) == pytest.approx(math.sqrt((0.03**2 + 0.01**2 + 0.04**2) / 2))
-    assert score_text({0: 0.5}) == "50.00"
-    assert score_text({}) == "–"
+    assert mean_text({0: 0.5}) == "50.00"
+    assert mean_text({}) == "–"
 
 
-def test_what_is_no_number_is_a_dash() -> None:
+def test_a_mean_that_is_not_finite_is_a_dash() -> None:
     for values in ({0: math.nan}, {0: 0.5, 1: math.inf}):
-        assert score_text(values) == number_text(values) == "–"
+        assert mean_text(values) == mean_text(values, "number") == "–"
     number = paper.Number(0.7311, 0.0021, "Table 7")
     row = Row(("UniMP",), {"test": {0: math.nan}}, {"test": number})
     lines = table_lines(Table(("model",), (Column("test", "test"),), (row,)))
@@ -66,19 +64,19 @@ def test_differences_are_taken_seed_by_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gaps", "said"),
+    ("gaps", "expected"),
     [
         ([Gap(0.1, 0.01, 10), Gap(0.2, 0.0, 10)], "yes"),
         ([Gap(0.1, 0.01, 10), Gap(-0.2, 0.05, 10)], "no"),
         ([Gap(0.1, 0.01, 10), Gap(-0.2, 0.15, 10)], "not clear"),
-        ([Gap(0.1, 0.01, 2)], "not clear"),  # of two seeds a mean is ten times its error by chance
+        ([Gap(0.1, 0.01, 2)], "not clear"),  # with two seeds, a mean of ten errors is chance
         ([Gap(0.5, math.nan, 1)], "not clear"),
         ([Gap(0.0, 0.0, 10)], "not clear"),
         ([], "not measured"),
     ],
 )
-def test_a_claim_holds_only_where_differences_are_clear(gaps: list[Gap], said: str) -> None:
-    assert verdict(gaps) == said
+def test_a_claim_holds_only_where_differences_are_clear(gaps: list[Gap], expected: str) -> None:
+    assert verdict(gaps) == expected
 
 
 def test_pairs_that_were_not_measured_do_not_count() -> None:
@@ -118,7 +116,7 @@ def label_rate_verdict(arxiv: Subject, scores: dict[float, tuple[float, ...]]) -
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "expected"),
     [
         ({0.625: (0.79, 0.80)}, "yes"),
         ({0.5: (0.79, 0.80)}, "yes"),  # about
@@ -129,18 +127,20 @@ def label_rate_verdict(arxiv: Subject, scores: dict[float, tuple[float, ...]]) -
     ],
 )
 def test_a_best_label_rate_must_be_clearly_over_those_farther_off(
-    arxiv: Subject, scores: dict[float, tuple[float, ...]], said: str
+    arxiv: Subject, scores: dict[float, tuple[float, ...]], expected: str
 ) -> None:
-    assert label_rate_verdict(arxiv, scores).agrees == said
+    assert label_rate_verdict(arxiv, scores).agrees == expected
 
 
-def test_results_stand_among_the_papers_lines(arxiv: Subject) -> None:
+def test_results_are_listed_with_the_papers_rows(arxiv: Subject) -> None:
     findings = RESULTS.conclude(arxiv, outcomes_of(RESULTS.cells(arxiv), 0.74))
     text = "\n".join(table_lines(findings.tables[0]))
-    assert "| GCNII (paper) | none | – | 2,148,648 |" in text  # of those none is given labels
+    assert (
+        "| GCNII (paper) | none | – | 2,148,648 |" in text
+    )  # none of these models receives labels
     assert "| UniMP | train | 473,745 | 473,489 | +256 |" in text
     assert "74.00 ± 0.00 | 73.11 ± 0.21 | +0.89 |" in text
-    assert "74.00 ± 0.00 | 73.77 | +0.23 |" in text  # with validation labels, a line of its own
+    assert "74.00 ± 0.00 | 73.77 | +0.23 |" in text  # with validation labels, in a separate row
     assert "473,489 without the input norm" in findings.notes[0]
 
 
@@ -151,7 +151,7 @@ def test_every_row_of_tables_7_and_8_has_the_papers_number(arxiv: Subject) -> No
             assert row.paper["test"].place == study.place, row.words
 
 
-def test_slips_of_the_paper_are_told() -> None:
+def test_mistakes_of_the_paper_are_noted() -> None:
     number = paper.with_inputs("ogbn-arxiv", "X", "MLP")
     assert number is not None
     assert "validation score" in number.note
@@ -162,7 +162,7 @@ def test_slips_of_the_paper_are_told() -> None:
     assert all(n is not None and "two different cells" in n.note for n in twice)
 
 
-def test_numbers_that_stand_in_two_tables_are_the_same() -> None:
+def test_numbers_that_are_in_two_tables_are_equal() -> None:
     for data_set in OGB:
         own = paper.published(data_set)[-1].test.value
         last = "Graph Transformer"
@@ -192,17 +192,17 @@ def test_a_group_of_a_few_nodes_decides_nothing(
         cell, seed = run
         over = 0.0 if cell.endswith("xa") else 0.05 + 0.001 * seed
         by_group = [0.5 + 0.01 * number + over + 0.001 * seed for number in range(len(counts))]
-        by_group[5] = by_group[9] = 0.0  # the other way round, for both claims
+        by_group[5] = by_group[9] = 0.0  # against both claims
         return [s if n else math.nan for s, n in zip(by_group, counts, strict=True)], counts
 
     def runs_of(outcome: Outcome, place: Path) -> list[tuple[int, tuple[str, int]]]:
         return [(seed, (outcome.cell.name, seed)) for seed in (0, 1, 2)]
 
-    monkeypatch.setattr(inference_figures, "runs_of", runs_of)
-    monkeypatch.setattr(inference_figures, "scores_by_degree", scores)
+    monkeypatch.setattr(figures, "runs_of", runs_of)
+    monkeypatch.setattr(figures, "scores_by_degree", scores)
     found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
     assert [claim.agrees for claim in found.claims] == ["yes", "yes", "yes"]
-    assert "3 of 3 steps to more neighbors rise" in found.claims[0].ours
+    assert "3 of 3 steps" in found.claims[0].ours
     assert [row.words[0] for row in found.tables[0].rows][-2:] == ["9–16", "≥ 129"]
     assert found.figure is not None
     assert [len(s.points) for s in found.figure.series] == [4, 4]
@@ -210,6 +210,6 @@ def test_a_group_of_a_few_nodes_decides_nothing(
 
     counts = [0, 20, 20, 0, 0, 0, 0, 0, 0, 0]
     found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
-    assert [claim.agrees for claim in found.claims] == ["not clear"] * 3  # but they are shown
+    assert [claim.agrees for claim in found.claims] == ["not clear"] * 3  # but they are drawn
     assert found.figure is not None
     assert [len(s.points) for s in found.figure.series] == [2, 2]

@@ -1,38 +1,41 @@
-"""Cells: the recipes that studies are made of, each with a name that says what it is.
+"""Cells: the recipes that studies train, each with a name that describes it.
 
-A cell's name follows from its recipe alone, so that two studies that need the same recipe share
-one run folder a seed: OUT/<task>/<cell>/seed-<n>.
+The name of a cell follows from its recipe alone. Two studies that need the same recipe therefore
+share one run folder per seed: OUT/<task>/<cell>/seed-<n>.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unimp.config.choices import Metric
 from unimp.config.presets import recipe_with_preset
-from unimp.config.recipe import Recipe, load_recipe
+from unimp.config.recipe import SECTIONS, Recipe, load_recipe
 from unimp.config.task_names import OGB, SYNTHETIC
 from unimp.errors import UnimpError
 from unimp.runs.preparation import task_of
 from unimp.tasks.task import Sizes
 
 QUICK_EPOCHS = 30
-"""Of a run that is only for a look."""
+"""Epochs of a run with --quick."""
 
 SET_BY_STUDIES = ("task.name", "model.name", "model.inputs")
-"""What no setting may change: it says what a cell is."""
+"""Options that the studies themselves set, because they define a cell."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe of a study, on all of the train labels or on a share of them."""
+    """One recipe of a study, trained on all of the train labels or on a share of them."""
 
     name: str
     recipe: Recipe
     train_share: float = 1.0
-    unfit: str = ""  # why the task cannot have this cell; empty: it can
+    unfit: str = ""  # why this cell cannot run on the task; empty if it can
 
     def folder(self, place: Path, seed: int) -> Path:
         return place / self.name / f"seed-{seed}"
@@ -40,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a study is run on: a task, the recipe to start from, and the seeds."""
+    """What a study runs on: a task, the recipe to start from, and the seeds."""
 
     name: str  # of the folder of its runs
     recipe: Recipe
@@ -48,7 +51,7 @@ class Subject:
     metric: Metric
     seeds: tuple[int, ...]
     place: Path  # the folder of its runs
-    options: tuple[str, ...]  # of `unimp reproduce` that decide its numbers
+    options: tuple[str, ...]  # those of `unimp reproduce` that determine its numbers
     quick: bool = False
 
     @property
@@ -62,12 +65,12 @@ class Subject:
 
     @property
     def data_set(self) -> str | None:
-        """The data set of the paper whose numbers ours stand beside; None: it has none."""
+        """The data set of the paper to compare with; None if the task is not one of them."""
         name = self.recipe.task.name
         return name if name in OGB else None
 
     def compared(self, inputs: str) -> str | None:
-        """The paper's data set that a model with these inputs was trained on, features and all."""
+        """The paper's data set that equals this task for a model with these inputs."""
         same_but_features = self.recipe.task.name == "ogbn-arxiv-labels" and inputs == "A,Y"
         return "ogbn-arxiv" if same_but_features else self.data_set
 
@@ -81,11 +84,10 @@ class Subject:
         label_rate: float | None = None,
         train_share: float = 1.0,
     ) -> Cell:
-        """The cell of a model with some inputs, else as the recipe has it.
+        """The cell of a model with the given inputs, otherwise with the settings of the recipe.
 
-        Edge features are left out unless asked for, as a GCN and a GAT take none (Table 7). A
-        residual is none, simple or gated; without one named, the recipe's own, and none for a GCN
-        or a GAT.
+        Edge features are left out by default, because GCN and GAT do not take them (Table 7). The
+        residual is none, simple or gated; by default that of the recipe, and none for GCN and GAT.
         """
         inputs = inputs or self.inputs
         settings = [f"model.name={model}"]
@@ -122,7 +124,7 @@ class Subject:
 
 
 def kind_of_residual(recipe: Recipe, model: str = "unimp") -> str:
-    """What a model of this recipe keeps of a node itself: none, simple or gated."""
+    """The residual connection of a model of this recipe: none, simple or gated."""
     m = recipe.model
     residual = m.residual
     if residual == "auto":
@@ -138,16 +140,16 @@ def subject_of(
     settings: Iterable[str] = (),
     quick: bool = False,
 ) -> Subject:
-    """A task by name or path, with the recipe that its cells start from."""
+    """Load a task by name or path, with the recipe that its cells start from."""
     settings, seeds = tuple(settings), tuple(seeds)
     recipe = recipe_for(name)
     if quick:
         recipe = quickened(recipe)
-    # With the preset that a run of tables is given: what its folder says must be what was asked.
+    # A run on tables applies a preset. Apply it here too, so that its recipe is recognized later.
     recipe = recipe_with_preset(recipe, settings).with_absolute_paths()
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
-    if folder == "recipe":  # as `unimp init` calls them all: after its nodes, as runs are
+    if folder == "recipe":  # `unimp init` gives every recipe this name: use that of the nodes
         folder = Path(recipe.name).name
     if quick:
         folder += "-quick"
@@ -162,7 +164,7 @@ def subject_of(
 
 
 def in_ranges(seeds: Sequence[int]) -> str:
-    """Seeds as the command line takes them: 0-4,7."""
+    """Seeds in the notation of the command line: 0-4,7."""
     parts: list[list[int]] = []
     for seed in seeds:
         if parts and seed == parts[-1][-1] + 1:
@@ -172,36 +174,49 @@ def in_ranges(seeds: Sequence[int]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
-def refuse_settings_not_kept(
+def refuse_overwritten_settings(
     settings: Iterable[str], subject: Subject, cells: Mapping[str, Sequence[Cell]]
 ) -> None:
-    """A setting that a study's cells set otherwise is refused: it would be passed over in silence.
+    """Refuse settings that the cells of a study overwrite: they would have no effect.
 
-    cells: of each study, by its name.
+    cells: the cells of each study, by its name.
     """
     keys = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
-    given = _values(subject.recipe, keys)
+    given = settings_of(subject.recipe)
     refused = {key: "every study" for key in keys if key in SET_BY_STUDIES}
     for study, those in cells.items():
         for cell in those:
-            values = _values(cell.recipe, keys)
+            values = settings_of(cell.recipe)
             lost = [key for key in keys if values[key] != given[key] and key not in refused]
             refused |= dict.fromkeys(lost, study)
     if refused:
-        told = ", ".join(f"{key} (by {study})" for key, study in refused.items())
+        listed = ", ".join(f"{key} (by {study})" for key, study in refused.items())
         raise UnimpError(
-            f"--set of what studies set themselves: {told}; leave it out, or choose other studies; "
-            "what to run them on is --task"
+            f"--set cannot change options that studies set themselves: {listed}. Remove the "
+            "setting or choose other studies. Choose the data with --task."
         )
 
 
-def _values(recipe: Recipe, keys: Iterable[str]) -> dict[str, object]:
-    sections = recipe.model_dump()
-    return {key: sections[key.partition(".")[0]][key.partition(".")[2]] for key in keys}
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All options of a recipe as settings: {"section.key": value}."""
+    values = recipe.model_dump()
+    return {f"{name}.{key}": value for name in SECTIONS for key, value in values[name].items()}
+
+
+def changed_settings(recipe: Recipe, base: Recipe) -> dict[str, Any]:
+    """The settings that turn the base into the recipe."""
+    before = settings_of(base)
+    return {key: value for key, value in settings_of(recipe).items() if value != before[key]}
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Identifies a recipe by the options that it changes from their defaults."""
+    options = recipe.model_dump(exclude={"name", "about"}, exclude_defaults=True)
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def recipe_for(name: str) -> Recipe:
-    """The recipe of that name or for that task; of OGB's tasks and their stand-ins, the paper's."""
+    """The recipe of that name or task; the paper's for OGB's tasks and their stand-ins."""
     if name in OGB:
         return load_recipe(f"{name.removeprefix('ogbn-')}-paper")
     if name in SYNTHETIC:
@@ -210,7 +225,7 @@ def recipe_for(name: str) -> Recipe:
 
 
 def quickened(recipe: Recipe) -> Recipe:
-    """The recipe with few epochs, scored every fifth."""
+    """The recipe with few epochs, scored every fifth epoch."""
     train = recipe.train
     epochs = min(train.epochs, QUICK_EPOCHS)
     return recipe.with_settings(

@@ -1,23 +1,24 @@
-"""Cells into run folders: what is there is used, what is missing is trained."""
+"""Jobs: use the finished runs of cells, and train the missing ones into their run folders."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from unimp.config.options import TaskOptions
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import differences
 from unimp.runs.preparation import task_of
-from unimp.studies.cells import Cell
-from unimp.studies.shares import recipe_on_file, settings_beside_task, with_train_share
+from unimp.studies.cells import Cell, settings_of
+from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
 
@@ -37,20 +38,34 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that ended: its metrics and manifest, or why it failed."""
+    """A job that ended, with its metrics and manifest, or with the reason why it failed."""
 
     job: Job
-    metrics: Mapping[str, Any]
-    manifest: Mapping[str, Any]
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
 
 
+def with_train_share(task: Task, share: float, *, seed: int) -> Task:
+    """The task with round(share · |train|) of its train labels; the others are in no set.
+
+    With the same seed, a smaller share is part of every larger one, so that a curve over shares
+    shows the effect of added labels.
+    """
+    if share == 1:
+        return task
+    train = task.split.train
+    order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(seed))
+    kept = train[order[: max(1, round(share * train.numel()))]].sort().values
+    return replace(task, split=Split(train=kept, val=task.split.val, test=task.split.test))
+
+
 class Hashes:
-    """Hashes of tasks' data, each found once: many cells share one task."""
+    """Hashes of the data of tasks. Many cells share one task, so each is computed once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, float], str] = {}
-        self._last: tuple[tuple[str, int], Task] | None = None  # loading takes longest
+        self._last: tuple[tuple[str, int], Task] | None = None  # loading takes the longest
 
     def of(self, job: Job) -> str:
         options, share = job.cell.recipe.task.model_dump_json(), job.cell.train_share
@@ -62,17 +77,18 @@ class Hashes:
         return self._found[options, job.seed, share]
 
 
-def found(job: Job, hashes: Hashes) -> Ended | None:
-    """The finished run of a job; None where there is none.
+def find_finished(job: Job, hashes: Hashes) -> Ended | None:
+    """The finished run of a job; None if there is none.
 
-    A run of another recipe, seed or data is refused, as it would be mixed with others in silence.
+    Refuses a run with another recipe, seed or data, so that a page never mixes them.
     """
     if not (job.folder / "manifest.json").exists():
         return None
     recipe, metrics, manifest = read_run(job.folder)
     wanted = job.cell.recipe
-    if job.cell.train_share < 1:
-        wanted = recipe_on_file(wanted, job.folder)
+    if job.cell.train_share < 1:  # such a run stores its own task
+        task = TaskOptions(name=str((job.folder / "task.npz").resolve()))
+        wanted = wanted.model_copy(update={"task": task})
     other = differences(recipe, wanted)
     if manifest["seed"] != job.seed:
         other.append(f"seed {manifest['seed']}, now {job.seed}")
@@ -80,39 +96,44 @@ def found(job: Job, hashes: Hashes) -> Ended | None:
         other.append("data that has changed since")
     if other:
         raise RunError(
-            f"{job.folder} holds a run with other settings ({', '.join(other)}), which must not be "
-            "mixed with these; choose another --out, or remove it"
+            f"{job.folder} contains a run with other settings ({', '.join(other)}). Choose another "
+            "--out, or remove that folder."
         )
     return _ended(job, metrics, manifest)
 
 
 def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None) -> Ended:
-    """Train one seed of a cell into its folder; a failure is told, not raised."""
+    """Train one seed of a cell into its folder. A failure is returned, not raised."""
+    recipe, share = job.cell.recipe, job.cell.train_share
     try:
-        if job.cell.train_share == 1:
-            run(job.cell.recipe, seed=job.seed, out=job.folder, on_epoch=on_epoch)
+        if share == 1:
+            run(recipe, seed=job.seed, out=job.folder, on_epoch=on_epoch)
         else:
             run(
-                with_train_share(
-                    task_of(job.cell.recipe, job.seed), job.cell.train_share, seed=job.seed
-                ),
+                with_train_share(task_of(recipe, job.seed), share, seed=job.seed),
                 seed=job.seed,
                 out=job.folder,
-                settings=settings_beside_task(job.cell.recipe),
+                settings=settings_beside_task(job.cell),
                 on_epoch=on_epoch,
             )
         _, metrics, manifest = read_run(job.folder)
-    except Exception as error:  # whatever it is: the other cells go on
-        return Ended(job, {}, {}, f"{error}" or type(error).__name__)
+    except Exception as error:  # any failure: the other cells continue
+        return Ended(job, failure=f"{error}" or type(error).__name__)
     return _ended(job, metrics, manifest)
 
 
+def settings_beside_task(cell: Cell) -> dict[str, Any]:
+    """The options of a cell's recipe, except those that name its task."""
+    options = settings_of(cell.recipe)
+    return {key: value for key, value in options.items() if not key.startswith("task.")}
+
+
 def _ended(job: Job, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> Ended:
-    """A run whose loss stopped being a number is kept in its folder, and is no result."""
-    failure = ""
+    """A run whose loss became NaN stays in its folder but does not count as a result."""
     if metrics["failed"]:
-        failure = f"{metrics['stopped']}; to train it again, remove {job.folder}"
-    return Ended(job, {} if failure else metrics, manifest, failure)
+        failure = f"{metrics['stopped']}. To train it again, remove {job.folder}."
+        return Ended(job, {}, manifest, failure)
+    return Ended(job, metrics, manifest)
 
 
 def train_all(
@@ -122,7 +143,7 @@ def train_all(
     on_epoch: Callable[[Job, Epoch], None],
     prepare_process: Callable[[], object],
 ) -> Iterator[Ended]:
-    """Each job as it ends: in this process, or in several that share its threads."""
+    """Yield each job as it ends, trained in this process or in several that share its threads."""
     jobs = list(jobs)
     if processes == 1 or len(jobs) < 2:
         for job in jobs:
@@ -139,13 +160,13 @@ def train_all(
             error = done.exception()
             if error is None:
                 yield done.result()
-            else:  # the process itself ended, as one that runs out of memory does
-                yield Ended(waiting[done], {}, {}, f"its process ended: {error}")
+            else:  # the process was killed, for example because memory ran out
+                yield Ended(waiting[done], failure=f"its process ended: {error}")
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin(threads: int, prepare_process: Callable[[], object]) -> None:
-    # Processes that each take every core would keep one another waiting.
+    # If every process used all cores, they would slow each other down.
     torch.set_num_threads(threads)
     prepare_process()

@@ -1,12 +1,17 @@
-"""Figures (a) and (b): training with more labels observed, or more labels known."""
+"""Figures (a) to (d): labels observed or known in training, labels at inference, neighbors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import torch
+
 from unimp.runs.run import Run, load_run
+from unimp.runs.scoring import score_split
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.study import (
@@ -24,36 +29,47 @@ from unimp.studies.study import (
     Study,
     Table,
     Verdict,
+    comparison,
     gap,
     mean,
+    mean_text,
     points_text,
     verdict,
 )
+from unimp.tasks.metrics import FEW_NODES, score
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
+INFERENCE_RATES = (0.0, *LABEL_RATES, 1.0)
+DEGREES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
+"""The smallest number of neighbors in each group; the last group has no upper end."""
 
 PLACE = "section 4.3, Figure ({})"
+PARTS = (("validation", "val"), ("test", "test"))
+WITH, WITHOUT = "with label input", "without label input"
 
 
-def without_labels(subject: Subject, *, train_share: float = 1.0) -> Cell:
-    """The graph transformer with X and A alone."""
-    return subject.cell("unimp", "X,A", train_share=train_share)
+def sweep(label: str, xs: Sequence[float], values: Sequence[BySeed]) -> Series:
+    """A curve with one point for each x."""
+    return Series(label, tuple(Point(x, y) for x, y in zip(xs, values, strict=True)))
 
 
 def sweep_table(head: str, series: Sequence[Series], xs: Sequence[str]) -> Table:
-    """The numbers of curves: a row for each x, a column for each curve."""
+    """The numbers of curves: one row for each x, one column for each curve."""
     rows = [Row((x,), {s.label: s.points[i].y for s in series}) for i, x in enumerate(xs)]
     return Table((head,), tuple(Column(s.label, s.label) for s in series), tuple(rows))
 
 
-def y_label(subject: Subject, part: str = "test") -> str:
-    words = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[subject.metric]
-    return f"{part} {words} in %" if part else f"{words} in %"
+def in_words(numbers: Sequence[float]) -> list[str]:
+    return [f"{number:g}" for number in numbers]
+
+
+def y_label(subject: Subject, part: str = "test ") -> str:
+    return f"{part}{'accuracy' if subject.metric == 'accuracy' else 'ROC-AUC'} in %"
 
 
 def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """What is missing and why, in a sentence for each reason."""
+    """One sentence for each reason why results are missing."""
     names: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.remark:
@@ -62,9 +78,21 @@ def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
 
 
 def runs_of(outcome: Outcome, place: Path) -> Iterator[tuple[int, Run]]:
-    """The seeds of a cell and their finished runs, one at a time: each holds its task."""
+    """The seeds of a cell and their finished runs, one at a time: each run holds its task."""
     for seed in sorted(outcome.metrics):
         yield seed, load_run(outcome.cell.folder(place, seed))
+
+
+def steps(series: Series) -> list[Gap]:
+    """The difference of each point of a curve to the one before it."""
+    found = [gap(after.y, before.y) for before, after in pairwise(series.points)]
+    return [g for g in found if g is not None]
+
+
+def gain(series: Series) -> BySeed:
+    """The last point of a curve minus its first, by seed."""
+    first, last = series.points[0].y, series.points[-1].y
+    return {seed: last[seed] - first[seed] for seed in last if seed in first}
 
 
 # Figure (a): training with different label_rate
@@ -77,38 +105,30 @@ def label_rate_cells(subject: Subject) -> Sequence[Cell]:
 def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     chosen = [outcomes[cell.name] for cell in label_rate_cells(subject)]
     series = tuple(
-        Series(
-            title,
-            tuple(Point(r, o.scores(part)) for r, o in zip(LABEL_RATES, chosen, strict=True)),
-        )
-        for title, part in (("validation", "val"), ("test", "test"))
+        sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in chosen])
+        for title, part in PARTS
     )
     target = paper.BEST_LABEL_RATE.value
     measured = {p.x: p.y for p in series[0].points if p.y}
-    told = ""
+    ours = ""
     agrees: Verdict = "not measured"
     if measured:
         best = max(measured, key=lambda rate: mean(measured[rate]))
         worst = min(measured, key=lambda rate: mean(measured[rate]))
-        told = (
-            f"best by validation at {best:g}, {100 * mean(measured[best]):.2f}; worst at "
-            f"{worst:g}, {100 * mean(measured[worst]):.2f}"
+        ours = (
+            f"best on validation at {best:g} ({100 * mean(measured[best]):.2f}), worst at "
+            f"{worst:g} ({100 * mean(measured[worst]):.2f})"
         )
-        over = about_over_others(measured, target)
-        if over:
-            nearest, gaps = over
-            told += f"; {nearest:g}, the best of about {target:g}, over " + ", ".join(
+        found = near_against_others(measured, target)
+        if found:
+            nearest, gaps = found
+            ours += f"; {nearest:g}, the best rate near {target:g}, compared with " + ", ".join(
                 f"{rate:g}: {points_text(g.mean)}" for rate, g in gaps.items()
             )
             agrees = verdict(list(gaps.values()))
-    claim = Claim(
-        "Our model achieves better performance when label_rate is about 0.625",
-        PLACE.format("a"),
-        told,
-        agrees,
-    )
+    sentence = "Our model achieves better performance when label_rate is about 0.625"
     return Findings(
-        tables=(sweep_table("label_rate in training", series, [f"{r:g}" for r in LABEL_RATES]),),
+        tables=(sweep_table("label_rate in training", series, in_words(LABEL_RATES)),),
         figure=Figure(
             "lines",
             "label_rate in training (share of the train labels observed)",
@@ -116,17 +136,20 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             series,
             marked_x=((target, "the paper's best, 0.625"),),
         ),
-        claims=(claim,),
-        notes=("All train labels are inputs when scoring, as in the paper.", *remarks(chosen)),
+        claims=(Claim(sentence, PLACE.format("a"), ours, agrees),),
+        notes=(
+            "All train labels are inputs when a model is scored, as in the paper.",
+            *remarks(chosen),
+        ),
     )
 
 
-def about_over_others(
+def near_against_others(
     measured: Mapping[float, BySeed], target: float
 ) -> tuple[float, dict[float, Gap]] | None:
-    """The best of the rates about the target, and how much it is over each rate farther off.
+    """The best of the rates near the target, and its difference to each rate that is not near.
 
-    About: the target and the rates next to it. None where no rate about it was measured.
+    Near are the target and the rates next to it. None if no such rate was measured.
     """
     near = [rate for rate in measured if abs(rate - target) <= 0.125]
     if not near:
@@ -140,23 +163,20 @@ def about_over_others(
 
 
 def train_share_cells(subject: Subject) -> Sequence[Cell]:
-    with_labels = [subject.cell(train_share=share) for share in TRAIN_SHARES]
-    return with_labels + [without_labels(subject, train_share=share) for share in TRAIN_SHARES]
+    return [
+        subject.cell("unimp", inputs, train_share=share)
+        for inputs in (subject.inputs, "X,A")
+        for share in TRAIN_SHARES
+    ]
 
 
 def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
     chosen = [outcomes[cell.name] for cell in train_share_cells(subject)]
     half = len(TRAIN_SHARES)
     series = tuple(
-        Series(
-            title,
-            tuple(Point(x, o.scores("test")) for x, o in zip(TRAIN_SHARES, these, strict=True)),
-        )
-        for title, these in (
-            ("with label input", chosen[:half]),
-            ("without label input", chosen[half:]),
-        )
-        if any(o.metrics for o in these)
+        sweep(title, TRAIN_SHARES, [outcome.scores("test") for outcome in these])
+        for title, these in ((WITH, chosen[:half]), (WITHOUT, chosen[half:]))
+        if any(outcome.metrics for outcome in these)
     )
     claims = [
         Claim(
@@ -168,44 +188,195 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
         for s in series
     ]
     if len(series) == 2:
-        gains = [gain(s) for s in series]
-        more = gap(gains[0], gains[1])
+        with_labels, without = (gain(s) for s in series)
         claims.append(
             Claim(
                 "the model with label propagation Ŷ can gain greater benefits from increasing "
                 "labeled data proportion",
                 PLACE.format("b"),
                 f"from {TRAIN_SHARES[0]:g} to all of the train labels: "
-                f"{points_text(mean(gains[0]))} with label input, "
-                f"{points_text(mean(gains[1]))} without",
-                verdict([] if more is None else [more]),
+                f"{points_text(mean(with_labels))} with label input, "
+                f"{points_text(mean(without))} without",
+                verdict([gap(with_labels, without)]),
             )
         )
-    rate = subject.recipe.mask.label_rate
     return Findings(
-        tables=(sweep_table("share of train labels", series, [f"{s:g}" for s in TRAIN_SHARES]),),
+        tables=(sweep_table("share of train labels", series, in_words(TRAIN_SHARES)),),
         figure=Figure(
             "lines", "share of the train labels that are known", y_label(subject), series
         ),
         claims=tuple(claims),
         notes=(
-            "Labels left out are neither inputs nor targets; a smaller share is part of every "
-            f"larger one of the same seed. Validation and test sets stay. label_rate is {rate:g}.",
+            "Labels that are left out are neither inputs nor targets. With the same seed, a "
+            "smaller share is part of every larger one. Validation and test sets do not change. "
+            f"label_rate is {subject.recipe.mask.label_rate:g}.",
             *remarks(chosen),
         ),
     )
 
 
-def steps(series: Series) -> list[Gap]:
-    """How much each point of a curve is over the one before."""
-    found = [gap(after.y, before.y) for before, after in pairwise(series.points)]
-    return [g for g in found if g is not None]
+# Figure (c): testing with different label_rate
 
 
-def gain(series: Series) -> dict[int, float]:
-    """The last point of a curve over its first, by seed."""
-    first, last = series.points[0].y, series.points[-1].y
-    return {seed: last[seed] - first[seed] for seed in last if seed in first}
+def pair_cells(subject: Subject) -> Sequence[Cell]:
+    """UniMP, and the same model without labels as inputs."""
+    return [subject.cell(), subject.cell("unimp", "X,A")]
+
+
+def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
+    outcome, baseline = (outcomes[cell.name] for cell in pair_cells(subject))
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for seed, run in runs_of(outcome, subject.place):
+        for rate in INFERENCE_RATES:
+            scores = score_split(run.outputs(run.observed_share(rate)), run.task, "train")
+            for part, value in scores.items():
+                found.setdefault((part, rate), {})[seed] = value
+    series = tuple(
+        sweep(title, INFERENCE_RATES, [found.get((part, rate), {}) for rate in INFERENCE_RATES])
+        for title, part in PARTS
+    )
+    none, everything = series[1].points[0].y, series[1].points[-1].y
+    level = baseline.scores("test")
+    claims = (
+        comparison(
+            "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) "
+            "when lowering the label_rate during prediction",
+            PLACE.format("c"),
+            [("baseline vs. UniMP without labels:", level, none)],
+        ),
+        comparison(
+            "when the label_rate climbs up, the performance can boost up to 0.73",
+            PLACE.format("c"),
+            [
+                ("all train labels vs. none:", everything, none),
+                ("all train labels vs. the baseline:", everything, level),
+            ],
+        ),
+    )
+    flat = Series("test, without label input (X,A)", (Point(0.0, level),)) if level else None
+    trained = subject.recipe.mask.label_rate
+    return Findings(
+        tables=(sweep_table("label_rate at inference", series, in_words(INFERENCE_RATES)),),
+        figure=Figure(
+            "lines",
+            "label_rate at inference (share of the train labels that are inputs)",
+            y_label(subject, ""),
+            series,
+            level=flat,
+            marked_x=((trained, f"in training: {trained:g}"),),
+        ),
+        claims=claims,
+        notes=(
+            f"The model is trained at a label_rate of {trained:g} and then scored, without "
+            "retraining, with random shares of the train labels as inputs. A smaller share is "
+            f"part of every larger one. Baseline with inputs X,A: test {mean_text(level)}.",
+            *remarks([outcome, baseline]),
+        ),
+        protocol="test score of one trained model per seed, taken from its best validation epoch "
+        "with all train labels as inputs; mean ± unbiased standard deviation over seeds",
+    )
+
+
+# Figure (d): test accuracy with different neighbors
+
+
+def degree_names() -> list[str]:
+    names = [
+        f"{begin}" if end == begin + 1 else f"{begin}–{end - 1}" for begin, end in pairwise(DEGREES)
+    ]
+    return [*names, f"≥ {DEGREES[-1]}"]
+
+
+def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
+    """The test score of each group of nodes by number of neighbors, and the size of the group."""
+    logits, task = run.outputs(run.observed_labels(reveal="train")), run.task
+    nodes = task.split.test
+    degree = task.graph.without_self_loops().in_degree[nodes]
+    group = torch.bucketize(degree, torch.tensor(DEGREES[1:]), right=True)
+    groups = [nodes[group == number] for number in range(len(DEGREES))]
+    scores = [
+        score(task.metric, logits[these], task.labels[these]) if these.numel() else math.nan
+        for these in groups
+    ]
+    return scores, [these.numel() for these in groups]
+
+
+def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
+    chosen = [outcomes[cell.name] for cell in pair_cells(subject)]
+    counts = [0] * len(DEGREES)
+    values: list[list[dict[int, float]]] = []
+    for outcome in chosen:
+        by_group: list[dict[int, float]] = [{} for _ in DEGREES]
+        for seed, run in runs_of(outcome, subject.place):
+            scores, counts = scores_by_degree(run)
+            for number, value in enumerate(scores):
+                if not math.isnan(value):
+                    by_group[number][seed] = value
+        values.append(by_group)
+    there = [n for n in range(len(DEGREES)) if any(by_group[n] for by_group in values)]
+    names, counts = [degree_names()[n] for n in there], [counts[n] for n in there]
+    series = tuple(
+        sweep(title, range(len(there)), [by_group[n] for n in there])
+        for title, by_group in zip((WITH, WITHOUT), values, strict=True)
+        if any(by_group)
+    )
+    # A single node would change the score of a small group by points: the table shows it.
+    large = [place for place, count in enumerate(counts) if count >= FEW_NODES]
+    drawn = large or list(range(len(there)))
+    shown = tuple(Series(s.label, tuple(s.points[place] for place in drawn)) for s in series)
+    named = [names[place] for place in drawn]
+    claims: list[Claim] = []
+    for s in shown:
+        rises = steps(s)
+        claims.append(
+            Claim(
+                "nodes with more neighbors have higher accuracy",
+                PLACE.format("d"),
+                f"{s.label}: the score rises in {sum(g.mean > 0 for g in rises)} of {len(rises)} "
+                f"steps to more neighbors; {points_text(mean(gain(s)))} from {named[0]} to "
+                f"{named[-1]} neighbors",
+                verdict(rises),
+            )
+        )
+    if len(shown) == 2:
+        pairs = zip(named, *(s.points for s in shown), strict=True)
+        claims.append(
+            comparison(
+                "the model with label propagation Ŷ can always have improvements even with "
+                "different numbers of training neighbors",
+                PLACE.format("d"),
+                [(words, one.y, two.y) for words, one, two in pairs],
+            )
+        )
+    if not large:
+        claims = [
+            replace(c, agrees="not clear") if c.agrees in ("yes", "no") else c for c in claims
+        ]
+    table = sweep_table("neighbors", series, names)
+    rows = (
+        replace(row, ours={"nodes": {subject.seeds[-1]: count}, **row.ours})
+        for count, row in zip(counts, table.rows, strict=True)
+    )
+    nodes = Column("nodes", "test nodes", "count")
+    return Findings(
+        tables=(Table(table.head, (nodes, *table.columns), tuple(rows)),),
+        figure=Figure(
+            "lines",
+            "number of neighbors",
+            y_label(subject),
+            shown,
+            ticks=tuple(enumerate(names)),
+            counts=tuple(enumerate(counts)),
+            counts_label="test nodes",
+        ),
+        claims=tuple(claims),
+        notes=(
+            "Neighbors are in-neighbors other than the node itself. Counts of test nodes are those "
+            f"of the last seed. Groups of fewer than {FEW_NODES} nodes are listed in the table, "
+            "but are neither drawn nor used for the verdicts.",
+            *remarks(chosen),
+        ),
+    )
 
 
 FIGURE_A = Study(
@@ -221,4 +392,18 @@ FIGURE_B = Study(
     "Figure (b)",
     train_share_cells,
     conclude_train_share,
+)
+FIGURE_C = Study(
+    "figure-c",
+    "scoring one trained model with different label_rate",
+    "Figure (c)",
+    pair_cells,
+    conclude_inference_rate,
+)
+FIGURE_D = Study(
+    "figure-d",
+    "test score by number of neighbors",
+    "Figure (d)",
+    pair_cells,
+    conclude_neighbors,
 )

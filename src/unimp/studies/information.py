@@ -1,4 +1,4 @@
-"""Table 1: what information each model uses in training and in inference, by experiment."""
+"""Table 1: the information that each model uses in training and in inference, by experiment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unimp.model.label_propagation import propagate_labels
 from unimp.model.registry import build_model
 from unimp.runs.preparation import seeded
 from unimp.studies import paper
-from unimp.studies.cells import Cell, Subject
-from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table
+from unimp.studies.cells import Subject
+from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table, Verdict
 from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Batches, Masks, make_batches
@@ -38,12 +38,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "GCN-LPA": ("model.name=gcn-lpa",),
     "UniMP": (),
 }
-"""Of the models of Table 1; a GCN is the classical one, on features and edges."""
+"""Settings of the models of Table 1; GCN is the classical one, on features and edges."""
 
 
 @dataclass(frozen=True)
 class Relabeled:
-    """Batches whose observed labels are all wrong, and whose labels to predict are right."""
+    """Batches with wrong observed labels and correct labels to predict."""
 
     batches: Batches
     classes: int
@@ -54,7 +54,7 @@ class Relabeled:
 
 
 def next_class(observed: Tensor, classes: int) -> Tensor:
-    """Every known label turned into another one."""
+    """Change every known label to another class."""
     return torch.where(observed == UNLABELED, observed, (observed + 1) % classes)
 
 
@@ -66,11 +66,10 @@ def with_other_features(task: Task) -> Task:
 
 
 def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Tensor]:
-    """What training leaves: the weights; of label propagation, what it propagated.
+    """The result of training: the weights, or for label propagation the propagated labels.
 
-    Labels are offered to every model, as half of the known ones are observed; a model that has no
-    use for them must show it. The labels to predict are never changed: every model learns from
-    those, and Table 1 does not speak of them.
+    Every model is offered labels, because half of the known ones are observed. The labels to
+    predict are never changed: every model learns from them, and Table 1 is not about them.
     """
     if recipe.model.name == "label-propagation":
         observed = reveal_only(task.split.train, task.labels)
@@ -90,14 +89,14 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
         )
         if other_labels:
             batches = Relabeled(batches, task.num_classes)
-        # Nothing is scored: which epoch is kept must not depend on what inference is given.
+        # Nothing is scored: the epoch that is kept must not depend on the inputs of inference.
         schedule = Schedule(epochs=EPOCHS, eval_from=EPOCHS, eval_every=EPOCHS)
         fit(model, batches, task.labels, schedule, lr=0.01, weight_decay=0.0, evaluate=dict)
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def infer(recipe: Recipe, task: Task, weights: Sequence[Tensor], observed: Tensor) -> Tensor:
-    """The output of a trained model, given features and observed labels."""
+    """The output of a trained model for features and observed labels."""
     if recipe.model.name == "label-propagation":
         return propagate_labels(task.graph, observed, task.num_classes)
     with seeded(0, "cpu"):
@@ -109,10 +108,10 @@ def infer(recipe: Recipe, task: Task, weights: Sequence[Tensor], observed: Tenso
 
 
 def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
-    """How far a control and each of the four changes of Table 1 move a model's answers: the largest
-    difference of any number.
+    """The effect of a control and of each of the four changes of Table 1 on a model's output.
 
-    What is changed in training is as it was in inference, and the other way round.
+    The effect is the largest difference of any number. A change in training leaves inference as it
+    was, and the other way round.
     """
     recipe = load_recipe("synthetic", [*RECIPE, *settings])
     task = load_task("synthetic", scale=recipe.task.scale)
@@ -120,19 +119,21 @@ def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
     observed = reveal_only(task.split.train, task.labels)
     wrong = next_class(observed, task.num_classes)
     weights = train(recipe, task)
-    answer = infer(recipe, task, weights, observed)
+    output = infer(recipe, task, weights, observed)
 
     def moved(given: Task = task, *, other_labels: bool = False) -> float:
-        left = train(recipe, given, other_labels=other_labels)
-        # Label propagation has no weights to answer with: what it left are its answers.
-        is_answer = recipe.model.name == "label-propagation"
-        return _distance(left[0] if is_answer else infer(recipe, task, left, observed), answer)
+        trained = train(recipe, given, other_labels=other_labels)
+        # Label propagation has no weights: its training already returns the output.
+        is_output = recipe.model.name == "label-propagation"
+        return _distance(
+            trained[0] if is_output else infer(recipe, task, trained, observed), output
+        )
 
     return moved(), [
         moved(other),
         moved(other_labels=True),
-        _distance(infer(recipe, other, weights, observed), answer),
-        _distance(infer(recipe, task, weights, wrong), answer),
+        _distance(infer(recipe, other, weights, observed), output),
+        _distance(infer(recipe, task, weights, wrong), output),
     ]
 
 
@@ -141,49 +142,42 @@ def _distance(one: Tensor, other: Tensor) -> float:
 
 
 def conclude_information(subject: Subject, outcomes: Outcomes) -> Findings:
-    rows, claims = [], []
-    measured = []
+    names = [f"{when}: {what}" for when, what in paper.MARKS]
+    rows, measured, claims = [], [], []
     for model, marks in paper.INFORMATION.items():
         control, moved = movements(SETTINGS[model])
-        ours = [distance > control for distance in moved]
+        ours = tuple(distance > control for distance in moved)
         texts = [
-            _mark(own) + ("" if own == said else " ≠ paper")
-            for own, said in zip(ours, marks, strict=True)
+            _mark(own) + ("" if own == printed else " ≠ paper")
+            for own, printed in zip(ours, marks, strict=True)
         ]
         rows.append(Row((model, *texts, " ".join(map(_mark, marks)))))
-        names = [f"{when}: {what}" for when, what in paper.MARKS]
-        distances = {name: {0: value} for name, value in zip(names, moved, strict=True)}
-        measured.append(Row((model,), {"control": {0: control}, **distances}))
-        claims.append(
-            Claim(
-                f"{model} uses " + (_used(marks) or "nothing"),
-                "Table 1",
-                _used(ours) or "nothing",
-                "yes" if tuple(ours) == marks else "no",
-            )
-        )
-    head = ("model", *(f"{when}: {what}" for when, what in paper.MARKS), "paper, in this order")
+        numbers = zip(("control", *names), (control, *moved), strict=True)
+        measured.append(Row((model,), {name: {0: value} for name, value in numbers}))
+        agrees: Verdict = "yes" if ours == marks else "no"
+        claims.append(Claim(f"{model} uses {_used(marks)}", "Table 1", _used(ours), agrees))
     columns = [Column("control", "nothing changed", "number")]
-    columns += [Column(name, name, "number") for name in head[1:5]]
+    columns += [Column(name, name, "number") for name in names]
     return Findings(
         tables=(
-            Table(head, (), tuple(rows)),
-            Table(("moved by",), tuple(columns), tuple(measured)),
+            Table(("model", *names, "paper, in this order"), (), tuple(rows)),
+            Table(("largest difference",), tuple(columns), tuple(measured)),
         ),
         claims=tuple(claims),
         notes=(
-            "A mark says that the model's answers moved when that information alone was changed: "
-            "in training, with inference as it was; in inference, with the same weights. Features "
-            "get noise of deviation 1; each label given becomes another class. Labels to predict "
-            "are never changed: every model but label propagation learns from those.",
-            "Label propagation has no weights: what its training leaves are its answers.",
-            f"A generated graph of 200 nodes and 10 classes, {EPOCHS} epochs, seed 0, whatever "
-            "--task says.",
+            "A check mark means that the output of the model changed when only this information "
+            "was changed: in training, with inference as before, or in inference, with the same "
+            "weights. Features receive noise of standard deviation 1, and each given label becomes "
+            "another class. The labels to predict are never changed: every model except label "
+            "propagation learns from them.",
+            "Label propagation has no weights: the result of its training is its output.",
+            f"The graph is generated, with 200 nodes and 10 classes; {EPOCHS} epochs, seed 0. "
+            "--task has no effect.",
         ),
-        protocol="the second table: the largest difference of any answer; a mark where it is more "
-        "than that of a second run with nothing changed",
+        protocol="the second table shows the largest difference of any output; a check mark means "
+        "that it is larger than that of a second run with nothing changed",
         uses_task=False,
-        judged="Agrees: *yes* where all four marks are the paper's, else *no*.",
+        judged="A claim agrees (*yes*) if all four marks equal those of the paper, else *no*.",
     )
 
 
@@ -193,18 +187,14 @@ def _mark(used: bool) -> str:
 
 def _used(marks: Sequence[bool]) -> str:
     pairs = zip(paper.MARKS, marks, strict=True)
-    return ", ".join(f"{what} in {when}" for (when, what), used in pairs if used)
-
-
-def no_cells(subject: Subject) -> Sequence[Cell]:
-    return []
+    return ", ".join(f"{what} in {when}" for (when, what), used in pairs if used) or "nothing"
 
 
 INFORMATION = Study(
     "information",
-    "what each model is given in training and inference",
+    "the information that each model uses in training and inference",
     "Table 1",
-    no_cells,
+    lambda subject: [],
     conclude_information,
     also=("table-1",),
 )

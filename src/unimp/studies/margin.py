@@ -1,10 +1,11 @@
-"""Margin similarity of attention (equation 11) beside accuracy."""
+"""Margin similarity of attention (equation 11), compared with accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -27,43 +28,42 @@ from unimp.studies.study import (
     Series,
     Study,
     Table,
-    from_zero,
     gap,
+    gap_from_zero,
     mean,
     verdict,
 )
-from unimp.studies.tables import GRAPH_MODELS, TEST, slips
+from unimp.studies.tables import GRAPH_INPUTS, GRAPH_MODELS, TEST, slips
 from unimp.tasks.labels import UNLABELED
 
-INPUTS = ("X,A", "A,Y", "X,A,Y")
 PLACE = "section 4.3, equation 11"
 CHOICES = (
-    "Equation 11 over the test nodes, whose labels no model sees, by true labels; weights averaged "
-    "over heads, the margin over layers; a node is no neighbor of its own, and its weights are "
-    "scaled to sum 1 over the others. Nodes without a neighbor of the same class or without one "
-    "of another are left out. Where the sum s is negative, −log(1 − s) stands for log(1 + s), "
-    "which is not defined under −1."
+    "Equation 11 is computed over the test nodes, whose labels no model receives, with their true "
+    "labels. Weights are averaged over heads, and the margin over layers. A node does not count "
+    "as its own neighbor; the weights of its other neighbors are scaled to sum to 1. Nodes without "
+    "a neighbor of the same class or without a neighbor of another class are left out. Where the "
+    "sum s is negative, −log(1 − s) replaces log(1 + s), which is not defined for s ≤ −1."
 )
 
 
 @dataclass(frozen=True)
 class Margin:
-    """The margin similarity of some nodes, and how equation 11 fared with them."""
+    """The margin similarity of some nodes, and for how many of them equation 11 is defined."""
 
     mean: float  # of the margin defined everywhere
-    as_typeset: float  # over the nodes for which equation 11 is defined
+    as_printed: float  # over the nodes for which equation 11 is defined
     undefined: float  # share of the nodes for which it is not
-    nodes: int  # that have neighbors of both kinds
+    nodes: int  # nodes with neighbors of both kinds
 
 
 def margin_similarity(weight: Tensor, hop: Hop, labels: Tensor, nodes: Tensor) -> Margin:
-    """Whether attention prefers neighbors of a node's own class.
+    """How strongly attention prefers neighbors of a node's own class.
 
         s_i = Σ_{j ∈ pos(i)} Σ_{k ∈ neg(i)} e^α_ij − e^α_ik        margin = sign(s) log(1 + |s|)
 
-    For s ≥ 0 that is the term of equation 11, log(1 + s), which is not defined for s ≤ −1. weight
-    [E], of each edge of a square hop; it is scaled to sum 1 over a node's neighbors, itself not
-    among them. labels [N], UNLABELED where unknown: such neighbors are of neither kind.
+    For s ≥ 0 this is the term log(1 + s) of equation 11, which is not defined for s ≤ −1.
+    weight [E]: one per edge of a square hop; scaled to sum to 1 over a node's neighbors, without
+    the node itself. labels [N]: a neighbor that is UNLABELED belongs to neither kind.
     """
     target, source = hop.target.long(), hop.source.long()
     other = target != source
@@ -77,37 +77,39 @@ def margin_similarity(weight: Tensor, hop: Hop, labels: Tensor, nodes: Tensor) -
     strength = alpha.exp()
 
     def sums(edges: Tensor) -> tuple[Tensor, Tensor]:
-        """How many of a node's in-edges these are, and Σ e^α over them."""
+        """How many of a node's in-edges are among these edges, and Σ e^α over them."""
         count = zeros.index_add(0, target[edges], torch.ones_like(strength[edges]))
         return count, zeros.index_add(0, target[edges], strength[edges])
 
     (pos, of_pos), (neg, of_neg) = sums(same), sums(differs)
-    # Each positive edge is paired with every negative one, and the other way round.
+    # Each positive edge is paired with every negative edge.
     s = (neg * of_pos - pos * of_neg)[nodes]
     s = s[((pos > 0) & (neg > 0))[nodes]]
     if not s.numel():
         return Margin(math.nan, math.nan, math.nan, 0)
     defined = s > -1
-    typeset = torch.log1p(s[defined]).mean() if bool(defined.any()) else torch.tensor(math.nan)
+    printed = torch.log1p(s[defined])
     return Margin(
         mean=float((s.sign() * torch.log1p(s.abs())).mean()),
-        as_typeset=float(typeset),
+        as_printed=float(printed.mean()) if printed.numel() else math.nan,
         undefined=float((~defined).double().mean()),
         nodes=s.numel(),
     )
 
 
 def margins_of(run: Run) -> list[Margin]:
-    """The margin of each layer of a trained model, train labels its inputs.
+    """The margin of each layer of a trained model that receives the train labels.
 
-    A GCN has no attention: its weights follow from degrees, the same in every layer.
+    A GCN has no attention: its weights follow from the degrees and are the same in every layer.
     """
     model, task = run.model, run.task
     assert isinstance(model, UniMP)
     graph = graph_for(run.recipe, model, task, run.device)
     hop = graph.hop.to(run.device)
     if model.layer == "gcn":
-        assert hop.edge_attr is not None  # √(d_i/d_j), in proportion to 1/√(d_i d_j) at each node
+        assert (
+            hop.edge_attr is not None
+        )  # √(d_i/d_j), which at each node is proportional to 1/√(d_i d_j)
         weights = [hop.edge_attr]
     else:
         observed = run.observed_labels(reveal="train").to(run.device)
@@ -120,52 +122,44 @@ def margins_of(run: Run) -> list[Margin]:
 
 
 def margin_cells(subject: Subject) -> Sequence[Cell]:
-    cells = [subject.cell(model, inputs) for inputs in INPUTS for model, _ in GRAPH_MODELS]
+    cells = [subject.cell(model, inputs) for inputs in GRAPH_INPUTS for model, _ in GRAPH_MODELS]
     return [cell for cell in cells if not cell.unfit and not subject.sizes.multilabel]
 
 
 def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
     if subject.sizes.multilabel:
-        return Findings(
-            tables=(),
-            notes=(
-                "The task has binary tasks: which neighbors are of a node's class is not said.",
-            ),
+        note = (
+            "The task has several binary labels per node, so that neighbors of the same class are "
+            "not defined."
         )
+        return Findings(tables=(), notes=(note,))
     rows, margin, test = [], dict[tuple[str, str], BySeed](), dict[tuple[str, str], BySeed]()
     points: dict[str, list[Point]] = {title: [] for _, title in GRAPH_MODELS}
-    layers = subject.recipe.model.layers
+    layers = [f"layer {number + 1}" for number in range(subject.recipe.model.layers)]
     nodes = 0
-    for inputs in INPUTS:
-        for model, title in GRAPH_MODELS:
-            cell = subject.cell(model, inputs)
-            if cell.unfit:
-                continue
-            outcome = outcomes[cell.name]
-            found = {s: margins_of(run) for s, run in runs_of(outcome, subject.place)}
-            nodes = next((m[0].nodes for m in found.values()), nodes)
-            overall = {s: sum(m.mean for m in all_) / len(all_) for s, all_ in found.items()}
-            each = {
-                f"layer {index + 1}": {s: m[min(index, len(m) - 1)].mean for s, m in found.items()}
-                for index in range(layers)
-            }
-            typeset = {s: sum(m.as_typeset for m in a) / len(a) for s, a in found.items()}
-            undefined = {s: sum(m.undefined for m in a) / len(a) for s, a in found.items()}
-            scores = outcome.scores("test")
-            margin[inputs, title], test[inputs, title] = overall, scores
-            numbers = {"test": scores, "margin": overall, **each}
-            numbers |= {"typeset": typeset, "undefined": undefined}
-            rows.append(Row((inputs, title), numbers, remark=outcome.remark))
-            if math.isfinite(mean(overall)):
-                points[title].append(Point(mean(overall), scores, overall, inputs))
+    for inputs, (model, title) in product(GRAPH_INPUTS, GRAPH_MODELS):
+        cell = subject.cell(model, inputs)
+        if cell.unfit:
+            continue
+        outcome = outcomes[cell.name]
+        found = {seed: margins_of(run) for seed, run in runs_of(outcome, subject.place)}
+        nodes = next((m[0].nodes for m in found.values()), nodes)
+        scores, overall = outcome.scores("test"), _over_layers("mean", found)
+        margin[inputs, title], test[inputs, title] = overall, scores
+        numbers = {"test": scores, "margin": overall}
+        for index, layer in enumerate(layers):
+            numbers[layer] = {s: m[min(index, len(m) - 1)].mean for s, m in found.items()}
+        numbers["printed"] = _over_layers("as_printed", found)
+        numbers["undefined"] = _over_layers("undefined", found)
+        rows.append(Row((inputs, title), numbers, remark=outcome.remark))
+        if math.isfinite(mean(overall)):
+            points[title].append(Point(mean(overall), scores, overall, inputs))
     columns = (
         TEST,
-        Column("margin", "margin", "number"),
-        *(Column(f"layer {n + 1}", f"layer {n + 1}", "number") for n in range(layers)),
-        Column("typeset", "as typeset, where defined", "number"),
-        Column("undefined", "not defined, % of nodes"),
+        *(Column(name, name, "number") for name in ("margin", *layers)),
+        Column("printed", "as printed, where defined", "number"),
+        Column("undefined", "undefined, % of nodes"),
     )
-    chosen = [outcomes[cell.name] for cell in margin_cells(subject)]
     return Findings(
         tables=(Table(("inputs", "model"), columns, tuple(rows)),),
         figure=Figure(
@@ -176,18 +170,22 @@ def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
         ),
         claims=_claims(margin, test),
         notes=(
-            CHOICES + f" {nodes:,} test nodes are left (of one seed).",
-            "A GCN has no attention: its weights are 1/√(d_i d_j), whatever its inputs.",
+            CHOICES + f" {nodes:,} test nodes remain (of one seed).",
+            "A GCN has no attention: its weights are 1/√(d_i d_j) for all inputs.",
             *slips(subject, "margin"),
-            *remarks(chosen),
+            *remarks([outcomes[cell.name] for cell in margin_cells(subject)]),
         ),
     )
 
 
-def correlations(ones: Sequence[BySeed], others: Sequence[BySeed]) -> dict[int, float]:
-    """How numbers go with others, seed by seed; of the seeds for which that is defined.
+def _over_layers(name: str, found: Mapping[int, list[Margin]]) -> BySeed:
+    return {s: sum(getattr(m, name) for m in each) / len(each) for s, each in found.items()}
 
-    It takes three pairs of numbers, and both must differ among them.
+
+def correlations(ones: Sequence[BySeed], others: Sequence[BySeed]) -> dict[int, float]:
+    """The correlation of two lists of numbers, by seed, for the seeds where it is defined.
+
+    It takes at least three pairs, and neither side may be constant.
     """
     found: dict[int, float] = {}
     for seed in sorted({seed for one in ones for seed in one}):
@@ -206,7 +204,7 @@ def _claims(
     margin: dict[tuple[str, str], BySeed], test: dict[tuple[str, str], BySeed]
 ) -> tuple[Claim, ...]:
     learned = [key for key in margin if key[1] != "GCN" and margin[key] and test[key]]
-    found = from_zero(correlations([margin[k] for k in learned], [test[k] for k in learned]))
+    found = gap_from_zero(correlations([margin[k] for k in learned], [test[k] for k in learned]))
     words = "correlation: not defined"
     if found is not None:
         words = f"correlation {found.mean:+.2f}"
@@ -215,9 +213,9 @@ def _claims(
         Claim(
             "the ACC of models' prediction is proportional to Margin Similarity",
             PLACE,
-            f"{words}, the mean over seeds of that over {len(learned)} pairs of model and inputs, "
-            "the GCN left out; its distance from 0 is what must be clear",
-            verdict([] if found is None else [found]),
+            f"{words}, computed per seed over {len(learned)} pairs of model and inputs without the "
+            "GCN, then averaged; the claim agrees if it is clearly greater than 0",
+            verdict([found]),
         )
     ]
     for sentence, keys in (
@@ -229,23 +227,23 @@ def _claims(
         (
             "our Graph Transformer outperforms GAT in both connection tightness and ACC with "
             "different inputs",
-            [((i, "Graph Transformer"), (i, "GAT"), i) for i in INPUTS],
+            [((i, "Graph Transformer"), (i, "GAT"), i) for i in GRAPH_INPUTS],
         ),
     ):
-        told, gaps = [], []
+        texts, gaps = [], []
         for one, two, words in keys:
             tighter = gap(margin.get(one, {}), margin.get(two, {}))
             better = gap(test.get(one, {}), test.get(two, {}))
             if tighter is not None and better is not None:
-                told.append(f"{words}: margin {tighter.mean:+.3f}, test {100 * better.mean:+.2f}")
+                texts.append(f"{words}: margin {tighter.mean:+.3f}, test {100 * better.mean:+.2f}")
                 gaps += [tighter, better]
-        claims.append(Claim(sentence, PLACE, "; ".join(told), verdict(gaps)))
+        claims.append(Claim(sentence, PLACE, "; ".join(texts), verdict(gaps)))
     return tuple(claims)
 
 
 MARGIN = Study(
     "margin",
-    "margin similarity of attention beside accuracy",
+    "margin similarity of attention, compared with accuracy",
     "equation 11 and its figure",
     margin_cells,
     conclude_margin,

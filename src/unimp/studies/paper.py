@@ -1,8 +1,8 @@
-"""The paper's numbers and sentences, with where each stands.
+"""The numbers and sentences of the paper, each with its place.
 
 Shi et al., "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised
-Classification", IJCAI 2021 (arXiv 2009.03509). Scores are shares of one, as printed there. The
-curves of its figures are pictures without numbers: of them there are only sentences.
+Classification", IJCAI 2021 (arXiv 2009.03509). Scores are fractions of one, as printed there. Its
+figures are pictures without numbers, so that only the sentences about them can be quoted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Published:
-    """One line of Tables 4 to 6."""
+    """One row of Tables 4 to 6."""
 
     model: str
     test: Number
@@ -30,7 +30,7 @@ class Published:
     parameters: Number | None
 
 
-# What each model is given in training and inference (Table 1), as the order of MARKS says.
+# What each model uses in training and inference (Table 1), in the order of MARKS.
 MARKS = (
     ("training", "features"),
     ("training", "labels"),
@@ -47,7 +47,7 @@ INFORMATION: dict[str, tuple[bool, bool, bool, bool]] = {
 
 TABLE_OF = {"ogbn-products": "Table 4", "ogbn-proteins": "Table 5", "ogbn-arxiv": "Table 6"}
 NO_COUNT_REACHED = (
-    "cannot be reached: the authors' code builds 1,578,005 parameters, so the print is a miscount"
+    "not reproducible: the authors' code builds 1,578,005 parameters, so the printed count is wrong"
 )
 
 # data set → (model, test, its std, val, its std, parameters); None: not printed.
@@ -80,7 +80,7 @@ _RESULTS: dict[str, list[tuple[str, float, float, float | None, float | None, in
 
 
 def published(data_set: str) -> list[Published]:
-    """The lines of Table 4, 5 or 6."""
+    """The rows of Table 4, 5 or 6."""
     place = TABLE_OF[data_set]
     lines = []
     for model, test, test_std, val, val_std, count in _RESULTS[data_set]:
@@ -99,66 +99,27 @@ def published(data_set: str) -> list[Published]:
 _VALIDATION = "OGB's validation score; its test score is 0.5550 ± 0.0023"
 _TWICE = "printed for two different cells: GCN with X,A,Y and the transformer with A,Y"
 
-# (inputs, model) → data set → test score, its std (Table 7).
-_INPUTS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
-    ("X", "MLP"): {
-        "ogbn-products": (0.6106, 0.0008),
-        "ogbn-proteins": (0.7204, 0.0048),
-        "ogbn-arxiv": (0.5765, 0.0012),
-    },
-    ("X,A", "GCN"): {
-        "ogbn-products": (0.7851, 0.0011),
-        "ogbn-proteins": (0.8265, 0.0008),
-        "ogbn-arxiv": (0.7218, 0.0014),
-    },
-    ("X,A", "GAT"): {
-        "ogbn-products": (0.8002, 0.0063),
-        "ogbn-proteins": (0.8376, 0.0007),
-        "ogbn-arxiv": (0.7246, 0.0013),
-    },
-    ("X,A", "Graph Transformer"): {
-        "ogbn-products": (0.8137, 0.0047),
-        "ogbn-proteins": (0.8347, 0.0014),
-        "ogbn-arxiv": (0.7292, 0.0010),
-    },
-    ("A,Y", "GCN"): {
-        "ogbn-products": (0.7832, 0.0013),
-        "ogbn-proteins": (0.8083, 0.0021),
-        "ogbn-arxiv": (0.7018, 0.0009),
-    },
-    ("A,Y", "GAT"): {
-        "ogbn-products": (0.7751, 0.0054),
-        "ogbn-proteins": (0.8247, 0.0033),
-        "ogbn-arxiv": (0.7055, 0.0012),
-    },
-    ("A,Y", "Graph Transformer"): {
-        "ogbn-products": (0.7987, 0.0104),
-        "ogbn-proteins": (0.8160, 0.0007),
-        "ogbn-arxiv": (0.7090, 0.0007),
-    },
-    ("X,A,Y", "GCN"): {
-        "ogbn-products": (0.7987, 0.0104),
-        "ogbn-proteins": (0.8247, 0.0032),
-        "ogbn-arxiv": (0.7264, 0.0003),
-    },
-    ("X,A,Y", "GAT"): {
-        "ogbn-products": (0.8193, 0.0017),
-        "ogbn-proteins": (0.8556, 0.0009),
-        "ogbn-arxiv": (0.7278, 0.0009),
-    },
-    ("X,A,Y", "Graph Transformer"): {
-        "ogbn-products": (0.8256, 0.0031),
-        "ogbn-proteins": (0.8560, 0.0003),
-        "ogbn-arxiv": (0.7311, 0.0021),
-    },
-    ("X,A,Y", "Graph Transformer + edge features"): {"ogbn-proteins": (0.8642, 0.0008)},
+# (inputs, model) → test score and its std on ogbn-products, ogbn-proteins and ogbn-arxiv (Table 7).
+_INPUTS: dict[tuple[str, str], tuple[tuple[float, float] | None, ...]] = {
+    ("X", "MLP"): ((0.6106, 0.0008), (0.7204, 0.0048), (0.5765, 0.0012)),
+    ("X,A", "GCN"): ((0.7851, 0.0011), (0.8265, 0.0008), (0.7218, 0.0014)),
+    ("X,A", "GAT"): ((0.8002, 0.0063), (0.8376, 0.0007), (0.7246, 0.0013)),
+    ("X,A", "Graph Transformer"): ((0.8137, 0.0047), (0.8347, 0.0014), (0.7292, 0.0010)),
+    ("A,Y", "GCN"): ((0.7832, 0.0013), (0.8083, 0.0021), (0.7018, 0.0009)),
+    ("A,Y", "GAT"): ((0.7751, 0.0054), (0.8247, 0.0033), (0.7055, 0.0012)),
+    ("A,Y", "Graph Transformer"): ((0.7987, 0.0104), (0.8160, 0.0007), (0.7090, 0.0007)),
+    ("X,A,Y", "GCN"): ((0.7987, 0.0104), (0.8247, 0.0032), (0.7264, 0.0003)),
+    ("X,A,Y", "GAT"): ((0.8193, 0.0017), (0.8556, 0.0009), (0.7278, 0.0009)),
+    ("X,A,Y", "Graph Transformer"): ((0.8256, 0.0031), (0.8560, 0.0003), (0.7311, 0.0021)),
+    ("X,A,Y", "Graph Transformer + edge features"): (None, (0.8642, 0.0008), None),
 }
 
 
 def with_inputs(data_set: str, inputs: str, model: str) -> Number | None:
     """A cell of Table 7; None where the paper has none."""
-    found = _INPUTS.get((inputs, model), {}).get(data_set)
-    if found is None:
+    by_data_set = _INPUTS.get((inputs, model))
+    found = by_data_set and by_data_set[list(TABLE_OF).index(data_set)]
+    if not found:
         return None
     note = ""
     if (model, data_set) == ("MLP", "ogbn-arxiv"):
@@ -188,32 +149,31 @@ def layer_row(data_set: str, row: str) -> Number | None:
 
 
 BEST_LABEL_RATE = Number(0.625, None, "text of Figure (a)")
-BASELINE_WITHOUT_LABELS = Number(0.72, None, "text of Figure (c), about")
 
-# study → slips of the paper and its code that bear on it; data set → further ones.
+_VALIDATION_LABELS = (
+    "OGB's rules do not allow validation labels as inputs (snap-stanford/ogb#73). The row that "
+    "uses them is shown separately and is not a headline result."
+)
+# Mistakes and gaps in the paper and its code: by study, and further ones by data set.
 SLIPS: dict[str, tuple[str, ...]] = {
-    "results": (
-        "OGB's rules forbid validation labels as inputs (snap-stanford/ogb#73); the line with them "
-        "stands apart and is no headline.",
-    ),
-    "layer": (
-        "OGB's rules forbid validation labels as inputs (snap-stanford/ogb#73); the line with them "
-        "stands apart and is no headline.",
-    ),
+    "results": (_VALIDATION_LABELS,),
+    "layer": (_VALIDATION_LABELS,),
     "margin": (
-        "Equation 11 as typeset can be undefined, as its sum can fall under −1; layer, heads and "
-        "nodes without a positive or a negative neighbor are not spoken of.",
+        "Equation 11 as printed is not defined where its sum is −1 or less. The paper does not "
+        "state which layer and heads it uses, nor how it treats nodes without a positive or "
+        "without a negative neighbor.",
     ),
 }
 SLIPS_OF_DATA: dict[str, tuple[str, ...]] = {
     "ogbn-proteins": (
-        "The authors' code wrote scores into an array of integers before ROC-AUC, so that logits "
-        "were truncated; a correct run will probably beat 0.8642. The mask was drawn once a run. "
-        "Node features are the sum of edge features there; the paper says their average.",
+        "The authors' code wrote scores into an array of integers before it computed ROC-AUC, "
+        "which truncated the logits; a correct run will probably exceed 0.8642. It drew the mask "
+        "once per run. Its node features are the sum of the edge features, where the paper states "
+        "the average.",
     ),
-    "ogbn-products": ("Self-loops were meant but never added in the authors' code.",),
+    "ogbn-products": ("The authors intended self-loops, but their code never added them.",),
     "ogbn-arxiv": (
-        "The printed count of 473,489 parameters leaves out the input norm (256), and means a gate "
-        "in the last layer alone; equation 4 has one in every layer (recipe arxiv-eq4).",
+        "The printed count of 473,489 parameters leaves out the input norm (256) and has a gate in "
+        "the last layer only; equation 4 has a gate in every layer (recipe arxiv-eq4).",
     ),
 }

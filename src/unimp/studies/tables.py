@@ -25,16 +25,17 @@ from unimp.studies.study import (
 
 VAL, TEST = Column("val", "validation"), Column("test", "test")
 PARAMETERS = Column("parameters", "parameters", "count")
+GRAPH_INPUTS = ("X,A", "A,Y", "X,A,Y")
 GRAPH_MODELS = (("gcn", "GCN"), ("gat", "GAT"), ("unimp", "Graph Transformer"))
 
 
 def full_model(subject: Subject) -> Cell:
-    """UniMP with all that the task offers: features, labels, and edge features."""
+    """UniMP with all inputs of the task: features, labels and edge features."""
     return subject.cell(edge_features=subject.has_edge_features)
 
 
-def own_scores(outcome: Outcome) -> dict[str, BySeed]:
-    return {"val": outcome.scores("val"), "test": outcome.scores("test")}
+def own_scores(outcome: Outcome, protocol: str = "train") -> dict[str, BySeed]:
+    return {part: outcome.scores(part, protocol) for part in ("val", "test")}
 
 
 def paper_scores(**numbers: Number | None) -> dict[str, Number]:
@@ -42,16 +43,16 @@ def paper_scores(**numbers: Number | None) -> dict[str, Number]:
 
 
 def slips(subject: Subject, study: str) -> tuple[str, ...]:
-    """What is known to be wrong in the paper's numbers; of a stand-in, that it has none of them."""
-    told = paper.SLIPS.get(study, ()) + paper.SLIPS_OF_DATA.get(subject.data_set or "", ())
+    """Known mistakes in the paper's numbers, and whether the task is synthetic."""
+    notes = paper.SLIPS.get(study, ()) + paper.SLIPS_OF_DATA.get(subject.data_set or "", ())
     name = subject.recipe.task.name
     if name in SYNTHETIC:
-        told += (
-            f"{name} is drawn at random in the shape of ogbn-{SYNTHETIC[name]}: its scores say "
-            "that the command runs, and stand beside none of the paper's. With OGB's data it is "
+        notes += (
+            f"{name} is drawn at random with the sizes of ogbn-{SYNTHETIC[name]}: its scores show "
+            "that the command works and cannot be compared with the paper's. For OGB's data, use "
             f"--task ogbn-{SYNTHETIC[name]}.",
         )
-    return told
+    return notes
 
 
 # Tables 4 to 6
@@ -65,25 +66,22 @@ def conclude_results(subject: Subject, outcomes: Outcomes) -> Findings:
     cell = full_model(subject)
     outcome = outcomes[cell.name]
     counts = {seed: float(m["parameters"]) for seed, m in outcome.metrics.items()}
-    lines = [] if subject.data_set is None else paper.published(subject.data_set)
+    published = [] if subject.data_set is None else paper.published(subject.data_set)
+    numbers = [paper_scores(val=p.val, test=p.test, parameters=p.parameters) for p in published]
     rows = [
-        Row(
-            (f"{line.model} (paper)", "none"),
-            paper=paper_scores(val=line.val, test=line.test, parameters=line.parameters),
-        )
-        for line in lines[:-1]
+        Row((f"{other.model} (paper)", "none"), paper=those)
+        for other, those in zip(published[:-1], numbers[:-1], strict=True)
     ]
-    own = lines[-1] if lines else None
     rows.append(
         Row(
             ("UniMP", "train"),
             {**own_scores(outcome), "parameters": counts},
-            paper_scores(val=own.val, test=own.test, parameters=own.parameters) if own else {},
+            numbers[-1] if numbers else {},
             outcome.remark,
         )
     )
-    layer_line = "… + validation labels at inference"
-    more = paper.layer_row(subject.data_set, layer_line) if subject.data_set else None
+    with_val = "… + validation labels at inference"
+    more = paper.layer_row(subject.data_set, with_val) if subject.data_set else None
     rows.append(
         Row(
             ("UniMP + validation labels at inference", "train+val"),
@@ -103,22 +101,22 @@ def conclude_results(subject: Subject, outcomes: Outcomes) -> Findings:
     head = ("model", "labels as inputs when scoring")
     return Findings(
         tables=(Table(head, (PARAMETERS, VAL, TEST), tuple(rows)),),
-        claims=_beats_all(lines, outcome),
+        claims=_beats_all(published, outcome),
         notes=(note, *slips(subject, "results")),
     )
 
 
-def _beats_all(lines: Sequence[paper.Published], outcome: Outcome) -> tuple[Claim, ...]:
-    if not lines:
+def _beats_all(published: Sequence[paper.Published], outcome: Outcome) -> tuple[Claim, ...]:
+    if not published:
         return ()
-    best = max(lines[:-1], key=lambda line: line.test.value)
+    best = max(published[:-1], key=lambda other: other.test.value)
     test = outcome.scores("test")
     level = dict.fromkeys(test, best.test.value)
     return (
         comparison(
             "our unified model outperform all other comparative models in three OGBN datasets",
             "section 4.2",
-            [(f"test over {best.model}, the best of them:", test, level)],
+            [(f"test vs. {best.model}, the best of them:", test, level)],
         ),
     )
 
@@ -134,12 +132,12 @@ def _input_rows(subject: Subject) -> list[tuple[str, str, Cell]]:
     rows = [("X", "MLP", subject.cell("mlp"))]
     rows += [
         (inputs, title, subject.cell(model, inputs))
-        for inputs in ("X,A", "A,Y", "X,A,Y")
+        for inputs in GRAPH_INPUTS
         for model, title in GRAPH_MODELS
     ]
     if subject.has_edge_features:
-        inputs = subject.inputs
-        rows.append((inputs, "Graph Transformer + edge features", full_model(subject)))
+        title = "Graph Transformer + edge features"
+        rows.append((subject.inputs, title, full_model(subject)))
     return rows
 
 
@@ -154,25 +152,25 @@ def conclude_inputs(subject: Subject, outcomes: Outcomes) -> Findings:
         )
         test[inputs, title] = outcome.scores("test")
     titles = [title for _, title in GRAPH_MODELS]
-    three = ("X,A", "A,Y", "X,A,Y")
+    place = "section 4.3, Table 7"
     claims = (
         comparison(
             "only with Ŷ and A as input, GNNs still work well in all three datasets, "
             "outperforming those MLP model only given X",
-            "section 4.3, Table 7",
-            [(f"{t} over MLP", test["A,Y", t], test["X", "MLP"]) for t in titles],
+            place,
+            [(f"{t} vs. MLP", test["A,Y", t], test["X", "MLP"]) for t in titles],
         ),
         comparison(
             "models with X, A and Ŷ outperform the models with X and A",
-            "section 4.3, Table 7",
+            place,
             [(t, test["X,A,Y", t], test["X,A", t]) for t in titles],
         ),
         comparison(
             "our Graph Transformer can outperform GAT, GCN with different input settings",
-            "section 4.3, Table 7",
+            place,
             [
-                (f"{i} over {t}", test[i, "Graph Transformer"], test[i, t])
-                for i in three
+                (f"{i} vs. {t}", test[i, "Graph Transformer"], test[i, t])
+                for i in GRAPH_INPUTS
                 for t in ("GAT", "GCN")
             ],
         ),
@@ -187,7 +185,10 @@ def conclude_inputs(subject: Subject, outcomes: Outcomes) -> Findings:
 def _without_edge_features(subject: Subject) -> tuple[str, ...]:
     if not subject.has_edge_features:
         return ()
-    return ("Edge features are left out unless a line says so, as a GCN and a GAT take none.",)
+    return (
+        "Edge features are left out unless a row states otherwise, because GCN and GAT do not take "
+        "them.",
+    )
 
 
 # Table 8
@@ -198,7 +199,7 @@ def layer_cells(subject: Subject) -> Sequence[Cell]:
 
 
 def _layer_rows(subject: Subject) -> list[tuple[str, Cell, str]]:
-    """Row of Table 8, its cell, and the protocol of its score."""
+    """Each row of Table 8, its cell, and the protocol of its score."""
     bare = "X,A" if subject.sizes.features else subject.inputs
     labels = subject.inputs
     kinds = ("none", "simple", "gated")
@@ -214,34 +215,31 @@ def conclude_layer(subject: Subject, outcomes: Outcomes) -> Findings:
     for title, cell, protocol in _layer_rows(subject):
         outcome = outcomes[cell.name]
         number = paper.layer_row(subject.data_set, title) if subject.data_set else None
-        scores = {
-            "val": outcome.scores("val", protocol),
-            "test": outcome.scores("test", protocol),
-        }
-        inputs = cell.recipe.model.inputs
-        rows.append(Row((title, inputs), scores, paper_scores(test=number), outcome.remark))
+        words = (title, cell.recipe.model.inputs)
+        scores = own_scores(outcome, protocol)
+        rows.append(Row(words, scores, paper_scores(test=number), outcome.remark))
         test[title] = scores["test"]
     gat, gat_simple, gat_gated, dot, dot_simple, dot_gated, unimp, more = test
+
+    def compared(*pairs: tuple[str, str]) -> list[tuple[str, BySeed, BySeed]]:
+        return [(f"{second} vs. {first}", test[second], test[first]) for first, second in pairs]
+
     place = "section 4.3, Table 8"
-    pairs = [(gat, dot), (gat_simple, dot_simple), (gat_gated, dot_gated)]
-    claims: tuple[Claim, ...] = (
+    claims = [
         comparison(
             "dot-product attention can outperform sum attention",
             place,
-            [(f"{b} over {a}", test[b], test[a]) for a, b in pairs],
+            compared((gat, dot), (gat_simple, dot_simple), (gat_gated, dot_gated)),
         ),
         comparison(
             "residual and gated residual can also strengthen the GNNs with shallow layers",
             place,
-            [
-                (f"{b} over {a}", test[b], test[a])
-                for a, b in (
-                    (gat, gat_simple),
-                    (gat_simple, gat_gated),
-                    (dot, dot_simple),
-                    (dot_simple, dot_gated),
-                )
-            ],
+            compared(
+                (gat, gat_simple),
+                (gat_simple, gat_gated),
+                (dot, dot_simple),
+                (dot_simple, dot_gated),
+            ),
         ),
         comparison(
             "our unified model can take the additional validation labels as input to further boost "
@@ -249,36 +247,38 @@ def conclude_layer(subject: Subject, outcomes: Outcomes) -> Findings:
             place,
             [("validation labels", test[more], test[unimp])],
         ),
-    )
+    ]
+    notes: list[str] = []
     if subject.sizes.features:
-        labels = comparison(
-            "with train labels as inputs (Table 8, UniMP over the transformer with gated residual)",
-            place,
-            [("train labels", test[unimp], test[dot_gated])],
+        claims.append(
+            comparison(
+                "with train labels as inputs (Table 8, UniMP over the transformer with gated "
+                "residual)",
+                place,
+                [("train labels", test[unimp], test[dot_gated])],
+            )
         )
-        claims = (*claims, labels)
-        notes: tuple[str, ...] = ()
     else:
-        notes = ("The task has no node features: labels are inputs of every line.",)
-    gate = subject.recipe.model.gate
-    if kind_of_residual(subject.recipe) != "gated":
-        notes += (f"The recipe's own residual is {kind_of_residual(subject.recipe)}, not gated.",)
+        notes.append("The task has no node features: every row has labels as inputs.")
+    own, gate = kind_of_residual(subject.recipe), subject.recipe.model.gate
+    if own != "gated":
+        notes.append(f"The residual of the recipe is {own}, not gated.")
     if not subject.recipe.task.self_loops:
-        notes += (
-            "A GAT always has self-loops. The recipe adds none: without a residual, the "
-            "transformer sees of a node only its neighbors.",
+        notes.append(
+            "GAT always has self-loops. The recipe adds none, so that a transformer without a "
+            "residual receives only the neighbors of a node, not the node itself."
         )
-    notes += (f"Gated residual: model.gate = {'all' if gate == 'none' else gate}.",)
+    notes.append(f"Gated residual: model.gate = {'all' if gate == 'none' else gate}.")
     return Findings(
         tables=(Table(("model", "inputs"), (VAL, TEST), tuple(rows)),),
-        claims=claims,
+        claims=tuple(claims),
         notes=(*notes, *_without_edge_features(subject), *slips(subject, "layer")),
     )
 
 
 RESULTS = Study(
     "results",
-    "UniMP beside the models of its time",
+    "UniMP compared with the models of its time",
     "Tables 4 to 6",
     results_cells,
     conclude_results,
@@ -294,7 +294,7 @@ INPUTS = Study(
 )
 LAYER = Study(
     "layer",
-    "the parts of UniMP's layer, beside a GAT's",
+    "the parts of UniMP's layer, compared with GAT",
     "Table 8",
     layer_cells,
     conclude_layer,
