@@ -16,10 +16,10 @@ from unimp.config.options import seconds_of
 from unimp.config.recipe import Recipe
 from unimp.errors import RunError, UnimpError
 from unimp.inference.calibration import calibration_in_words
-from unimp.report import write_report
 from unimp.runs.experiment import run
 from unimp.runs.folder import files as run_folder
 from unimp.runs.folder import unfinished
+from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.tasks.metrics import mean_and_std, mean_text
 from unimp.training.checkpoint import read_about

@@ -5,8 +5,8 @@ model.safetensors      weights
 metrics.json           scores by protocol, calibration
 history.jsonl          one line an epoch
 predictions.parquet    one row a node (see predictions.py)
-report.html            what people look at, made from the others and the task (see report/)
-explanations/          what `unimp explain` was asked, once it was (see report/kept.py)
+report.html            what people look at, made from the others and the task (see runs/reporting.py)
+explanations/          answers of `unimp explain` (see explanations.py)
 task.npz               the task, where it was your own or made from tables …
 transforms.json        … and how columns of tables became features
 sinks.json             which run it is in W&B and MLflow, where it was told there (see sinks.py)
