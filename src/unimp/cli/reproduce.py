@@ -30,8 +30,8 @@ def make_report(
     ] = True,
 ) -> None:
     """Make one HTML page of any set of runs: results, curves, confusions, confidence."""
-    from unimp.report import write_comparison
-    from unimp.report.evidence import find_unfinished
+    from unimp.runs.evidence import find_unfinished
+    from unimp.runs.reporting import write_comparison
 
     with out.status("reading runs") as status:
         page, count = write_comparison(

@@ -23,7 +23,6 @@ import torch
 
 from unimp.config.recipe import Recipe, Settings
 from unimp.errors import RecipeError, RunError
-from unimp.report import write_report
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
@@ -37,6 +36,7 @@ from unimp.runs.preparation import (
     resolve_recipe,
     seeded,
 )
+from unimp.runs.reporting import write_report
 from unimp.runs.run import Run, load_run, scored_run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task

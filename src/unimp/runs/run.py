@@ -187,7 +187,7 @@ class Run:
 
     def report(self) -> Path:
         """Write report.html into the run's folder again, and return its path."""
-        from unimp.report import write_report
+        from unimp.runs.reporting import write_report
 
         if self.folder is None:
             raise RunError("the run has no folder for its report; pass out=… to unimp.run")
