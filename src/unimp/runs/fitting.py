@@ -73,7 +73,7 @@ def train(
     def evaluate() -> dict[str, float]:
         logits = logits_of(model, recipe, graph, observed, seed=seed, device=device)
         if not bool(logits.isfinite().all()):  # weights that are finite may still be too large
-            raise NonFiniteError("an answer became non-finite")
+            raise NonFiniteError("a logit became non-finite")
         return score_split(logits, task, "train")
 
     options = recipe.train
