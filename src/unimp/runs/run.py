@@ -21,8 +21,8 @@ from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import Whole
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import FullRecomputation
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import probabilities
 from unimp.model.label_propagation import propagate_labels
 from unimp.model.node_model import NodeModel
@@ -102,7 +102,7 @@ class Run:
 
     def hold(
         self, labels: Mapping[int, int] | Tensor | None = None, *, around: Tensor | None = None
-    ) -> Live | Whole:
+    ) -> IncrementalLogits | FullRecomputation:
         """What answers for scores after a change, without computing everything again.
 
         labels: as of `predict`. around: the only nodes that will be asked about. A model that
@@ -114,8 +114,8 @@ class Run:
             def scores(graph: Graph, observed: Tensor) -> Tensor:
                 return replace(self, task=self.task.with_graph(graph)).scores(observed)
 
-            return Whole(scores, self.task.graph, observed)
-        return Live(
+            return FullRecomputation(scores, self.task.graph, observed)
+        return IncrementalLogits(
             self.model,
             graph_for(self.recipe, self.model, self.task, self.device),
             observed,
