@@ -563,9 +563,10 @@ def test_a_run_in_another_thread_trains_without_deciding_about_signals(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("names", "ours"), [(["wandb"], True), (["sinks.json", ".lock"], True), (["notes.txt"], False)]
+    ("names", "ours"),
+    [(["wandb"], True), (["trackers.json", ".lock"], True), (["notes.txt"], False)],
 )
-def test_a_folder_that_only_sinks_have_written_into_is_gone_on_with(
+def test_a_folder_that_contains_only_files_of_trackers_is_resumed(
     names: list[str], ours: bool, tmp_path: Path
 ) -> None:
     for name in names:

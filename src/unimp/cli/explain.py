@@ -92,7 +92,7 @@ def explain_node(
     import torch
 
     from unimp.analysis.explain import BUDGET, EXACT, explain
-    from unimp.inference.incremental.changes import Whole
+    from unimp.inference.incremental.changes import FullRecomputation
     from unimp.tasks.names import classes_of, nodes_of
 
     for file in (path, page):
@@ -119,7 +119,7 @@ def explain_node(
     )
     took = time.perf_counter() - began - held
     told = {**found.named(task), "smooth": loaded.recipe.smooth.form}
-    if isinstance(answers, Whole):
+    if isinstance(answers, FullRecomputation):
         told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
     else:
         told["computed"] = (

@@ -118,7 +118,10 @@ def _pixels(positions: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple[in
 
 
 def _image(
-    places: NDArray[np.int64], colors: NDArray[np.int64], palette: Sequence[str], size: tuple[int, int]
+    places: NDArray[np.int64],
+    colors: NDArray[np.int64],
+    palette: Sequence[str],
+    size: tuple[int, int],
 ) -> str:
     """Dots at `places` [n, 2] in colors of the palette, as a data URI.
 
@@ -135,9 +138,10 @@ def _image(
             if down**2 + across**2 <= radius**2:
                 np.maximum.at(top, pixel + down * width + across, np.arange(1, len(order) + 1))
     indices = np.concatenate([[0], colors[order] + 1])[top].astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(
-        png(indices.reshape(height, width), palette)
-    ).decode()
+    return (
+        "data:image/png;base64,"
+        + base64.b64encode(png(indices.reshape(height, width), palette)).decode()
+    )
 
 
 def png(indices: Colors, palette: Sequence[str]) -> bytes:

@@ -93,7 +93,10 @@ class Section:
             [
                 *([marks.get(group.name, "") + group.name] if several else []),
                 run.manifest["seed"],
-                *(_percent(run.score(*key)) for key in (("val",), ("test",), ("test", "train+val"))),
+                *(
+                    _percent(run.score(*key))
+                    for key in (("val",), ("test",), ("test", "train+val"))
+                ),
                 f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
                 if run.metrics["best_epoch"]
                 else "–",

@@ -24,8 +24,8 @@ from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import Whole
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import FullRecomputation
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
@@ -289,7 +289,7 @@ class Run:
 
     def incremental(
         self, observed: Tensor | None = None, *, around: Tensor | None = None
-    ) -> Live | Whole:
+    ) -> IncrementalLogits | FullRecomputation:
         """An engine that computes outputs after a change without computing everything again.
 
         observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
@@ -302,8 +302,8 @@ class Run:
             def outputs(graph: Graph, observed: Tensor) -> Tensor:
                 return replace(self, task=self.task.with_graph(graph)).outputs(observed)
 
-            return Whole(outputs, self.task.graph, observed)
-        return Live(
+            return FullRecomputation(outputs, self.task.graph, observed)
+        return IncrementalLogits(
             self.model,
             graph_for(self.recipe, self.model, self.task, self.device),
             observed,
@@ -382,6 +382,7 @@ def scored_run(
         "best_epoch": fit.best.epoch if fit.best else None,
         "epochs": len(fit.history),
         "stopped": fit.stopped,
+        "cut_short": fit.cut_short,
         "failed": fit.failed,
         "parameters": count_parameters(model),
         "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),

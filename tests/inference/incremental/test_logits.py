@@ -1,4 +1,4 @@
-"""Answers that follow a change are those of computing everything again."""
+"""ChangeableLogits that follow a change are those of computing everything again."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
-from unimp.inference.incremental.changes import Change, Whole
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import Change, FullRecomputation
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.masked_labels import MaskedLabels
@@ -90,7 +90,7 @@ def some_change(graph: Graph, observed: Tensor, seed: int) -> Change:
 
 
 def changed(graph: Graph, observed: Tensor, change: Change) -> tuple[Graph, Tensor]:
-    return Whole(lambda g, o: o, graph, observed)._changed(change)
+    return FullRecomputation(lambda g, o: o, graph, observed)._changed(change)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -101,7 +101,7 @@ def test_answers_after_changes_equal_computing_everything_again(
 ) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    live = Live(model, prepared(model, graph), observed, chunk_edges=chunk)
+    live = IncrementalLogits(model, prepared(model, graph), observed, chunk_edges=chunk)
     assert torch.allclose(live.logits, anew(model, graph, observed), atol=1e-6)
     changes = [some_change(graph, observed, seed + k) for k in range(4)]
     targets = [torch.tensor([0, seed % 25]).unique(), torch.arange(25), torch.tensor([3, 24])]
@@ -119,8 +119,8 @@ def test_states_that_follow_changes_for_good_are_those_of_the_changed_graph(
 ) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    live = Live(model, prepared(model, graph), observed)
-    whole = Whole(lambda g, o: anew(model, g, o), graph, observed)
+    live = IncrementalLogits(model, prepared(model, graph), observed)
+    whole = FullRecomputation(lambda g, o: anew(model, g, o), graph, observed)
     for k in range(3):
         change = some_change(whole.graph, whole.observed, seed + k)
         live.commit(change)
@@ -139,7 +139,7 @@ def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: i
     graph = graph_of(seed, nodes=40, edges=40)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 40, (seed // 40) % 40]).unique()
-    live = Live(model, prepared(model, graph), observed, around=around)
+    live = IncrementalLogits(model, prepared(model, graph), observed, around=around)
     assert set(around.tolist()) <= set(live.held.tolist())
     assert torch.allclose(live.logits[around], anew(model, graph, observed)[around], atol=1e-6)
     nothing = torch.full_like(observed, -1)
@@ -164,7 +164,7 @@ def test_every_edge_may_go_from_a_directed_graph_of_which_a_part_is_held(
     graph = graph_of(seed, nodes=40, edges=45)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 38, (seed // 38) % 38]).unique()
-    live = Live(model, prepared(model, graph), observed, around=around)
+    live = IncrementalLogits(model, prepared(model, graph), observed, around=around)
     pairs = [
         pair for pair in graph.edge_index.long().t().unique(dim=0).tolist() if len({*pair}) > 1
     ]
@@ -184,7 +184,7 @@ def test_an_edge_that_leads_out_of_what_is_held_is_felt_by_its_source_s_others(n
     graph = Graph(graph.indptr, graph.source, graph.edge_id, graph.x.double(), None)
     model, target = model_of(name), torch.tensor([0])
     observed = labels_of(graph, 0)
-    live = Live(model, prepared(model, graph), observed, around=target)
+    live = IncrementalLogits(model, prepared(model, graph), observed, around=target)
     assert 5 not in live.held
     gone = Change.take_away([(2, 5)])
     (found,) = live.after([gone], [target])
@@ -195,7 +195,7 @@ def test_an_edge_that_leads_out_of_what_is_held_is_felt_by_its_source_s_others(n
 def test_binary_labels_change_by_rows() -> None:
     graph = graph_of(1)
     model, observed = model_of("unimp", multilabel=True), labels_of(graph, 1, multilabel=True)
-    live = Live(model, prepared(model, graph), observed)
+    live = IncrementalLogits(model, prepared(model, graph), observed)
     known = torch.nonzero((observed >= 0).any(1)).squeeze(1)
     change = Change.hide(known[:4])
     (found,) = live.after([change], [torch.arange(25)])
@@ -234,7 +234,9 @@ def test_only_what_lies_between_a_change_and_a_target_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, model = chain_and_hub(), model_of("unimp")
-    live = Live(model, prepared(model, graph), torch.zeros(graph.num_nodes, dtype=torch.int64))
+    live = IncrementalLogits(
+        model, prepared(model, graph), torch.zeros(graph.num_nodes, dtype=torch.int64)
+    )
     counting = Counting(model, monkeypatch)
     # From 10 the change goes to 11, 12 and 13, and 13 rests on no other path.
     live.after([Change.hide([10])], [torch.tensor([13])])
@@ -250,7 +252,7 @@ def test_only_what_lies_between_a_change_and_a_target_is_computed(
 def test_a_label_that_stays_as_it_is_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(0)
     model, observed = model_of("unimp"), labels_of(graph, 0)
-    live = Live(model, prepared(model, graph), observed)
+    live = IncrementalLogits(model, prepared(model, graph), observed)
     counting, everyone = Counting(model, monkeypatch), torch.arange(25)
     same = Change(everyone, observed.clone(), torch.tensor([[23], [24]]))  # no such edge either
     assert live.after([same], [everyone])[0].equal(live.logits)
@@ -261,8 +263,8 @@ def test_a_self_loop_cannot_be_taken_away() -> None:
     graph, model = graph_of(0), model_of("unimp")
     observed = labels_of(graph, 0)
     for answers in (
-        Live(model, prepared(model, graph), observed),
-        Whole(lambda g, o: anew(model, g, o), graph, observed),
+        IncrementalLogits(model, prepared(model, graph), observed),
+        FullRecomputation(lambda g, o: anew(model, g, o), graph, observed),
     ):
         with pytest.raises(GraphError, match="node 3 to itself"):
             answers.after([Change.take_away([(3, 3)])], [torch.tensor([0])])
@@ -272,14 +274,14 @@ def test_a_module_of_ones_own_has_no_states_to_hold() -> None:
     graph = graph_of(0)
     sizes = Sizes(features=5, edge_features=0, classes=CLASSES, multilabel=False)
     model = MaskedLabels(nn.Identity(), sizes, width=5)
-    with pytest.raises(GraphError, match="Whole"):
-        Live(model, graph, labels_of(graph, 0))
+    with pytest.raises(GraphError, match="FullRecomputation"):
+        IncrementalLogits(model, graph, labels_of(graph, 0))
 
 
 def test_nodes_that_are_held_for_others_alone_cannot_be_asked_about() -> None:
     graph, model = chain_and_hub(), model_of("unimp")
     observed = torch.zeros(graph.num_nodes, dtype=torch.int64)
-    live = Live(model, prepared(model, graph), observed, around=torch.tensor([13]))
+    live = IncrementalLogits(model, prepared(model, graph), observed, around=torch.tensor([13]))
     assert sorted(live.held.tolist()) == [10, 11, 12, 13]
     for node in (12, 20):
         with pytest.raises(GraphError, match=f"node {node} is not among those"):
@@ -292,7 +294,7 @@ def test_a_change_for_good_that_fails_leaves_everything_as_it_was(
 ) -> None:
     graph = graph_of(0)
     model, observed = model_of(name), labels_of(graph, 0)
-    live = Live(model, prepared(model, graph), observed)
+    live = IncrementalLogits(model, prepared(model, graph), observed)
     before, everyone = live.logits, torch.arange(25)
     pairs = graph.edge_index.long().t()
     gone = Change.take_away(pairs[pairs[:, 0] != pairs[:, 1]][:3])
@@ -302,5 +304,7 @@ def test_a_change_for_good_that_fails_leaves_everything_as_it_was(
             live.commit(gone)
     assert live.logits.equal(before)
     assert live.after([Change.hide(everyone)], [everyone])[0].equal(
-        Live(model, prepared(model, graph), observed).after([Change.hide(everyone)], [everyone])[0]
+        IncrementalLogits(model, prepared(model, graph), observed).after(
+            [Change.hide(everyone)], [everyone]
+        )[0]
     )

@@ -29,7 +29,7 @@ TOGETHER = 2_000_000
 """Edges of changes that are computed in one go: enough to fill a processor, few enough to hold."""
 
 
-class Live:
+class IncrementalLogits:
     """The state of every node after every layer, and what becomes of it.
 
     A change of a label reaches a node's out-neighbors in the first layer, theirs in the next, and
@@ -57,7 +57,7 @@ class Live:
         if not model.by_layer:
             raise GraphError(
                 f"{type(model).__name__} cannot be run one layer at a time, so that there are no "
-                "states to hold; use Whole, which computes everything anew"
+                "states to hold; use FullRecomputation, which computes everything anew"
             )
         self.model = model.eval()
         self.device, self.precision, self.chunk_edges = device, precision, chunk_edges
