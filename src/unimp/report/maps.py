@@ -79,7 +79,9 @@ def ramp(colors: Sequence[str], count: int) -> tuple[str, ...]:
     parts = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in colors], np.float64)
     at = np.linspace(0, len(colors) - 1, count)
     mixed = [np.interp(at, np.arange(len(colors)), parts[:, k]) for k in range(3)]
-    return tuple("#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in zip(*mixed))
+    return tuple(
+        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in zip(*mixed, strict=True)
+    )
 
 
 def _class_colors(nodes: PlacedNodes) -> tuple[tuple[str, ...], NDArray[np.int64], list[str]]:
