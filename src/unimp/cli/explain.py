@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimp.cli.console import RunFolder, app, out
-from unimp.cli.console import told as notes
+from unimp.cli.console import err as notes
 from unimp.cli.later import (
     LaterEdges,
     LaterLabels,

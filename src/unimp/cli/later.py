@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from unimp.cli.console import told
+from unimp.cli.console import err
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.errors import RunError, nearest_names
 
@@ -76,7 +76,7 @@ def load_with_later(
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
-        told.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
     return loaded, extra
 
 

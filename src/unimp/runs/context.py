@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from unimp.config.recipe import Recipe
+from unimp.config.recipe import Recipe, Settings
 from unimp.data.catalog import prepare
 from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
@@ -18,6 +18,23 @@ from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
 from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run` other than the seeds, for type checkers."""
+
+    out: Path | str | None
+    settings: Settings
+    preset: str | None
+    model: ModelFactory | None
+    on_epoch: Callable[[Epoch], None]
+    on_run: Callable[[Run], object]
+    progress: bool | None
+    log: Sequence[str]
+    report: bool
 
 
 @dataclass(frozen=True)

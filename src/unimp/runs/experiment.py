@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack, overload
+from typing import Unpack, overload
 
 import torch
 
 from unimp.config.recipe import Recipe, Settings
 from unimp.errors import RecipeError, RunError
-from unimp.runs.context import Experiment
+from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
@@ -41,20 +41,6 @@ from unimp.runs.run import Run, load_run, scored_run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of `run` other than the seeds, for type checkers."""
-
-    out: Path | str | None
-    settings: Settings
-    preset: str | None
-    model: ModelFactory | None
-    on_epoch: Callable[[Epoch], None]
-    on_run: Callable[[Run], None]
-    progress: bool | None
-    log: Sequence[str]
-    report: bool
 
 
 @overload
@@ -75,25 +61,20 @@ def run(
     preset: str | None = None,
     model: ModelFactory | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    on_run: Callable[[Run], None] = lambda run: None,
+    on_run: Callable[[Run], object] = lambda run: None,
     progress: bool | None = None,
     log: Sequence[str] = (),
     report: bool = True,
 ) -> Run | Runs:
-    """Train and score a recipe, and store the run in the folder `out`, with its report.
+    """Train and score a recipe, and store the run with its report in the folder `out`.
 
-    recipe    a recipe, its name or path, the name of a task, or a `Task` object
-    seeds     several seeds: returns `Runs`, stored in out/seed-0, out/seed-1, …
-    settings  change options: {"train.epochs": 50}, or texts "train.epochs=50"
-    preset    quick, good or best: fills in options that are not set
-    model     makes your own model from the task's sizes, such as a `MaskedLabels`; `load_run`
-              needs it again
-    progress  None: a live display on a terminal or in a notebook; True: also plain lines
-              elsewhere; False: nothing
-    log       also track metrics with tensorboard, wandb or mlflow
-    report    write report.html into the folder
-
-    An interrupted run resumes from the checkpoint in its folder; a finished one is loaded.
+    recipe: a recipe, its name or path, the name of a task, or a `Task`. seeds: several seeds return
+    `Runs`, stored in out/seed-0, out/seed-1, … settings: {"train.epochs": 50}, or texts
+    "train.epochs=50". preset: quick, good or best; it fills in options that are not set. model:
+    makes your own model from the task's sizes; `load_run` needs it again. progress: None shows it
+    on a terminal or in a notebook, True also elsewhere, False never. log: also track metrics with
+    tensorboard, wandb or mlflow. An interrupted run resumes from the checkpoint in its folder; a
+    finished one is loaded.
     """
     if isinstance(model, torch.nn.Module):
         raise RecipeError(

@@ -54,6 +54,7 @@ from unimp.runs.folder.names import (
     is_finished,
 )
 from unimp.tasks.task import Task
+from unimp.tracking.origin import code_origin
 from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch, Fit
 
@@ -127,6 +128,7 @@ def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
         else "torch",
         # The class of a user's own model; the recipe's model is named in the recipe.
         "model": type(run.model).__name__ if own_model else None,
+        "code": code_origin(),
         "versions": {
             "unimp": __version__,
             "torch": torch.__version__,
