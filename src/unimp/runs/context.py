@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import torch
+
 from unimp.config.recipe import Recipe, Settings
 from unimp.data.catalog import prepare
+from unimp.errors import RecipeError
 from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
 from unimp.tasks.task import Task
@@ -54,6 +57,13 @@ class Experiment:
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.own_model, torch.nn.Module):
+            raise RecipeError(
+                "model is a module; pass a function that makes it, such as lambda sizes: "
+                "MaskedLabels(module, sizes, width=…)"
+            )
 
     @property
     def stored_recipe(self) -> Recipe:

@@ -19,16 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, overload
 
-import torch
-
 from unimp.config.recipe import Recipe, Settings
-from unimp.errors import RecipeError, RunError
+from unimp.errors import RecipeError
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.names import REPORT, seed_folders
-from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint, remove_leftovers
+from unimp.runs.folder.names import seed_folders
+from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
 from unimp.runs.preparation import (
     ModelFactory,
     choose_device,
@@ -37,7 +35,7 @@ from unimp.runs.preparation import (
     seeded,
 )
 from unimp.runs.reporting import write_report
-from unimp.runs.run import Run, load_run, scored_run
+from unimp.runs.run import Run, load_finished, scored_run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
@@ -76,11 +74,6 @@ def run(
     tensorboard, wandb or mlflow. An interrupted run resumes from the checkpoint in its folder; a
     finished one is loaded.
     """
-    if isinstance(model, torch.nn.Module):
-        raise RecipeError(
-            "model is a module; pass a function that makes it, such as lambda sizes: "
-            "MaskedLabels(module, sizes, width=…)"
-        )
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = [seed] if seeds is None else list(dict.fromkeys(seeds))
     if not numbers or min(numbers) < 0:
@@ -142,17 +135,3 @@ def run_seed(experiment: Experiment) -> Run:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
         return run
-
-
-def load_finished(experiment: Experiment) -> Run:
-    """Load the finished run of a folder; refuse it if it was made from other data."""
-    assert experiment.folder is not None
-    remove_leftovers(experiment.folder)
-    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
-    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
-        raise RunError(
-            f"{experiment.folder} contains a finished run of other data; choose another folder"
-        )
-    if experiment.report and not (experiment.folder / REPORT).exists():
-        write_report(experiment.folder, run)
-    return run

@@ -31,7 +31,8 @@ from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
 from unimp.runs.folder.files import read_run, with_transforms
-from unimp.runs.folder.names import WEIGHTS
+from unimp.runs.folder.names import REPORT, WEIGHTS
+from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.preparation import (
     ModelFactory,
     cannot_smooth,
@@ -415,3 +416,17 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
     loaded = model_of(recipe, task, model)
     load_weights(loaded, folder / WEIGHTS)
     return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+
+
+def load_finished(experiment: Experiment) -> Run:
+    """Load the finished run of a folder; refuse it if it was made from other data."""
+    assert experiment.folder is not None
+    remove_leftovers(experiment.folder)
+    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
+    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
+        raise RunError(
+            f"{experiment.folder} contains a finished run of other data; choose another folder"
+        )
+    if experiment.report and not (experiment.folder / REPORT).exists():
+        run.report()
+    return run
