@@ -149,9 +149,7 @@ def test_the_gat_layer_equals_pygs_gatconv(concat: bool, task: Task) -> None:
     expected, (_, weights) = theirs(h, graph.edge_index, return_attention_weights=True)
     torch.testing.assert_close(layer(h, graph.hop), expected)
     torch.testing.assert_close(layer.attention_weights(h, graph.hop), weights.detach())
-    assert sum(p.numel() for p in layer.parameters()) == sum(
-        p.numel() for p in theirs.parameters()
-    )
+    assert sum(p.numel() for p in layer.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
 def test_appnp_is_personalized_pagerank_of_a_perceptron(task: Task) -> None:

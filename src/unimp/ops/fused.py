@@ -129,7 +129,11 @@ def attend(
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
     out, edge_mean, mass, _ = torch.ops.unimp.attend(
-        *(None if t is None else _with_contiguous_rows(t) for t in operands), edges, seed, dropout, kernel
+        *(None if t is None else _with_contiguous_rows(t) for t in operands),
+        edges,
+        seed,
+        dropout,
+        kernel,
     )
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
 
@@ -169,7 +173,9 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:
     """Copy the tensor only if the numbers of one row are not contiguous in memory."""
-    contiguous = tensor.stride(-1) == 1 and (tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2])
+    contiguous = tensor.stride(-1) == 1 and (
+        tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2]
+    )
     return tensor if contiguous else tensor.contiguous()
 
 
