@@ -453,16 +453,16 @@ def test_nothing_is_kept_of_an_edge_list_that_is_gone() -> None:
     layer = TransformerConv(IN, WIDTH)
     x = torch.randn(30, IN)
     gc.collect()
-    before = len(module._SEEN)
+    before = len(module._CACHE)
     for order in (slice(None), torch.arange(28)):
         edges = torch.arange(28, dtype=torch.int32).expand(2, -1)[:, order].clone()
         adj_t = torch.sparse_coo_tensor(edges, torch.ones(28), (30, 30)).to_sparse_csr()
         layer(x, edges).sum().backward()
         layer(x, adj_t).sum().backward()
-        assert len(module._SEEN) == before + 2
+        assert len(module._CACHE) == before + 2
         del edges, adj_t
         gc.collect()
-        assert len(module._SEEN) == before
+        assert len(module._CACHE) == before
 
 
 def test_a_layer_that_was_called_is_copied_and_pickled_without_the_graph() -> None:

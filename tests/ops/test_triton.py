@@ -252,8 +252,8 @@ rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):
         step = Residual(relu=True, **gate, **norm)
-        _, of_rows = residual_forward(rows, rows, step)
-        residual_backward(rows, rows, rows, step, of_rows, torch.empty_like(rows))
+        _, row_stats = residual_forward(rows, rows, step)
+        residual_backward(rows, rows, rows, step, row_stats, torch.empty_like(rows))
 """
 
 
