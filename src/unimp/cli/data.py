@@ -1,4 +1,4 @@
-"""data list, show, export, fetch and build-debian."""
+"""data list, show, export and fetch."""
 
 from __future__ import annotations
 
@@ -84,16 +84,3 @@ def fetch_data(
     if folder is None:
         raise UnimpError("set UNIMP_DATA to the folder that the data is to lie in")
     out.print(f"in {fetch_ogb(name, folder)}")
-
-
-@data_app.command("build-debian")
-def build_debian(
-    packages: Annotated[Path, typer.Argument(help="A Packages index: plain, .gz or .xz.")],
-    path: Annotated[Path, typer.Option("--out", help="The bundle to write.")] = Path("debian.npz"),
-) -> None:
-    """Build the Debian tasks from any release's package index."""
-    from unimp.data.debian import build_bundle
-
-    for what, count in build_bundle(packages, path).items():
-        out.print(f"{what}: {count:,}")
-    out.print(f"bundle: {path}")

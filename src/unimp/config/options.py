@@ -64,7 +64,7 @@ class TaskOptions(Section):
         "seed", "which split of the task; `seed`: the one numbered as the run's seed"
     )
     bundle: str = option(
-        "", "debian tasks: a bundle made by `unimp data build-debian`; empty: the one shipped"
+        "", "debian tasks: a bundle built by scripts/build-debian; empty: the bundled one"
     )
     features: str = option("", "another array of the .npz file to use as node features")
     metric: Literal["", "accuracy", "rocauc"] = option(
