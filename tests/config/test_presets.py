@@ -66,7 +66,7 @@ def test_tables_without_a_preset_get_the_preset_good(tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_presets_that_exist() -> None:
-    with pytest.raises(RecipeError, match="'fast'.*quick, good, best"):
+    with pytest.raises(RecipeError, match=r"'fast'.*quick, good, best"):
         recipe_with_preset("synthetic", preset="fast")
 
 
@@ -88,7 +88,7 @@ def test_inputs_that_a_model_would_ignore_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"model\.inputs is X,A,Y.*appnp.* X,A;.*MaskedLabels"):
         resolve_recipe("debian", ["model.name=appnp", "model.inputs=X,A,Y"])
     with pytest.raises(RecipeError, match=r"model\.inputs is X,A, .*mlp"):
-        resolve_recipe("debian", "model.inputs=X,A model.name=mlp".split())
+        resolve_recipe("debian", ["model.inputs=X,A", "model.name=mlp"])
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_setting_without_a_value_is_refused_with_the_form_to_write() -> None:
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(RecipeError, match="'debain'.*'debian'"):
+    with pytest.raises(RecipeError, match=r"'debain'.*'debian'"):
         load_recipe("debain")
     with pytest.raises(RecipeError, match=r"nowhere\.toml.*unimp init"):
         load_recipe("nowhere.toml")
