@@ -223,7 +223,9 @@ def _links(found: Mapping[str, Any], shown: int) -> dict[tuple[Any, Any], float]
         hops |= dict.fromkeys(ring, max(hops.values()) + 1)
     far = len(links) + 1
     wanted = {(one["source"], one["target"]) for one in found["edges"][:shown]} & links.keys()
-    waiting = [one["node"] for one in found["labels"][:shown]] + [s for link in wanted for s in link]
+    waiting = [one["node"] for one in found["labels"][:shown]] + [
+        s for link in wanted for s in link
+    ]
     while waiting:
         name = waiting.pop()
         here = hops.get(name, far)

@@ -79,7 +79,9 @@ def ramp(colors: Sequence[str], count: int) -> tuple[str, ...]:
     parts = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in colors], np.float64)
     at = np.linspace(0, len(colors) - 1, count)
     mixed = [np.interp(at, np.arange(len(colors)), parts[:, k]) for k in range(3)]
-    return tuple("#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in zip(*mixed))
+    return tuple(
+        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in np.transpose(mixed)
+    )
 
 
 def _class_colors(nodes: PlacedNodes) -> tuple[tuple[str, ...], NDArray[np.int64], list[str]]:
@@ -118,7 +120,10 @@ def _pixels(positions: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple[in
 
 
 def _image(
-    places: NDArray[np.int64], colors: NDArray[np.int64], palette: Sequence[str], size: tuple[int, int]
+    places: NDArray[np.int64],
+    colors: NDArray[np.int64],
+    palette: Sequence[str],
+    size: tuple[int, int],
 ) -> str:
     """Dots at `places` [n, 2] in colors of the palette, as a data URI.
 
@@ -126,7 +131,7 @@ def _image(
     """
     width, height = size
     order = np.random.default_rng(0).permutation(len(places))[:MOST_NODES]
-    radius = float(np.clip(0.42 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
+    radius = float(np.clip(0.48 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
     reach = np.arange(-int(radius), int(radius) + 1)
     top = np.zeros(width * height, np.int64)  # the rank of the topmost dot at each pixel
     pixel = places[order, 1] * width + places[order, 0]
@@ -135,9 +140,10 @@ def _image(
             if down**2 + across**2 <= radius**2:
                 np.maximum.at(top, pixel + down * width + across, np.arange(1, len(order) + 1))
     indices = np.concatenate([[0], colors[order] + 1])[top].astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(
-        png(indices.reshape(height, width), palette)
-    ).decode()
+    return (
+        "data:image/png;base64,"
+        + base64.b64encode(png(indices.reshape(height, width), palette)).decode()
+    )
 
 
 def png(indices: Colors, palette: Sequence[str]) -> bytes:

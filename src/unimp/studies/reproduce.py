@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unimp.errors import UnimpError, nearest_names
 from unimp.studies.cells import Cell, Subject, refuse_settings_not_kept, subject_of
-from unimp.studies.drawing import can_draw, draw
+from unimp.studies.drawing import draw
 from unimp.studies.execution import Ended, Hashes, Job, found, train_all
 from unimp.studies.figures import FIGURE_A, FIGURE_B
 from unimp.studies.inference_figures import FIGURE_C, FIGURE_D
@@ -37,10 +37,6 @@ STUDIES = {
     )
 }
 EVERY = "all"
-NO_MATPLOTLIB = (
-    'figures were not drawn, as matplotlib is not here: pip install "unimp[figures]"; their '
-    "numbers are written"
-)
 
 
 def nothing() -> None:
@@ -114,8 +110,6 @@ def reproduce(
             if ended.failure or not watched:
                 say(f"{state.trained}/{len(missing)} {in_words(ended)}")
             pages += state.conclude_whole(say)
-    if not can_draw() and state.undrawn:
-        say(NO_MATPLOTLIB)
     if state.problems:
         count = len(state.problems)
         raise UnimpError(
@@ -156,7 +150,6 @@ class Progress:
     studies: list[Study]
     trained: int = 0
     problems: list[str] = field(default_factory=list)
-    undrawn: bool = False
 
     def __post_init__(self) -> None:
         self.cells: dict[str, list[Cell]] = {
@@ -214,10 +207,7 @@ class Progress:
         page = self.subject.place / f"{study.name}.md"
         drawing, figure = None, findings.figure
         if figure is not None and any(p.y for s in figure.series for p in s.points):
-            if can_draw():
-                drawing = draw(study, findings, made, page)
-            else:
-                self.undrawn = True
+            drawing = draw(study, findings, made, page)
         write_pages(study, own, findings, made, page, drawing)
         return page
 

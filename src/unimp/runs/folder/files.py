@@ -5,7 +5,7 @@ model.safetensors      weights
 metrics.json           scores by protocol, calibration
 history.jsonl          one line an epoch
 predictions.parquet    one row a node (see predictions.py)
-report.html            what people look at, made from the others and the task (see runs/reporting.py)
+report.html            results and charts for people (see runs/reporting.py)
 explanations/          answers of `unimp explain` (see explanations.py)
 task.npz               the task, where it was your own or made from tables …
 transforms.json        … and how columns of tables became features
