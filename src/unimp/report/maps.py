@@ -79,7 +79,9 @@ def ramp(colors: Sequence[str], count: int) -> tuple[str, ...]:
     parts = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in colors], np.float64)
     at = np.linspace(0, len(colors) - 1, count)
     mixed = [np.interp(at, np.arange(len(colors)), parts[:, k]) for k in range(3)]
-    return tuple("#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in zip(*mixed))
+    return tuple(
+        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in np.transpose(mixed)
+    )
 
 
 def _class_colors(nodes: PlacedNodes) -> tuple[tuple[str, ...], NDArray[np.int64], list[str]]:
@@ -129,7 +131,7 @@ def _image(
     """
     width, height = size
     order = np.random.default_rng(0).permutation(len(places))[:MOST_NODES]
-    radius = float(np.clip(0.42 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
+    radius = float(np.clip(0.48 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
     reach = np.arange(-int(radius), int(radius) + 1)
     top = np.zeros(width * height, np.int64)  # the rank of the topmost dot at each pixel
     pixel = places[order, 1] * width + places[order, 0]

@@ -100,7 +100,7 @@ class Section:
                 f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
                 if run.metrics["best_epoch"]
                 else "–",
-                f"{run.metrics['seconds']:,.3g}" + (" (failed)" * run.metrics.get("failed", False)),
+                f"{run.metrics['seconds']:,.3g}" + (" (failed)" * run.metrics["failed"]),
             ]
             for group in self.groups
             for run in group.runs
@@ -135,11 +135,10 @@ class Section:
     @property
     def calibrations(self) -> list[str]:
         """One line per recipe on how its confidence was calibrated."""
-        found = []
-        for _, group in self.drawn:
-            kept = [r.metrics["calibration"] for r in group.runs if "calibration" in r.metrics]
-            found += [f"{group.name}, {calibration_in_words(kept)}"] if kept else []
-        return found
+        return [
+            f"{group.name}, {calibration_in_words([r.metrics['calibration'] for r in group.runs])}"
+            for _, group in self.drawn
+        ]
 
     @property
     def calibration_rows(self) -> Rows:
@@ -233,7 +232,7 @@ def _model(group: Group) -> str:
 
 
 def _seconds_per_epoch(group: Group) -> str:
-    mean, _ = mean_and_std([float(run.metrics.get("seconds_per_epoch", 0)) for run in group.runs])
+    mean, _ = mean_and_std([float(run.metrics["seconds_per_epoch"]) for run in group.runs])
     return f"{mean:.2g}" if mean else "–"
 
 
