@@ -25,7 +25,7 @@ from unimp.cli.recipe import size_of_model
 from unimp.cli.seeds import fresh_folder
 from unimp.config.recipe import choices, load_recipe, options, recipe_names
 from unimp.data.debian import load_debian
-from unimp.data.tables.label_file import read_labels
+from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.runs.folder.lock import locked

@@ -54,7 +54,7 @@ def load_with_later(
     labels_are_inputs: whether labels are refused that the model would not look at.
     """
     from unimp.config.choices import UnknownIds
-    from unimp.data.tables.label_file import read_label_files
+    from unimp.data.tables.label_files import read_label_files
     from unimp.runs.run import load_run
 
     choices = get_args(UnknownIds)

@@ -16,8 +16,8 @@ from unimp.data.files import write_atomically
 from unimp.errors import RecipeError, TaskError
 
 if TYPE_CHECKING:
-    from unimp.data.tables.guess import Guess
-    from unimp.data.tables.table_file import Table
+    from unimp.data.tables.guessing import Guess
+    from unimp.data.tables.table import Table
 
 
 @app.command()
@@ -28,9 +28,9 @@ def init(
     label: Annotated[str, typer.Option(help="The column to predict, if it cannot be told.")] = "",
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
-    from unimp.data.tables.guess import guess
+    from unimp.data.tables.guessing import guess
     from unimp.data.tables.problems import Problems
-    from unimp.data.tables.table_file import open_table
+    from unimp.data.tables.reading import open_table
 
     if path.exists():
         raise RecipeError(f"{path} is there already; choose another with --out, or remove it")

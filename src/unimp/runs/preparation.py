@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import load_task, prepare, refuse_unused
-from unimp.data.tables.rows import Rows, read_rows
+from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph

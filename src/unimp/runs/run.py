@@ -15,8 +15,8 @@ from unimp.analysis.predictions import keep_observed, predictions_table, suggest
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
-from unimp.data.tables.label_file import Given, later_labels
-from unimp.data.tables.more_rows import extend_task
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.label_files import Given, later_labels
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
