@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import unimp
-from unimp.analysis.audit import audit, write_audit
+from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.inference.incremental.changes import Change
@@ -35,11 +35,11 @@ def main(epochs: int = 40) -> float:
     run = unimp.load_run(folder)
     answers = run.hold()  # the states of all nodes, computed once
     observed = run.observed_with(None)  # the labels that are inputs
-    why = explain(answers, run.task.graph, observed, node, chances=run.chances)
+    why = explain(answers, run.task, observed, node, chances=run.chances)
     print(why.probability, why.without_labels, why.without_edges)
     for label in why.labels[:3]:
         print(label.node, label.label, label.effect(why.probability))
-    told = why.named(run.task)  # the same under your own names, as JSON can hold it
+    told = why.to_dict()  # the same under your own names, as JSON can hold it
     # [end]
 
     # [change]
@@ -58,12 +58,12 @@ def main(epochs: int = 40) -> float:
     known = run.task.split.train
     found = audit(run.hold(), run.task, known, chances=run.chances)
     print(f"{found.disagreements} of {len(found)} labels look wrong")
-    write_audit(folder / "audit.csv", run.task, found)
+    found.write(folder / "audit.csv")
     # [end]
 
     page = explanation_page({**told, "computed": "as above"}, run.recipe.name, 10)
     (folder / "why.html").write_text(page, encoding="utf-8")
-    first = found.node[: len(found) // 10]
+    first = found.nodes[: len(found) // 10]
     return float(torch.isin(wrong, first).double().mean())
 
 

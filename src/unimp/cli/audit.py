@@ -58,7 +58,7 @@ def audit_labels(
     ] = "node",
 ) -> None:
     """Rank known labels that the model, seeing all the others, disagrees with."""
-    from unimp.analysis.audit import audit, named_rows, write_audit
+    from unimp.analysis.audit import audit
     from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:
@@ -84,19 +84,20 @@ def audit_labels(
             by_group=by == "group",
             on_part=lambda done, all: progress.update(bar, completed=done, total=all),
         )
-    written = write_audit(path, task, found, count=count)
+    table = found.head(count)
+    table.write(path)
     print_rows(
         [("rank", "node", "given", "suggested", "p(given)", "p(suggested)")]
         + [
             (
                 str(row["rank"]),
                 str(row["node"]),
-                str(row["given"]) if found.task is None else f"{row['task']}={row['given']}",
+                f"{row['task']}={row['given']}" if "task" in row else str(row["given"]),
                 str(row["suggested"]),
                 f"{row['p_given']:.4f}",
                 f"{row['p_suggested']:.4f}",
             )
-            for row in named_rows(task, found, min(10, written))
+            for row in table.head(10).to_pylist()
         ]
     )
     how = "each with all of its group" if by == "group" else "each alone"

@@ -105,7 +105,7 @@ def explain_node(
     held = time.perf_counter() - began
     found = explain(
         answers,
-        task.graph,
+        task,
         loaded.observed_with(extra),
         number,
         chances=loaded.chances,
@@ -116,7 +116,7 @@ def explain_node(
         budget=UNLIMITED if patient else PATIENCE * BUDGET,
     )
     took = time.perf_counter() - began - held
-    told = {**found.named(task), "smooth": loaded.recipe.smooth.form}
+    told = {**found.to_dict(), "smooth": loaded.recipe.smooth.form}
     if isinstance(answers, FullRecomputation):
         told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
     else:

@@ -71,7 +71,6 @@ def predict(
     With --nodes and --edges the graph of a run made from tables grows first.
     """
     from unimp.config.choices import Reveal
-    from unimp.data.tables.writing import write_table
     from unimp.tasks.labels import is_known
 
     if reveal not in get_args(Reveal):
@@ -80,11 +79,11 @@ def predict(
     if reveal != "train":
         require_label_inputs(loaded, f"--reveal {reveal}")
     table = loaded.predictions(extra, reveal=cast("Reveal", reveal), probabilities=every_class)
-    write_table(path, table)
+    table.write(path)
     seen = ""
     if loaded.takes_labels:
         used = int(is_known(loaded.observed_with(extra, cast("Reveal", reveal))).sum())
         known = int(is_known(loaded.observed_with(extra, "known")).sum())
         more = f" ({known - used:,} more are known: --reveal known)" if known > used else ""
         seen = f", with {used:,} labels as inputs{more}"
-    out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")
+    out.print(f"{len(table):,} nodes labeled{seen}: {path}")

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
+from unimp.analysis.table import Table
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
@@ -41,9 +42,6 @@ from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_weights
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -217,8 +215,8 @@ class Run:
         *,
         reveal: Reveal = "train",
         probabilities: bool | None = None,
-    ) -> pa.Table:
-        """What `predict` says as an Arrow table under the task's names, one row a node.
+    ) -> Table:
+        """What `predict` says as a table under the task's names, one row a node.
 
         It is what `unimp predict` writes; its columns are told by `predictions_table`.
         """
@@ -226,8 +224,8 @@ class Run:
         observed = self.observed_with(labels, reveal)
         return predictions_table(self.task, chances, observed, every_class=probabilities)
 
-    def suggest(self, number: int = 50, labels: Given | None = None) -> pa.Table:
-        """The unknown nodes whose label would teach most, as an Arrow table, best first.
+    def suggest(self, number: int = 50, labels: Given | None = None) -> Table:
+        """The unknown nodes whose label would teach most, as a table, best first.
 
         `labels` arrived since: they are inputs, and not asked for again. `unimp suggest` asks
         `smoothed_if_better()`.

@@ -32,12 +32,11 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
-from unimp.analysis.predictions import MOST_IN_RUN, predictions_table
+from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.data.files import write_atomically
 from unimp.data.npz import save_npz
 from unimp.data.tables.transforms import TASK, TRANSFORMS, load_transforms
-from unimp.data.tables.writing import write_table
 from unimp.errors import RecipeError, RunError, nearest_names
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import backend_in_words
@@ -96,9 +95,9 @@ def write_run(
         save_weights(model, folder / "model.safetensors")
     write_json(folder / "metrics.json", metrics)
     write_history(folder, history)
-    every_class = task.is_multilabel or probabilities.numel() <= MOST_IN_RUN
+    every_class = task.is_multilabel or probabilities.numel() <= MAX_ENTRIES_IN_RUN
     table = predictions_table(task, probabilities, observed, every_class=every_class)
-    write_table(folder / "predictions.parquet", table)
+    table.write(folder / "predictions.parquet")
     manifest = {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
