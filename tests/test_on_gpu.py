@@ -48,7 +48,7 @@ def test_explanations_are_the_same(both: list[Run]) -> None:
     def without(one: Run) -> dict[int, float | None]:
         found = explain(
             one.incremental(),
-            one.task.graph,
+            one.task,
             one.observed_labels(reveal="train"),
             node,
             chances=one.probabilities_of,
@@ -67,7 +67,7 @@ def test_audits_are_the_same(both: list[Run]) -> None:
     margins = []
     for one in both:
         found = audit(one.incremental(), one.task, known, chances=one.probabilities_of, folds=0)
-        margins.append(found.margin[torch.argsort(found.node)])
+        margins.append(torch.tensor(found["margin"].to_pylist())[torch.argsort(found.nodes)])
     torch.testing.assert_close(margins[0].cpu(), margins[1], rtol=1e-2, atol=1e-2)
 
 

@@ -33,7 +33,7 @@ def explained(run: Run, node: int, **options: Any) -> Explanation:
     answers = options.pop("answers", None) or run.hold()
     return explain(
         answers,
-        run.task.graph,
+        run.task,
         run.observed_with(None),
         node,
         chances=run.chances,
@@ -189,13 +189,13 @@ def test_names_are_the_tasks_own_and_json_can_hold_them() -> None:
         node_names=tuple("abcdefgh"),
     )
     run = run_of(task=task)
-    told = explained(run, 6).named(task)
-    assert told["node"] == "g"
-    assert told["class"] in ("even", "odd")
-    assert {one["label"] for one in told["labels"]} <= {"even", "odd"}
-    assert {one["node"] for one in told["labels"]} <= set("abcd")
-    shown = {one["node"] for one in told["labels"]}
-    assert shown <= {end for one in told["links"] for end in (one["source"], one["target"])}
+    named = explained(run, 6).to_dict()
+    assert named["node"] == "g"
+    assert named["class"] in ("even", "odd")
+    assert {one["label"] for one in named["labels"]} <= {"even", "odd"}
+    assert {one["node"] for one in named["labels"]} <= set("abcd")
+    shown = {one["node"] for one in named["labels"]}
+    assert shown <= {end for one in named["links"] for end in (one["source"], one["target"])}
 
 
 def test_binary_tasks_are_explained_one_at_a_time() -> None:
@@ -209,3 +209,18 @@ def test_binary_tasks_are_explained_one_at_a_time() -> None:
     assert found.classes[0][1] == pytest.approx(float(everything.max()), abs=1e-5)
     held = torch.nonzero(task.labels[found.labels[0].node] == 1).squeeze(1).tolist()
     assert found.labels[0].label == held
+
+
+def test_an_explanation_shows_itself_and_its_tables() -> None:
+    run = run_of()
+    found = explained(run, 3, exact=4, top=6)
+    named = found.to_dict()
+    assert found.labels_table.to_pylist() == named["labels"]
+    assert found.edges_table.to_pylist() == named["edges"]
+    for text in (repr(found), found._repr_html_()):
+        assert str(named["class"]) in text
+        assert f"{found.probability:.1%}" in text
+    assert found._repr_html_().count("<table>") == 2
+    alone = explained(run_of("model.inputs=X,A"), 3, exact=2)
+    assert len(alone.labels_table) == 0
+    assert alone._repr_html_().count("<table>") == 1

@@ -19,7 +19,6 @@ from unimp.analysis.predictions import (
 )
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
-from unimp.data.tables.writing import write_table
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.runs.experiment import run
@@ -59,7 +58,7 @@ def named(made: Run) -> Run:
 
 
 def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) -> None:
-    table = made.predictions().to_pydict()
+    table = made.predictions().to_arrow().to_pydict()
     chances = made.predict()
     assert table["node"] == list(range(200))
     seen = torch.tensor(table["observed"])
@@ -76,7 +75,7 @@ def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) 
 
 
 def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) -> None:
-    table, chances = made.predictions().to_pydict(), made.predict()
+    table, chances = made.predictions().to_arrow().to_pydict(), made.predict()
     for node, confidence in enumerate(table["confidence"]):
         if table["observed"][node]:
             assert confidence is None
@@ -89,19 +88,19 @@ def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) 
 def test_the_folder_and_the_table_say_the_same(made: Run) -> None:
     assert made.folder is not None
     kept = pyarrow.parquet.read_table(made.folder / "predictions.parquet")
-    assert kept.equals(made.predictions())
-    assert kept.equals(load_run(made.folder, device="cpu").predictions())
+    assert kept.equals(made.predictions().to_arrow())
+    assert kept.equals(load_run(made.folder, device="cpu").predictions().to_arrow())
 
 
 def test_predictions_have_the_names_of_nodes_and_classes(named: Run, tmp_path: Path) -> None:
     table = named.predictions()
-    write_table(tmp_path / "p.parquet", table)
+    table.write(tmp_path / "p.parquet")
     read = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
     assert read["node"][7] == "package-7"
     assert read["label"][int(named.task.split.test[0])] is None
     assert set(read["prediction"]) <= set("abcdefghij")
     assert read["p_c"] == named.predict()[:, 2].tolist()
-    write_table(tmp_path / "p.csv", table)
+    table.write(tmp_path / "p.csv")
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == read["node"]
 
 
@@ -116,7 +115,7 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
     file = tmp_path / "more.csv"
     file.write_text("node,label\n" + "".join(f"package-{node},c\n" for node in nodes))
     assert torch.equal(named.predict(file), expected)
-    table = named.predictions(by_name).to_pydict()
+    table = named.predictions(by_name).to_arrow().to_pydict()
     assert [table["prediction"][node] for node in nodes] == ["c"] * 3
     assert [table["observed"][node] for node in nodes] == [True] * 3
 
@@ -150,7 +149,9 @@ def test_predictions_of_binary_tasks_have_a_column_each() -> None:
     chances[4] = torch.tensor([0.9, 0.2, 0.8])
     observed = torch.full_like(task.labels, -1)
     observed[5, 1] = 1  # the other two entries of node 5 are not known
-    table = predictions_table(task, keep_observed(chances, observed), observed).to_pydict()
+    table = (
+        predictions_table(task, keep_observed(chances, observed), observed).to_arrow().to_pydict()
+    )
     assert table["prediction"][4] == "red;ripe"
     assert table["prediction"][5] == "round"
     assert table["prediction"][6] == ""
@@ -189,7 +190,7 @@ def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
 
 
 def test_a_suffix_may_be_in_capitals(made: Run, tmp_path: Path) -> None:
-    write_table(tmp_path / "P.CSV", made.predictions())
+    made.predictions().write(tmp_path / "P.CSV")
     assert (tmp_path / "P.CSV").read_bytes().startswith(b'"node","prediction"')
 
 
@@ -206,8 +207,8 @@ def test_known_neighbors_follow_the_labels_that_are_given(
     source, target = made.task.graph.source, made.task.graph.target
     fresh = next(n for n in made.task.split.test.tolist() if bool((target[source == n] != n).any()))
     node = int(target[(source == fresh) & (target != fresh)][0])
-    before = made.predictions().to_pydict()["known_neighbors"]
-    after = made.predictions({fresh: 0}).to_pydict()["known_neighbors"]
+    before = made.predictions().to_arrow().to_pydict()["known_neighbors"]
+    after = made.predictions({fresh: 0}).to_arrow().to_pydict()["known_neighbors"]
     assert after[node] == before[node] + 1
 
 
@@ -216,7 +217,7 @@ def test_probabilities_of_very_many_are_left_out_unless_asked_for(
 ) -> None:
     assert "p_0" in made.predictions().column_names
     assert "p_0" not in made.predictions(probabilities=False).column_names
-    monkeypatch.setattr(predictions, "MOST_ENTRIES", 1999)
+    monkeypatch.setattr(predictions, "MAX_ENTRIES", 1999)
     assert "p_0" not in made.predictions().column_names
     assert "p_0" in made.predictions(probabilities=True).column_names
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unimp
-from unimp.analysis.audit import audit, write_audit
+from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.label_files import later_labels
@@ -90,12 +90,12 @@ def test_explanations_and_audits_give_ids_as_predictions_do(whole: Task, tmp_pat
     run = unimp.run(whole, settings=["model.width=4", "train.epochs=1", "train.device=cpu"])
     node = int(whole.split.test[0])
     ids = run.predictions()["node"].to_pylist()
-    why = explain(run.hold(), whole.graph, run.observed_with(None), node, chances=run.chances)
-    told = why.named(whole)
+    why = explain(run.hold(), whole, run.observed_with(None), node, chances=run.chances)
+    told = why.to_dict()
     assert told["node"] == ids[node]
     assert {one["node"] for one in told["labels"]} <= set(ids)
     assert {one["source"] for one in told["edges"]} <= set(ids)
     found = audit(run.hold(), whole, whole.split.train, chances=run.chances)
-    write_audit(tmp_path / "audit.parquet", whole, found)
+    found.write(tmp_path / "audit.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "audit.parquet")
-    assert table["node"].to_pylist() == [ids[int(n)] for n in found.node]
+    assert table["node"].to_pylist() == [ids[int(n)] for n in found.nodes]
