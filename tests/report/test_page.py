@@ -324,7 +324,7 @@ def test_a_run_from_before_epochs_were_timed_has_a_page_too(folder: Path, tmp_pa
     for name in ("old", "older"):
         shutil.copytree(folder, tmp_path / name)
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        del metrics["seconds_an_epoch"], metrics["failed"]
+        del metrics["seconds_per_epoch"], metrics["failed"]
         (tmp_path / name / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     page = write_comparison([tmp_path])[0].read_text(encoding="utf-8")
     assert "3 (2 runs)" in page  # the same seed twice is said

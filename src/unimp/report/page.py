@@ -377,7 +377,7 @@ def _model(group: Group) -> str:
 
 def _pace(group: Group) -> str:
     """Seconds an epoch; a dash where nothing is trained, or the run is too old to say."""
-    mean, _ = mean_and_std([float(run.metrics.get("seconds_an_epoch", 0)) for run in group.runs])
+    mean, _ = mean_and_std([float(run.metrics.get("seconds_per_epoch", 0)) for run in group.runs])
     return f"{mean:.2g}" if mean else "–"
 
 

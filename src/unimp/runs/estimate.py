@@ -60,7 +60,7 @@ class Estimate:
     where: str  # device and backend
     memory: int  # bytes: the peak of the process, or on the GPU
     available: int  # bytes that there are
-    seconds_an_epoch: float | None = None  # None: not measured
+    seconds_per_epoch: float | None = None  # None: not measured
     seconds: float | None = None  # of all epochs, if none stops it early
 
     def in_words(self) -> str:
@@ -69,9 +69,9 @@ class Estimate:
             text = "random parts"
         text = f"estimate: {text} on {self.where}, {self.reason}; "
         text += f"about {_gib(self.memory)} of {_gib(self.available)}"
-        if self.seconds_an_epoch is not None and self.seconds is not None:
+        if self.seconds_per_epoch is not None and self.seconds is not None:
             text += (
-                f"; {_time(self.seconds_an_epoch)} an epoch, at most {_time(self.seconds)} in all"
+                f"; {_time(self.seconds_per_epoch)} an epoch, at most {_time(self.seconds)} in all"
             )
         return text
 
@@ -111,7 +111,7 @@ def estimate(
     total = options.epochs * epoch + (scorings + 3) * scoring
     if options.time_limit:
         total = min(total, options.time_limit)
-    return replace(found, seconds_an_epoch=epoch, seconds=total)
+    return replace(found, seconds_per_epoch=epoch, seconds=total)
 
 
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:

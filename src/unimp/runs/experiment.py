@@ -182,7 +182,7 @@ def _made(
         "failed": result.failed,
         "parameters": count_parameters(trained) if trained else 0,
         "seconds": round(earlier + time.perf_counter() - started, 2),
-        "seconds_an_epoch": round(typical_epoch(result), 5),
+        "seconds_per_epoch": round(typical_epoch(result), 5),
     }
     finished = replace(scored, metrics=metrics)
     if folder is not None:
