@@ -1,7 +1,7 @@
-"""Builds the native core: a plain shared library, once for each instruction set in one file.
+"""Build the native core: one plain shared library that does not link against Python or torch.
 
-Everything else about the package stands in pyproject.toml. Where there is no compiler, or it
-refuses, the package installs without the core and computes attention with torch alone.
+Everything else about the package is declared in pyproject.toml. If there is no working compiler,
+the package installs without the core and computes attention with torch alone.
 """
 
 from __future__ import annotations
@@ -12,21 +12,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/unimp/ops/native")
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fvisibility=default"]
-VECTORIZED = ("attention.cpp", "residual.cpp")  # compiled once for each instruction set
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+    "-fvisibility=default",
+]
+VECTORIZED = ("attention.cpp", "residual.cpp")  # compiled once per instruction set
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
-# name → bytes of a vector, flags
+# name → bytes per vector, flags
 INSTRUCTION_SETS = {"baseline": (16, [])}
 if platform.machine().lower() in ("x86_64", "amd64"):
     INSTRUCTION_SETS |= {"avx2": (32, AVX2), "avx512": (64, [*AVX512, "-mprefer-vector-width=512"])}
 
 
 def checksum() -> int:
-    """Of the sources, as unimp/ops/native/__init__.py computes it when it loads the library."""
+    """Checksum of the sources. unimp/ops/native/__init__.py compares it when it loads the core."""
     total = 0
     for path in sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")]):
         total = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), total)
@@ -34,15 +42,19 @@ def checksum() -> int:
 
 
 class BuildCore(build_ext):
-    """Compiles what has vectors once for each instruction set, and goes on where it cannot."""
+    """Compile the vectorized sources once per instruction set; continue if that fails."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Path of the library, without the tag of a Python version: it serves all of them."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def build_extension(self, ext: Extension) -> None:
         try:
             self._build_core(ext)
-        except Exception as error:  # whatever a compiler, or the lack of one, can raise
+        except Exception as error:  # whatever a compiler, or its absence, can raise
             self.warn(
-                f"the native core was not built ({error}); unimp works without it, more slowly. "
-                "Install a C++17 compiler such as g++ and reinstall to have it."
+                f"The native core was not built ({error}). unimp works without it, but slower. "
+                "To build it, install a C++17 compiler such as g++ and reinstall unimp."
             )
 
     def _build_core(self, ext: Extension) -> None:
@@ -70,9 +82,16 @@ class BuildCore(build_ext):
         )
 
 
+class PlatformWheel(bdist_wheel):
+    """Tag the wheel py3-none-<platform>: it depends on the platform but on no Python version."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 sources = [str(FOLDER / name) for name in ("core.cpp", "sampling.cpp", *VECTORIZED)]
 headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
 setup(
     ext_modules=[Extension("unimp.ops.native._core", sources, depends=headers, optional=True)],
-    cmdclass={"build_ext": BuildCore},
+    cmdclass={"build_ext": BuildCore, "bdist_wheel": PlatformWheel},
 )

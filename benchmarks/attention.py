@@ -212,7 +212,7 @@ def layer_ratios(
 ) -> None:
     hop = hop_of_size(**size, device="cuda")  # type: ignore[arg-type]
     edges = edge_index_of(hop)
-    _ = hop.transpose.schedule, hop.schedule
+    _ = hop.source_schedule, hop.schedule
     for precision, aimed in aims.items():
         one_precision(figures, name, hop, edges, heads, width, precision, aimed, repeats)
 
@@ -318,7 +318,7 @@ def proteins_step(figures: Figures) -> None:
     hop = hop_of_size(**PROTEINS, device="cuda")  # type: ignore[arg-type]
     assert hop.edge_attr is not None
     hop = hop.with_edge_attr(hop.edge_attr.bfloat16())
-    _ = hop.transpose.schedule, hop.schedule
+    _ = hop.source_schedule, hop.schedule
     model = proteins_model()
     x = torch.randn(hop.num_sources, 8, device="cuda")
     labels = torch.randint(2, (hop.num_sources, 112), device="cuda")
@@ -373,7 +373,7 @@ def products(figures: Figures) -> None:
     figures.add(
         "gpu-products-inference-seconds", took, f"{what}, exact inference, seconds", "≤ 0.5"
     )
-    _ = hop.transpose.schedule
+    _ = hop.source_schedule
     train()
     figures.add("gpu-products-step-gib", gpu_gib(train), f"{what}, full-batch step, extra GiB")
     took = seconds({"train": train}, repeats=2, device="cuda")["train"]

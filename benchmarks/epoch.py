@@ -86,7 +86,7 @@ class Setting:
         self.masks = Masks(known, RECIPE.label_rate, redraw=RECIPE.mask.redraw, seed=0)
         _ = self.graph.hop.transpose  # belongs to the graph and is computed once
         if device == "cuda":
-            _ = self.graph.hop.schedule, self.graph.hop.transpose.schedule
+            _ = self.graph.hop.schedule, self.graph.hop.source_schedule
 
     def model(self, *, pyg: bool = False) -> UniMP:
         torch.manual_seed(3)

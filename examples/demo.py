@@ -16,8 +16,8 @@ from rich.table import Table
 from unimp import load_recipe
 from unimp.cli.seeds import fresh_folder
 from unimp.ops.allocator import keep_freed_memory
-from unimp.report import write_report
 from unimp.runs import experiment as run
+from unimp.runs.reporting import write_report
 
 # The recipe trains for 300 epochs; 120 show what there is to see in two minutes.
 SHORTER = ["train.epochs=120", "train.eval_every=10"]

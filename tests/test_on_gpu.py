@@ -29,7 +29,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 
 def test_scores_are_the_same(both: list[Run]) -> None:
-    found, expected = (one.scores(one.observed_with(None)).cpu() for one in both)
+    found, expected = (one.outputs(one.observed_labels(reveal="train")).cpu() for one in both)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -38,7 +38,7 @@ def test_answers_that_follow_a_change_are_the_same(both: list[Run]) -> None:
     hidden, asked = task.split.train[:5], task.split.test[:40]
     edge = torch.stack((task.graph.source[:1].long(), task.graph.target[:1].long()), 1)
     for change in (Change(), Change.hide(hidden), Change.take_away(edge)):
-        (found,), (expected,) = (one.hold().after([change], [asked]) for one in both)
+        (found,), (expected,) = (one.incremental().after([change], [asked]) for one in both)
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -47,7 +47,11 @@ def test_explanations_are_the_same(both: list[Run]) -> None:
 
     def without(one: Run) -> dict[int, float | None]:
         found = explain(
-            one.hold(), one.task.graph, one.observed_with(None), node, chances=one.chances
+            one.incremental(),
+            one.task.graph,
+            one.observed_labels(reveal="train"),
+            node,
+            chances=one.probabilities_of,
         )
         return {effect.node: effect.without for effect in found.labels}
 
@@ -62,7 +66,7 @@ def test_audits_are_the_same(both: list[Run]) -> None:
     known = both[0].task.split.train
     margins = []
     for one in both:
-        found = audit(one.hold(), one.task, known, chances=one.chances, folds=0)
+        found = audit(one.incremental(), one.task, known, chances=one.probabilities_of, folds=0)
         margins.append(found.margin[torch.argsort(found.node)])
     torch.testing.assert_close(margins[0].cpu(), margins[1], rtol=1e-2, atol=1e-2)
 

@@ -1,34 +1,40 @@
-"""The command `unimp`, and `python -m unimp`: the command line, and a clean end from the start on.
+"""The command `unimp` and `python -m unimp`.
 
-Ctrl-C may come before the command line is imported: so next to nothing is imported here.
+Ctrl-C or SIGTERM may arrive before the command line is loaded, so this module imports nearly
+nothing itself.
 """
 
 import codecs
 import os
-import signal
 import sys
 from types import FrameType
 
-from unimp.cli.stopping import imports_under_way
+from unimp.training.interruption import handle_signals
 
 
 def program() -> None:
-    """Run the command line, which ends the process; Ctrl-C at any moment is told in one line."""
-    try:
-        open_streams()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, on_interrupt)
-        from unimp.cli import program as command_line
+    """Run the command line and end the process.
 
-        command_line()
-    except KeyboardInterrupt:
-        end()
+    Until a command runs there is nothing to clean up, so a signal ends the process at once. An
+    exception instead could leave a library half imported, or be caught by it.
+    """
+    open_streams()
+    handle_signals(end_at_once)
+    from unimp.cli import program as command_line
+
+    command_line()
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    print("stopped", file=sys.stderr, flush=True)
+    os._exit(128 + number)
 
 
 def open_streams() -> None:
-    """Let everything be printed: nowhere, if a stream is closed, and escaped, what it cannot say.
+    """Make sure that printing never fails.
 
-    Closed ones are opened in order, so that no file of ours is taken for one of them.
+    Output to a closed stream is discarded, and characters that a stream cannot encode are escaped.
+    Closed streams are opened in order, so that no other file takes one of their numbers.
     """
     codecs.register_error("escaped", escaped)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -40,25 +46,10 @@ def open_streams() -> None:
 
 
 def escaped(error: UnicodeError) -> tuple[str, int]:
-    """Characters that an encoding lacks, as JSON writes them, so that JSON stays what it says."""
+    """Write characters that an encoding lacks as JSON does, so that printed JSON stays valid."""
     assert isinstance(error, UnicodeEncodeError)
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
-
-
-def on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C in an import ends the process at once; anywhere else it raises, as it always does.
-
-    A command that has something to clean up takes over: `stops_raised`.
-    """
-    if imports_under_way(frame):
-        end()
-    raise KeyboardInterrupt
-
-
-def end() -> None:
-    print("stopped", file=sys.stderr, flush=True)
-    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     UnimpError
     ├── GraphError     edges, features or node numbers that cannot be a graph
     ├── TaskError      labels, splits or files that cannot be a task; a data set that is not there
-    ├── BackendError   a kernel that is named, but cannot run here
+    ├── BackendError   a kernel that does not exist or cannot run here
+    ├── ModelError     sizes or options with which a model cannot be built
     ├── RecipeError    an option that does not exist or does not fit
     ├── TrainingError  a loss that stopped being a number, a mask with nothing to predict
     │   └── NonFiniteError  answers that did
@@ -32,6 +33,10 @@ class TaskError(UnimpError):
 
 class BackendError(UnimpError):
     """A kernel was asked for that cannot run here."""
+
+
+class ModelError(UnimpError):
+    """A model cannot be built from these sizes and options."""
 
 
 class RecipeError(UnimpError):

@@ -10,7 +10,7 @@ from unimp.analysis.explain import Explanation, explain
 from unimp.analysis.rollout import roll_out, weigh_by_attention, weigh_evenly
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split
@@ -154,7 +154,7 @@ def test_attention_of_a_layer_is_that_of_the_node() -> None:
 def test_shares_rolled_out_add_up_to_one() -> None:
     run = run_of()
     live = run.hold()
-    assert isinstance(live, Live)
+    assert isinstance(live, IncrementalLogits)
     weigh = weigh_by_attention(live)
     assert weigh is not None
     rollout = roll_out(live.graph, 3, 3, weigh, beam=10_000)

@@ -19,17 +19,17 @@ import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
+from unimp.cli.seeds import fresh_folder
 
 from unimp.cli.console import app, main, out, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
-from unimp.cli.seeds import fresh_folder
 from unimp.config.recipe import choices, load_recipe, options, recipe_names
 from unimp.data.debian import load_debian
-from unimp.data.tables.label_file import read_labels
+from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.runs.folder.lock import locked
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
@@ -42,23 +42,6 @@ TINY = [
     *("--set", "model.width=8"),
     *("--set", "train.device=cpu"),
 ]
-
-INDEX = """\
-Package: alpha
-Section: net
-Depends: beta
-Tag: role::program
-Description: a chat client
-
-Package: beta
-Section: libs
-Description: library for chat
-
-Package: gamma
-Section: net
-Breaks: beta
-Description: another client
-"""
 
 
 def told(*arguments: str | Path) -> str:
@@ -613,17 +596,6 @@ def test_a_task_is_shown_whole(here: Path) -> None:
     assert re.search(r"^edge features +16$", text, re.M)
     assert re.search(r"^classes +58$", text, re.M)
     assert re.search(r"^SHA-256 +[0-9a-f]{64}$", text, re.M)
-
-
-def test_debian_tasks_are_built_from_a_package_index(here: Path) -> None:
-    (here / "Packages").write_text(INDEX)
-    text = told("data", "build-debian", "Packages", "--out", "small.npz")
-    assert text.endswith("bundle: small.npz\n")
-    assert load_debian(bundle=here / "small.npz").node_names == ("alpha", "beta", "gamma")
-
-
-def test_a_package_index_that_is_not_there_is_told(refused: Callable[..., str]) -> None:
-    assert refused("data", "build-debian", "none") == "error: none: No such file or directory\n"
 
 
 def test_fetching_needs_a_folder_to_put_data_in(refused: Callable[..., str]) -> None:

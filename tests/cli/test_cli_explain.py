@@ -18,7 +18,7 @@ from unimp.cli import app
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 
 SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
 
@@ -75,7 +75,7 @@ def test_an_explanation_as_json_is_that_of_the_text(finished: Path, tmp_path: Pa
     found = json.loads(told("explain", finished, f"package-{NODE}", "--json", "--class", "net"))
     assert (found["node"], found["class"]) == (f"package-{NODE}", "net")
     loaded = load_run(finished)
-    chances = loaded.chances(loaded.scores(loaded.observed_with(None)))
+    chances = loaded.probabilities_of(loaded.outputs(loaded.observed_labels(reveal="train")))
     assert found["probability"] == pytest.approx(float(chances[NODE, 1]), abs=1e-5)
     assert f"package-{NODE}: " in told(
         *("explain", finished, f"package-{NODE}", "--json", "--out", tmp_path / "why.json")
@@ -154,7 +154,7 @@ def test_what_was_smoothed_is_explained_and_says_so(finished: Path, tmp_path: Pa
     assert words.replace("&", "&amp;") in page.read_text("utf-8")
     found = json.loads(told("explain", place, name, "--smooth", "--json", "--exact", "2"))
     smoothed = load_run(place).smoothed()
-    chances = smoothed.chances(smoothed.scores(smoothed.observed_with(None)))
+    chances = smoothed.probabilities_of(smoothed.outputs(smoothed.observed_labels(reveal="train")))
     assert found["probability"] == pytest.approx(float(chances[NODE].max()), abs=1e-5)
     assert found["smooth"] == "correct-and-smooth"
     plain = told("explain", place, name)

@@ -1,5 +1,7 @@
 """Tasks by name: what there is, and what is said where there is none."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from unimp.data.catalog import data_folder, known_sizes, load_task, task_names
+from unimp.config.task_names import BUNDLED, GENERATED, OGB, data_folder, task_names
+from unimp.data.catalog import known_sizes, load_task
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TaskError
@@ -34,7 +37,7 @@ def test_every_name_says_where_the_task_comes_from(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = task_names()
-    assert names["debian"] == names["debian-tags"] == "bundled"
+    assert names["california"] == names["debian"] == names["debian-tags"] == "bundled"
     assert names["synthetic"] == names["synthetic-proteins"] == "generated"
     assert names["tiny"] == "in UNIMP_DATA"
     assert names["ogbn-arxiv"].startswith("not here")
@@ -66,13 +69,15 @@ def test_a_misspelt_name_answers_with_its_nearest_neighbor(folder: Path) -> None
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"no file .*nothing\.npz"):
+    with pytest.raises(TaskError, match=r"nothing\.npz"):
         load_task(str(tmp_path / "nothing.npz"))
 
 
 def test_an_ogb_task_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNIMP_DATA", raising=False)
-    with pytest.raises(TaskError, match=r"set UNIMP_DATA .*ogbn_products/.*data fetch"):
+    with pytest.raises(
+        TaskError, match=r"UNIMP_DATA.*ogbn_products/.*unimp data fetch ogbn-products"
+    ):
         load_task("ogbn-products")
 
 
@@ -131,3 +136,37 @@ def test_sparse_rows_are_scaled_too(folder: Path) -> None:
 def test_a_task_that_needs_no_preparation_is_handed_on_as_it_is() -> None:
     task = load_task("synthetic", scale=0.02)
     assert task.data_hash() == load_task("synthetic", scale=0.02, symmetrize=True).data_hash()
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("california", {"bundle": "other.npz"}),
+        ("debian", {"scale": 0.5}),
+        ("synthetic", {"features": "guesses"}),
+        ("tiny", {"node_features": "mean"}),
+    ],
+)
+def test_an_option_without_effect_on_the_task_is_refused(
+    folder: Path, name: str, option: dict[str, object]
+) -> None:
+    ((key, value),) = option.items()
+    with pytest.raises(TaskError, match=f"{key} = {value!r}.*{name}"):
+        load_task(name, **option)  # type: ignore[arg-type]
+
+
+def test_every_name_in_the_list_of_bundled_and_generated_tasks_can_be_loaded() -> None:
+    for name in (*BUNDLED, *GENERATED):
+        options = {"scale": 0.001} if name in GENERATED else {}
+        assert load_task(name, **options).name == name
+    assert all(known_sizes(name) is not None for name in OGB)
+
+
+def test_task_names_are_known_without_torch() -> None:
+    program = (
+        "import sys, unimp.config.task_names as t; t.task_names(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

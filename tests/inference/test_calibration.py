@@ -11,7 +11,7 @@ import torch
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.inference.calibration import (
-    HOTTEST,
+    MAX_TEMPERATURE,
     calibrate,
     calibration_error,
     calibration_in_words,
@@ -76,8 +76,8 @@ def test_a_few_right_answers_do_not_make_a_model_certain() -> None:
 
 def test_temperatures_are_bounded_and_what_is_not_finite_does_not_count() -> None:
     logits, labels = drawn(2000, 5)
-    assert fit_temperature(1e-6 * logits, labels) >= 1 / HOTTEST - 1e-3
-    assert fit_temperature(1e6 * logits, labels) <= HOTTEST + 1e-3
+    assert fit_temperature(1e-6 * logits, labels) >= 1 / MAX_TEMPERATURE - 1e-3
+    assert fit_temperature(1e6 * logits, labels) <= MAX_TEMPERATURE + 1e-3
     broken = logits.clone()
     broken[:10] = torch.nan
     labels[20:30] = -1
@@ -169,7 +169,7 @@ def test_a_temperature_that_makes_the_error_worse_is_left_out() -> None:
     found = calibrate(logits, task)
     assert found["temperature"] == 1.0
     assert found["ece"]["val"]["after"] == found["ece"]["val"]["before"]
-    assert "would make the validation error worse" in calibration_in_words([found])
+    assert "would increase the calibration error" in calibration_in_words([found])
 
 
 def test_label_propagation_is_measured_but_not_calibrated() -> None:

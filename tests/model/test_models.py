@@ -15,6 +15,7 @@ from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
 from unimp.inference.logits import predict_logits
 from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
@@ -22,7 +23,7 @@ from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 
@@ -131,19 +132,24 @@ def test_sampled_neighbors_estimate_a_convolution_without_bias(task: Task) -> No
 
 
 @pytest.mark.parametrize("concat", [True, False])
-def test_sum_attention_is_the_one_of_pyg(concat: bool, task: Task) -> None:
+def test_the_gat_layer_equals_pygs_gatconv(concat: bool, task: Task) -> None:
+    """The bias is added after the sum and does not enter the attention scores."""
     nn = pytest.importorskip("torch_geometric.nn", reason="parity needs torch_geometric")
+    torch.manual_seed(0)
     layer = GATLayer(5, 4, heads=3, concat=concat).double()
-    theirs = nn.GATConv(5, 4, 3, concat=concat, add_self_loops=False, bias=False).double()
+    theirs = nn.GATConv(5, 4, 3, concat=concat, add_self_loops=False).double()
     with torch.no_grad():
+        torch.nn.init.normal_(layer.bias)
         theirs.lin.weight.copy_(layer.value.weight)
         theirs.att_dst.copy_(layer.of_target[None])
         theirs.att_src.copy_(layer.of_source[None])
+        theirs.bias.copy_(layer.bias)
     graph = task.graph
     h = graph.x.double()  # type: ignore[union-attr]
-    expected = theirs(h, graph.edge_index)
-    torch.testing.assert_close(layer(h, graph.hop), expected, rtol=1e-6, atol=1e-6)
-    assert layer.attention_weights(h, graph.hop).shape == (graph.num_edges, 3)
+    expected, (_, weights) = theirs(h, graph.edge_index, return_attention_weights=True)
+    torch.testing.assert_close(layer(h, graph.hop), expected)
+    torch.testing.assert_close(layer.attention_weights(h, graph.hop), weights.detach())
+    assert sum(p.numel() for p in layer.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
 def test_appnp_is_personalized_pagerank_of_a_perceptron(task: Task) -> None:
@@ -261,3 +267,20 @@ def test_bf16_gives_about_the_same(name: str, task: Task) -> None:
     rough = logits_of(model, task, observed, precision="bf16")
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_int64_hops_train_as_int32_hops_do(name: str, task: Task) -> None:
+    model = model_of(name, task).float()
+    graph = model.prepare(task.graph)
+    observed = reveal_only(task.split.train, task.labels)
+    hop = graph.hop
+    long = Hop(hop.indptr.long(), hop.source.long(), hop.num_sources, hop.edge_attr)
+    found = []
+    for one in (hop, long):
+        model.zero_grad()
+        model(graph.x, observed, [one] * model.num_layers).square().sum().backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(found[0]) > 0
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimp.errors import GraphError, RecipeError, UnimpError
-from unimp.graph.hop import Hop
+from unimp.graph.csr import group
 from unimp.model import transformer_conv as module
 from unimp.model.transformer_conv import TransformerConv
 
@@ -347,13 +347,12 @@ def test_the_transpose_for_the_backward_pass_is_found_once(
 ) -> None:
     edges, nodes = edges_named("random")
     found = []
-    real = Hop.transpose.func
 
-    def counted(hop: Hop) -> Any:
-        found.append(hop)
-        return real(hop)
+    def counted(source: Tensor, num_sources: int) -> tuple[Tensor, Tensor]:
+        found.append(source)
+        return group(source, num_sources)
 
-    monkeypatch.setattr(Hop.transpose, "func", counted)
+    monkeypatch.setattr("unimp.graph.hop.group", counted)
     layer = TransformerConv(IN, WIDTH, edge_dim=EDGE_WIDTH)
     for _ in range(3):
         layer(
@@ -376,6 +375,44 @@ def test_edges_changed_in_place_are_noticed() -> None:
     assert torch.equal(layer(x, edges), layer(x, edges.clone()))
     edges.resize_(2, 10)
     assert torch.equal(layer(x, edges), layer(x, edges.clone()))
+
+
+def test_edges_changed_through_data_are_noticed() -> None:
+    """A write through `.data` does not raise torch's version counter."""
+    edges, nodes = edges_named("random")
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    before = layer(x, edges)
+    version = edges._version
+    edges.data[0, 5] = (edges[0, 5] + 1) % 28
+    assert edges._version == version
+    changed = layer(x, edges)
+    assert not torch.equal(changed, before)
+    assert torch.equal(changed, layer(x, edges.clone()))
+
+
+def test_edges_changed_through_shared_numpy_memory_are_noticed() -> None:
+    edges, nodes = edges_named("random")
+    array = edges.numpy().copy()
+    shared = torch.from_numpy(array)
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    before = layer(x, shared)
+    array[:] = array[::-1].copy()  # the other direction: the same numbers, sum and checksum
+    changed = layer(x, shared)
+    assert not torch.equal(changed, before)
+    assert torch.equal(changed, layer(x, shared.clone()))
+
+
+def test_edges_changed_in_inference_mode_are_noticed() -> None:
+    """torch counts no changes of a tensor that was created in inference mode."""
+    edges, nodes = edges_named("random")
+    layer, x = TransformerConv(IN, WIDTH, heads=2), torch.randn(nodes, IN)
+    with torch.inference_mode():
+        inside = edges.clone()
+        before = layer(x, inside)
+        inside[0, 5] = (inside[0, 5] + 1) % 28
+        changed = layer(x, inside)
+        assert not torch.equal(changed, before)
+        assert torch.equal(changed, layer(x, inside.clone()))
 
 
 def test_a_sparse_matrix_changed_in_place_is_noticed() -> None:
@@ -416,16 +453,16 @@ def test_nothing_is_kept_of_an_edge_list_that_is_gone() -> None:
     layer = TransformerConv(IN, WIDTH)
     x = torch.randn(30, IN)
     gc.collect()
-    before = len(module._SEEN)
+    before = len(module._CACHE)
     for order in (slice(None), torch.arange(28)):
         edges = torch.arange(28, dtype=torch.int32).expand(2, -1)[:, order].clone()
         adj_t = torch.sparse_coo_tensor(edges, torch.ones(28), (30, 30)).to_sparse_csr()
         layer(x, edges).sum().backward()
         layer(x, adj_t).sum().backward()
-        assert len(module._SEEN) == before + 2
+        assert len(module._CACHE) == before + 2
         del edges, adj_t
         gc.collect()
-        assert len(module._SEEN) == before
+        assert len(module._CACHE) == before
 
 
 def test_a_layer_that_was_called_is_copied_and_pickled_without_the_graph() -> None:

@@ -263,6 +263,22 @@ def test_the_native_core_serves_any_width_index_and_instruction_set(
         native.limit_instruction_set(best)
 
 
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("name", HOPS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_int64_hops_give_the_results_and_gradients_of_int32_hops(
+    backend: Any, name: str, edges: bool
+) -> None:
+    hop = HOPS[name]
+    long = Hop(hop.indptr.long(), hop.source.long(), hop.num_sources)
+    given = operands(hop, edges=edges)
+    out, expected = (attend(h, given, backend=backend) for h in (long, hop))
+    assert torch.equal(out, expected)
+    theirs = gradients(expected, given)
+    for operand, grad in gradients(out, given).items():
+        assert torch.equal(grad, theirs[operand]), operand
+
+
 def test_results_do_not_hang_on_the_number_of_threads() -> None:
     hop = hop_of(3000, 3000, random_edges(3000, 3000, 9000))
     given = operands(hop, edges=False, dtype=torch.float32)

@@ -51,10 +51,10 @@ def by_kernel(kernel: str, given: dict[str, Tensor], **options: Any) -> dict[str
     message, kept = given.pop("message"), given.pop("kept")
     step = Residual(**given, **options)
     module = kernels(kernel)
-    out, of_rows = module.residual_forward(message, kept, step)
+    out, row_stats = module.residual_forward(message, kept, step)
     grad_kept = torch.zeros(len(kept), kept.shape[1] + 3).to(kept)[:, 2:-1]  # rows that lie apart
     grad_message, sums = module.residual_backward(
-        direction(out), message, kept, step, of_rows, grad_kept
+        direction(out), message, kept, step, row_stats, grad_kept
     )
     found = {"out": out, "message": grad_message, "kept": grad_kept}
     found |= {name: sums._asdict()[name] for name in given}

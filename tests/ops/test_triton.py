@@ -66,8 +66,8 @@ def results(
 ) -> dict[str, Tensor]:
     """What attention gives by name, and the gradient of every operand."""
     hop = Hop(hop.indptr, hop.source, hop.num_sources, given.get("edge_attr"))
-    hop.__dict__["schedule"] = cut_rows(hop.indptr, piece)
-    hop.transpose.__dict__["schedule"] = cut_rows(hop.transpose.indptr, piece)
+    hop.derived.schedule = cut_rows(hop.indptr, piece)
+    hop.derived.source_schedule = cut_rows(hop.transpose.indptr, piece)
     rows = (given["query"], given["key"], given["value"])
     found = attend(*rows, hop, given.get("edge_query"), dropout, torch.tensor(seed, device=DEVICE))
     named = dict(zip(("out", "edge_mean", "mass"), found, strict=True))
@@ -234,8 +234,8 @@ driver.set_active(H200())
 JITFunction.run = compile_only
 
 hop = Hop(torch.tensor([0, 9, 10]).int(), torch.arange(10).int(), 10)
-hop.__dict__["schedule"] = cut_rows(hop.indptr, 4)
-hop.transpose.__dict__["schedule"] = cut_rows(torch.tensor([0, 9, *[10] * 9]).int(), 4)
+hop.derived.schedule = cut_rows(hop.indptr, 4)
+hop.derived.source_schedule = cut_rows(torch.tensor([0, 9, *[10] * 9]).int(), 4)
 edges = fused.edges_of(hop, "triton", backward=True)
 seed = torch.tensor(3)
 for dtype, width, edge_width, dropout in (
@@ -252,8 +252,8 @@ rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):
         step = Residual(relu=True, **gate, **norm)
-        _, of_rows = residual_forward(rows, rows, step)
-        residual_backward(rows, rows, rows, step, of_rows, torch.empty_like(rows))
+        _, row_stats = residual_forward(rows, rows, step)
+        residual_backward(rows, rows, rows, step, row_stats, torch.empty_like(rows))
 """
 
 

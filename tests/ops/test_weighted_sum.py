@@ -55,3 +55,21 @@ def test_gradients_are_right(hop: Hop) -> None:
     assert torch.autograd.gradcheck(lambda w, v: weighted_sum(w, v, hop), (weight, value))
     assert torch.autograd.gradcheck(lambda s: edge_softmax(s, hop), (weight,))
     assert torch.autograd.gradcheck(lambda t, s: edge_dot(t, s, hop), (targets, sources))
+
+
+def test_int64_hops_give_the_gradients_of_int32_hops(hop: Hop) -> None:
+    long = Hop(hop.indptr.long(), hop.source.long(), hop.num_sources)
+    weight, value = some(hop.num_edges, HEADS), some(hop.num_sources, HEADS, WIDTH)
+    targets, sources = some(hop.num_targets, WIDTH), some(hop.num_sources, WIDTH)
+
+    def found(hop: Hop) -> list[Tensor]:
+        outputs = (
+            weighted_sum(edge_softmax(weight, hop), value, hop),
+            edge_dot(targets, sources, hop),
+        )
+        loss = sum(out.square().sum() for out in outputs)
+        assert isinstance(loss, Tensor)
+        return [*outputs, *torch.autograd.grad(loss, (weight, value, targets, sources))]
+
+    for one, other in zip(found(long), found(hop), strict=True):
+        assert torch.equal(one, other)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from unimp.graph.graph import Graph
-from unimp.report import write_comparison, write_report
 from unimp.runs.experiment import run
+from unimp.runs.reporting import write_comparison, write_report
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from unimp.config.recipe import load_recipe
-from unimp.report.evidence import find_runs, gather
 from unimp.report.groups import compare, differing, in_ranges, telling
+from unimp.runs.evidence import find_runs, gather
 from unimp.runs.experiment import run
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task

@@ -10,8 +10,9 @@ import pytest
 
 from unimp.report import plots
 from unimp.report.charts import Mark, Series
-from unimp.report.evidence import Evidence, ScoredNodes, gather
+from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
+from unimp.runs.evidence import gather
 
 
 def with_nodes(run: Evidence, neighbors: list[int], right: list[bool]) -> Group:

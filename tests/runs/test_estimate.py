@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from unimp.cli import app
 from unimp.config.recipe import Recipe, differences
 from unimp.model.node_model import NodeModel
+from unimp.model.registry import build_model
 from unimp.ops import memory
 from unimp.runs import estimate as module
 from unimp.runs.estimate import Estimate, estimate, outward, pace_of_steps, work_of
@@ -34,7 +35,7 @@ def task() -> Task:
 
 def model_of(recipe: Recipe, task: Task) -> NodeModel:
     torch.manual_seed(0)
-    return recipe.build_model(task.sizes)
+    return build_model(recipe.model, task.sizes)
 
 
 def said(recipe: Recipe, task: Task, *, timed: bool = False) -> Estimate:

@@ -16,12 +16,14 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import BackendError, RecipeError, RunError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
+from unimp.model.registry import build_model
 from unimp.ops import native
 from unimp.runs import experiment as run_function
 from unimp.runs import fitting, preparation
 from unimp.runs.experiment import run
+from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
-from unimp.runs.run import Run, load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
@@ -37,7 +39,7 @@ def recipe_of(*settings: str) -> Recipe:
 def untrained_score(done: Run) -> float:
     """The test score of the same model before it has learned anything."""
     torch.manual_seed(1)
-    model = done.recipe.build_model(done.task.sizes)
+    model = build_model(done.recipe.model, done.task.sizes)
     observed = reveal_only(done.task.split.train, done.task.labels)
     logits = predict_logits(model, done.task.graph, observed)
     return score_split(logits, done.task, "train")["test"]
@@ -384,7 +386,7 @@ def test_labels_of_val_and_test_do_not_change_what_is_predicted() -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
     first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
-    observed = first.observed_with(None)
+    observed = first.observed_labels(reveal="train")
     assert torch.equal(first.logits(observed), second.logits(observed))
 
 

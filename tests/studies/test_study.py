@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from unimp.config.recipe import load_recipe
-from unimp.data.catalog import OGB
+from unimp.config.task_names import OGB
+from unimp.data.catalog import known_sizes
 from unimp.studies import figures, paper
 from unimp.studies.cells import Subject
 from unimp.studies.figures import FIGURE_A, FIGURE_D, LABEL_RATES
@@ -88,7 +89,9 @@ def test_pairs_that_were_not_measured_do_not_count() -> None:
 @pytest.fixture
 def arxiv() -> Subject:
     recipe = load_recipe("arxiv-paper")
-    return Subject("ogbn-arxiv", recipe, OGB["ogbn-arxiv"], "accuracy", (0, 1), Path("out"), ())
+    return Subject(
+        "ogbn-arxiv", recipe, known_sizes("ogbn-arxiv"), "accuracy", (0, 1), Path("out"), ()
+    )
 
 
 def outcomes_of(study_cells: object, score: float) -> dict[str, Outcome]:

@@ -1,4 +1,4 @@
-"""The loop: what is scored when, what is kept, and why it stops."""
+"""The loop: when it scores, which state it keeps, and why it stops."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class OneVector(NodeModel):
 
 
 class OneBatch:
-    """One batch an epoch in which all nodes are hidden; it remembers which epochs were asked."""
+    """One batch per epoch in which all nodes are hidden; it records the requested epochs."""
 
     def __init__(self, hidden: Tensor | None = None) -> None:
         self.hidden = torch.arange(4) if hidden is None else hidden
@@ -155,31 +155,62 @@ def test_patience_shorter_than_the_time_between_scores_waits_for_a_score() -> No
     assert result.history[-1].epoch == 21
 
 
-def test_no_epoch_is_begun_that_would_end_after_the_time_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def limited(
+    time_limit: float, monkeypatch: pytest.MonkeyPatch, **schedule: Any
+) -> tuple[Fit, list[int]]:
+    """A run with a time limit in which every epoch takes ten seconds, and the epochs it trained."""
     now = 0.0
 
-    def evaluate() -> dict[str, float]:
-        nonlocal now
-        now += 10.0  # every epoch takes ten seconds
-        return {"val": now}
+    class Slow(OneBatch):
+        def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+            nonlocal now
+            now += 10.0
+            yield from super().epoch(epoch)
 
     clock = SimpleNamespace(perf_counter=lambda: now)
     monkeypatch.setattr("unimp.training.loop.time", clock)
-    batches = OneBatch()
+    batches = Slow()
     result = fit(
         OneVector(),
         batches,
         LABELS,
-        Schedule(epochs=100, time_limit=25.0),
+        Schedule(**{"epochs": 100, "time_limit": time_limit, **schedule}),
         lr=0.1,
         weight_decay=0.0,
-        evaluate=evaluate,
+        evaluate=lambda: {"val": now},
     )
-    assert batches.epochs == [1, 2]  # a third would end after 30 s
-    assert "time limit of 25 s after epoch 2 of 100" in result.stopped
+    return result, batches.epochs
+
+
+def test_no_epoch_is_started_that_would_end_after_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, epochs = limited(25.0, monkeypatch)
+    assert epochs == [1, 2]  # a third would end after 30 s
     assert [epoch.seconds for epoch in result.history] == [10.0, 10.0]
+    assert result.cut_short
+    assert "25 s" in result.stopped
+    assert "2 of 100" in result.stopped
+
+
+@pytest.mark.parametrize("schedule", [{}, {"eval_from": 50}, {"spent_before": 99.0}])
+def test_a_time_limit_that_is_too_short_trains_one_epoch_and_says_that_it_was_cut_short(
+    schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, epochs = limited(1.0, monkeypatch, scorings_after=5, **schedule)
+    assert epochs == [1]
+    assert result.cut_short
+    assert not result.failed
+    assert "1 of 100" in result.stopped
+    assert (result.best is None) == ("eval_from" in schedule)
+
+
+def test_a_run_that_reaches_its_last_epoch_is_not_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, epochs = limited(1.0, monkeypatch, epochs=1)
+    assert epochs == [1]
+    assert not result.cut_short
 
 
 @pytest.mark.parametrize(
@@ -200,7 +231,7 @@ def test_epochs_are_scored_on_schedule_and_the_last_one_always(
     assert [e.epoch for e in result.history if e.scores is not None] == scored
 
 
-def test_a_line_of_history_holds_the_scores_where_there_are_any() -> None:
+def test_a_line_of_history_contains_the_scores_if_there_are_any() -> None:
     assert Epoch(3, 0.5, 1.0, {"val": 0.25}).as_line() == {
         "epoch": 3,
         "loss": 0.5,
@@ -256,14 +287,14 @@ def test_a_finite_loss_with_a_non_finite_gradient_does_not_spoil_the_kept_state(
     assert torch.equal(model.logits, states[2])
 
 
-def test_answers_that_are_no_numbers_end_the_run_with_the_last_good_state() -> None:
+def test_logits_that_are_not_finite_end_the_run_with_the_last_good_state() -> None:
     model = OneVector()
     states, keep = states_by_epoch(model)
     scored = script([0.5, 0.4])
 
     def evaluate() -> dict[str, float]:
         if len(states) == 2:
-            raise NonFiniteError("an answer became non-finite")
+            raise NonFiniteError("a logit became non-finite")
         return dict(scored())
 
     result = fit(
@@ -277,7 +308,7 @@ def test_answers_that_are_no_numbers_end_the_run_with_the_last_good_state() -> N
         on_epoch=keep,
     )
     assert result.failed
-    assert result.stopped == "an answer became non-finite in epoch 3"
+    assert result.stopped == "a logit became non-finite in epoch 3"
     assert torch.equal(model.logits, states[1])
 
 
@@ -329,7 +360,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_hidden_nodes() -> None:
 
 
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_where_no_label_is_hidden_there_is_nothing_to_train(regime: Any) -> None:
+def test_if_no_label_is_hidden_there_is_nothing_to_train(regime: Any) -> None:
     task = synthetic_task(num_nodes=40, num_edges=60, num_classes=2, num_features=3)
     known = torch.zeros(40, dtype=torch.bool)
     known[task.split.train] = True
@@ -370,7 +401,7 @@ def test_the_same_seed_gives_the_same_history_to_the_last_bit(regime: str, redra
         return epochs, list(done.model.state_dict().values())
 
     epochs, weights = history(3)
-    torch.rand(7)  # what others draw in between does not matter
+    torch.rand(7)  # random numbers that others draw do not matter
     again, same_weights = history(3)
     assert len(epochs) == 4
     assert epochs == again

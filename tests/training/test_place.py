@@ -68,8 +68,8 @@ def parts_with_hubs(task: Task) -> list[Batch]:
         indptr, order = group(target, len(nodes))
         attr = torch.randn(len(order), 2, generator=draw)
         hop = Hop(indptr, source[order], len(nodes), attr)
-        hop.__dict__["schedule"] = cut_rows(hop.indptr, 4)
-        hop.transpose.__dict__["schedule"] = cut_rows(hop.transpose.indptr, 4)
+        hop.derived.schedule = cut_rows(hop.indptr, 4)
+        hop.derived.source_schedule = cut_rows(hop.transpose.indptr, 4)
         x = torch.randn(len(nodes), 5, generator=draw)
         observed = torch.where(nodes < 5, task.labels[nodes], UNLABELED)
         return Batch(nodes, len(nodes), x, observed, torch.arange(5, 9 + seed), (hop, hop))
@@ -103,7 +103,7 @@ def test_hubs_of_a_part_in_place_are_those_of_the_part(monkeypatch: pytest.Monke
     model, labels = model_for(task, "triton"), with_padding(task.labels)
     first, second = parts_with_hubs(task)
     assert Room.of(first).hubs > 0
-    assert Room.of(first).by_source_hubs > 0
+    assert Room.of(first).source_hubs > 0
     place = PartPlace(first, Room.around(first).or_more(Room.around(second)), len(task.labels))
     assert place.put(second)
     found = loss_and_gradients(model, place.batch(), labels)
@@ -124,7 +124,7 @@ def test_pieces_in_place_cover_each_edge_of_a_part_once_and_no_other(
     hop, part = place.batch().hops[0], second.hops[0]
     for schedule, rows in (
         (hop.schedule, hop.indptr),
-        (hop.transpose.schedule, hop.transpose.indptr),
+        (hop.source_schedule, hop.transpose.indptr),
     ):
         met = [range(begin, end) for _, begin, end, _ in schedule.pieces.tolist()]
         assert sorted(edge for piece in met for edge in piece) == list(range(part.num_edges))

@@ -155,7 +155,7 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(
     task = some_task()
     # Features alone fit, the graph does not.
     monkeypatch.setattr(
-        "unimp.training.batching.fits_gpu", lambda size, device: size < task.graph.nbytes
+        "unimp.ops.placement.fits_gpu", lambda size, device: size < task.graph.nbytes
     )
     masks = masks_of(task, "epoch")
     options = {"regime": regime, **CUT}

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from unimp.data.tables.writing import write_table
 from unimp.errors import TaskError
-from unimp.inference.incremental.changes import Answers, Change
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import Change, ChangeableLogits
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
@@ -56,7 +56,7 @@ class Audit:
 
 
 def audit(
-    answers: Answers,
+    answers: ChangeableLogits,
     task: Task,
     known: Tensor,
     *,
@@ -103,9 +103,9 @@ def audit(
     )
 
 
-def choose_folds(answers: Answers, units: list[Tensor]) -> int:
+def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:
     """0 where hiding each label alone is affordable, as a sample of them tells; else `FOLDS`."""
-    if not isinstance(answers, Live):
+    if not isinstance(answers, IncrementalLogits):
         return min(FOLDS, len(units))
     chosen = torch.randperm(len(units), generator=torch.Generator().manual_seed(0))[:SAMPLE]
     costs = [answers.cost(Change.hide(units[u]), units[u]) for u in chosen.tolist()]

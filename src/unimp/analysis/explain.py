@@ -14,8 +14,8 @@ from torch import Tensor
 from unimp.analysis.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
 from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
-from unimp.inference.incremental.changes import Answers, Change
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import Change, ChangeableLogits
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import is_known
 from unimp.tasks.names import class_names, node_ids
@@ -143,7 +143,7 @@ class Explanation:
 
 
 def explain(
-    answers: Answers,
+    answers: ChangeableLogits,
     graph: Graph,
     observed: Tensor,
     node: int,
@@ -225,9 +225,9 @@ def explain(
     )
 
 
-def _rolled_out(answers: Answers, graph: Graph, node: int) -> tuple[Rollout, bool]:
+def _rolled_out(answers: ChangeableLogits, graph: Graph, node: int) -> tuple[Rollout, bool]:
     """The rollout, as the task numbers nodes, and whether it is that of the model's attention."""
-    if not isinstance(answers, Live):
+    if not isinstance(answers, IncrementalLogits):
         return roll_out(graph, node, SPREAD, weigh_evenly), False
     weigh = weigh_by_attention(answers)
     start = int(answers.here(torch.tensor([node])))
@@ -281,10 +281,10 @@ def _links(
 
 
 def _affordable(
-    answers: Answers, changes: Mapping[Key, Change], here: Tensor, budget: int
+    answers: ChangeableLogits, changes: Mapping[Key, Change], here: Tensor, budget: int
 ) -> dict[Key, Change]:
     """Those that fit the budget, the first first; one that is too much lets later ones by."""
-    if not isinstance(answers, Live):
+    if not isinstance(answers, IncrementalLogits):
         return dict(changes)
     kept = {}
     for key, change in changes.items():
@@ -300,9 +300,9 @@ def _strongest(effects: list[Effect], probability: float) -> list[Effect]:
     return sorted(effects, key=lambda e: (e.without is None, -abs(e.effect(probability)), -e.share))
 
 
-def _attention(answers: Answers, node: int, top: int) -> list[list[tuple[int, float]]]:
+def _attention(answers: ChangeableLogits, node: int, top: int) -> list[list[tuple[int, float]]]:
     """The node's own attention in each layer: its in-neighbors with the largest weights."""
-    assert isinstance(answers, Live)
+    assert isinstance(answers, IncrementalLogits)
     weigh = weigh_by_attention(answers)
     assert weigh is not None
     nodes, (hop,) = sample_hops(answers.graph, answers.here(torch.tensor([node])), [ALL], seed=0)

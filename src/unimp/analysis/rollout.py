@@ -13,7 +13,7 @@ from torch import Tensor
 from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.incremental.reach import Nodes
 from unimp.model.gat import GATLayer
 from unimp.model.layers import GraphTransformerLayer, MessageLayer
@@ -96,7 +96,7 @@ def roll_out(graph: Graph, node: int, layers: int, weigh: Weigh, *, beam: int = 
     return Rollout(nodes[order], share[order], distance, source, target, flow[strongest])
 
 
-def weigh_by_attention(live: Live) -> Weigh | None:
+def weigh_by_attention(live: IncrementalLogits) -> Weigh | None:
     """Shares as the model's layers give them, heads averaged; None for one without attention."""
     layers = getattr(live.model, "layers", None)
     if layers is None or not all(isinstance(a, GraphTransformerLayer | GATLayer) for a in layers):

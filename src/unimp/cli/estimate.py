@@ -1,4 +1,4 @@
-"""estimate."""
+"""The command `unimp estimate`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from typing import Annotated
 import typer
 
 from unimp.cli.console import Settings, app, out
-from unimp.config.presets import FOR_TABLES, PRESETS, recipe_with_preset
+from unimp.config.presets import FOR_TABLES, PRESETS
 
 
 @app.command("estimate")
 def estimate_run(
-    name: Annotated[str, typer.Argument(metavar="RECIPE|DATASET", help="Name or path.")],
+    name: Annotated[
+        str, typer.Argument(metavar="RECIPE|TASK", help="Name or path of a recipe or a task.")
+    ],
     settings: Settings = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="|".join(PRESETS), help="As of unimp train.")
+        str | None, typer.Option(metavar="|".join(PRESETS), help="As for unimp train.")
     ] = None,
 ) -> None:
-    """Say what training would take, from sizes and a few steps: regime, memory and time."""
+    """Estimate the memory and time of training, from sizes and a few steps."""
     from unimp.runs.estimate import estimate
-    from unimp.runs.preparation import choose_device, seeded, task_of
+    from unimp.runs.preparation import choose_device, model_of, resolve_recipe, seeded, task_of
 
-    recipe = recipe_with_preset(name, settings or (), preset)
-    if recipe.model.name == "label-propagation":
-        out.print("label propagation has nothing to train: seconds, and a few rows a node")
-        return
+    recipe = resolve_recipe(name, settings or (), preset)
     device = choose_device(recipe.train.device)
     task = task_of(recipe, 0)
     with seeded(0, device):
-        model = recipe.build_model(task.sizes).to(device)
+        model = model_of(recipe, task).to(device)
+        if not model.learns:
+            out.print(f"{recipe.model.name} has nothing to learn; it takes seconds")
+            return
         out.print(estimate(recipe, model, task, device).in_words())
     train = recipe.train
-    ends = f"; {train.patience} without as good a score end it" if train.patience else ""
+    stops = f", or {train.patience} without an equal or better score" if train.patience else ""
     why = ""
     if preset or recipe.task.name == "tables":
-        why = f" (preset {preset or f'{FOR_TABLES}, as none is named'})"
-    out.print(f"trains up to {train.epochs:,} epochs{ends}{why}")
+        why = f" (preset {preset or f'{FOR_TABLES}, the default for tables'})"
+    out.print(f"training stops after {train.epochs:,} epochs{stops}{why}")

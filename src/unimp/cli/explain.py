@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unimp.cli.console import RunFolder, app, out
-from unimp.cli.console import told as notes
+from unimp.cli.console import err as notes
 from unimp.cli.later import (
     LaterEdges,
     LaterLabels,
@@ -32,6 +31,9 @@ from unimp.report.explanation import (
     smoothed_in_words,
     without_in_words,
 )
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
 
 PATIENCE = 5
 """Times the usual budget: a command computes the states first, which takes a while, so exact
@@ -90,7 +92,7 @@ def explain_node(
     import torch
 
     from unimp.analysis.explain import BUDGET, EXACT, explain
-    from unimp.inference.incremental.changes import Whole
+    from unimp.inference.incremental.changes import FullRecomputation
     from unimp.tasks.names import classes_of, nodes_of
 
     for file in (path, page):
@@ -101,14 +103,14 @@ def explain_node(
     number = nodes_of(task).find(node)
     target = None if name is None else classes_of(task).find(name)
     began = time.perf_counter()
-    answers = loaded.hold(extra, around=torch.tensor([number]))
+    answers = loaded.incremental(loaded.observed_labels(extra), around=torch.tensor([number]))
     held = time.perf_counter() - began
     found = explain(
         answers,
         task.graph,
-        loaded.observed_with(extra),
+        loaded.observed_labels(extra),
         number,
-        chances=loaded.chances,
+        chances=loaded.probabilities_of,
         takes_labels=loaded.takes_labels,
         target=target,
         top=top,
@@ -117,7 +119,7 @@ def explain_node(
     )
     took = time.perf_counter() - began - held
     told = {**found.named(task), "smooth": loaded.recipe.smooth.form}
-    if isinstance(answers, Whole):
+    if isinstance(answers, FullRecomputation):
         told["computed"] = f"every change computed on the whole graph, in {took:.1f} s"
     else:
         told["computed"] = (
@@ -141,7 +143,8 @@ def explain_node(
     }
     lines = [f"{told['node']}: {file}" for file in (path, page) if file is not None]
     if keep:
-        lines += kept_in(folder, told, given)
+        changed = smooth or nodes is not None or edges is not None
+        lines += kept_in(folder, told, given, None if changed else loaded)
     # JSON that goes to a program stays JSON.
     for line in () if as_json and path is None else lines:
         out.print(line)
@@ -149,7 +152,8 @@ def explain_node(
 
 def refuse_place(file: Path, folder: Path) -> None:
     """Refuse to write where something stands that is not an explanation."""
-    from unimp.report.kept import PAGE, STATE
+    from unimp.runs.folder.explanations import STATE
+    from unimp.runs.reporting import PAGE
 
     if file.is_dir():
         raise RunError(f"{file} is a folder; name the file that it is to be")
@@ -169,24 +173,26 @@ def legible(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def kept_in(folder: Path, told: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
-    """Keep an explanation in the folder of its run and on its page, and say where it is.
+def kept_in(
+    folder: Path, told: Mapping[str, Any], given: Mapping[str, str], run: Run | None
+) -> list[str]:
+    """Store an explanation in the folder of its run and render the page of the run again.
 
-    It is told already: where it cannot be kept, that takes nothing away from the answer.
+    Returns a line with the path of the page. A failure is only a note, because the answer is
+    already printed. `run` is the run as it was trained, if it is loaded.
     """
-    from unimp.report.kept import keep_explanation, show_on_page
+    from unimp.runs.folder.explanations import store_explanation
+    from unimp.runs.reporting import write_report
 
     try:
-        kept = keep_explanation(folder, told, given)
-        page = show_on_page(folder)
+        store_explanation(folder, told, given)
+        page = write_report(folder, run)
     except (OSError, UnimpError, ValueError, RecursionError) as error:
         why = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.filename:
             why = f"{error.filename}: {error.strerror}"
-        notes.print(f"not kept with the run: {why}")
+        notes.print(f"The explanation was not stored with the run: {why}")
         return []
-    if page is None:
-        return [f"{told['node']}: {kept}; unimp report {shlex.quote(str(folder))} draws it"]
     return [f"{told['node']}: {page}"]
 
 
@@ -228,7 +234,7 @@ def text_of(told: Mapping[str, Any], top: int) -> str:
         lines += ["", "Attention of each layer, heads averaged"]
         for number, layer in enumerate(told["attention"], 1):
             names = ", ".join(f"{one['node']} {percent(one['weight'])}" for one in layer[:5])
-            lines.append(f"  layer {number}  {names or 'hears from nobody'}")
+            lines.append(f"  layer {number}  {names or 'no in-neighbors'}")
     lines += ["", told["computed"]]
     return "\n".join(lines)
 

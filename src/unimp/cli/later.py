@@ -1,4 +1,4 @@
-"""What came after training, for every command that asks a finished run: labels, nodes and edges."""
+"""Options of all commands that ask a finished run: labels, nodes and edges that came later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from unimp.cli.console import require_label_inputs, told
+from unimp.cli.console import err
+from unimp.config.choices import Reveal, UnknownIds
 from unimp.errors import RunError, nearest_names
 
 if TYPE_CHECKING:
@@ -19,22 +20,27 @@ if TYPE_CHECKING:
 LaterLabels = Annotated[
     list[Path] | None,
     typer.Option(
-        help="CSV or Parquet with columns node,label: labels that came after training. May be "
-        "repeated; a later file wins.",
+        help="CSV or Parquet file with the columns node,label: labels that came after training. "
+        "May be repeated; later files take precedence.",
     ),
 ]
 LaterNodes = Annotated[
     Path | None,
-    typer.Option(help="Nodes that came after training: a table like the one it was given."),
+    typer.Option(help="Table of nodes that came after training, with the same columns."),
 ]
 LaterEdges = Annotated[
-    Path | None, typer.Option(help="Edges that came since, between any two nodes, new or old.")
+    Path | None, typer.Option(help="Table of edges that came later, between new or old nodes.")
 ]
 UnknownEnds = Annotated[
-    str, typer.Option(help="Edges that name an id which is no node: refuse, or skip them.")
+    str, typer.Option(help="Edges with an id that no node has: refuse, or skip them.")
 ]
-Smooth = Annotated[
-    bool, typer.Option("--smooth", help="Correct & Smooth after the model; the same weights.")
+Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
+RevealOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Labels of the task that are inputs: train, train+val, or known (all). Default: "
+        "known for your own data, train for a task with a name.",
+    ),
 ]
 
 
@@ -48,14 +54,13 @@ def load_with_later(
     smooth: bool | None = False,
     labels_are_inputs: bool = True,
 ) -> tuple[Run, Tensor | None]:
-    """A run on the graph that these tables extend, and the labels that came since.
+    """Load a run on the graph that these tables extend, and read the labels that came later.
 
-    smooth: Correct & Smooth after the model; None: if that scores better on validation.
-    labels_are_inputs: whether labels are refused that the model would not look at.
+    smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
+    refuse labels if the model takes no labels.
     """
-    from unimp.config.choices import UnknownIds
-    from unimp.data.tables.label_file import read_label_files
-    from unimp.runs.run import load_run
+    from unimp.data.tables.label_files import read_label_files
+    from unimp.runs.loading import load_run
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:
@@ -71,5 +76,43 @@ def load_with_later(
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
-        told.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
     return loaded, extra
+
+
+def reveal_of(reveal: str | None, loaded: Run) -> Reveal:
+    """The value of --reveal, checked; its default depends on the run."""
+    if reveal is None:
+        return loaded.default_reveal
+    if reveal not in get_args(Reveal):
+        raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")
+    if reveal != "train":
+        require_label_inputs(loaded, f"--reveal {reveal}")
+    return cast("Reveal", reveal)
+
+
+def require_label_inputs(loaded: Run, option: str) -> None:
+    """Refuse to reveal labels to a model that does not use them."""
+    if not loaded.takes_labels:
+        raise RunError(
+            f"{option} has no effect: the model of this run takes no labels as inputs (inputs "
+            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+        )
+
+
+def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
+    """Which labels were inputs, for the line that a command prints."""
+    from unimp.tasks.labels import is_known
+
+    if not loaded.takes_labels:
+        return "the model takes no labels as inputs"
+    used = int(is_known(loaded.observed_labels(extra, reveal)).sum())
+    known = int(is_known(loaded.observed_labels(extra, "known")).sum())
+    what = {
+        "train": "the labels of the train set",
+        "train+val": "the labels of the train and validation sets",
+        "known": "all known labels",
+    }[reveal]
+    later = "" if extra is None else f" and {int(is_known(extra).sum()):,} later labels"
+    unused = f"; --reveal known would use {known - used:,} more" if known > used else ""
+    return f"inputs: {used:,} labels ({what}{later}){unused}"

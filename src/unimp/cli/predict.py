@@ -1,36 +1,37 @@
-"""evaluate and predict."""
+"""The commands `unimp evaluate` and `unimp predict`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import Annotated
 
 import typer
 
-from unimp.cli.console import RunFolder, app, out, require_label_inputs
+from unimp.cli.console import RunFolder, app, out
 from unimp.cli.later import (
     LaterEdges,
     LaterLabels,
     LaterNodes,
+    RevealOption,
     Smooth,
     UnknownEnds,
+    inputs_in_words,
     load_with_later,
+    require_label_inputs,
+    reveal_of,
 )
 from unimp.errors import RunError, nearest_names
-
-if TYPE_CHECKING:
-    from unimp.config.choices import Reveal
 
 
 @app.command()
 def evaluate(
     folder: RunFolder,
     reveal: Annotated[
-        str, typer.Option(help="Labels that are inputs: train (the headline), or train+val.")
+        str, typer.Option(help="Labels that are inputs: train (as reported), or train+val.")
     ] = "train",
 ) -> None:
-    """Score a run again, with train labels or with train and validation labels as inputs."""
-    from unimp.runs.run import load_run
+    """Score a run again, with train labels, or with train and validation labels as inputs."""
+    from unimp.runs.loading import load_run
     from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:
@@ -50,41 +51,29 @@ def predict(
     nodes: LaterNodes = None,
     edges: LaterEdges = None,
     unknown_ids: UnknownEnds = "refuse",
-    reveal: Annotated[
-        str,
-        typer.Option(help="Labels of the run's task that are inputs: train, train+val, or known."),
-    ] = "train",
+    reveal: RevealOption = None,
     smooth: Smooth = False,
     path: Annotated[
-        Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
+        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
     ] = Path("predictions.parquet"),
     every_class: Annotated[
         bool | None,
         typer.Option(
             "--probabilities/--no-probabilities",
-            help="A column for the probability of each class. Default: yes, but for very many.",
+            help="Write a column with the probability of each class. Default: yes, unless there "
+            "are very many.",
         ),
     ] = None,
 ) -> None:
-    """Label all nodes, using train labels and any that arrived since, without retraining.
+    """Label all nodes, using the known labels and those that came later, without training.
 
-    With --nodes and --edges the graph of a run made from tables grows first.
+    --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    from unimp.config.choices import Reveal
     from unimp.data.tables.writing import write_table
-    from unimp.tasks.labels import is_known
 
-    if reveal not in get_args(Reveal):
-        raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, get_args(Reveal))}")
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
-    if reveal != "train":
-        require_label_inputs(loaded, f"--reveal {reveal}")
-    table = loaded.predictions(extra, reveal=cast("Reveal", reveal), probabilities=every_class)
+    revealed = reveal_of(reveal, loaded)
+    table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
     write_table(path, table)
-    seen = ""
-    if loaded.takes_labels:
-        used = int(is_known(loaded.observed_with(extra, cast("Reveal", reveal))).sum())
-        known = int(is_known(loaded.observed_with(extra, "known")).sum())
-        more = f" ({known - used:,} more are known: --reveal known)" if known > used else ""
-        seen = f", with {used:,} labels as inputs{more}"
-    out.print(f"{table.num_rows:,} nodes labeled{seen}: {path}")
+    out.print(f"{table.num_rows:,} nodes labeled: {path}")
+    out.print(inputs_in_words(loaded, extra, revealed))

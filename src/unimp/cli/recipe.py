@@ -1,4 +1,4 @@
-"""recipe list and show."""
+"""The commands `unimp recipe list` and `unimp recipe show`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from unimp.errors import UnimpError
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
 
-recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what a run depends on.")
+recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: the options of a run.")
 app.add_typer(recipe_app, name="recipe")
 
 
 @recipe_app.command("list")
 def list_recipes() -> None:
-    """Name the recipes that come with the package, and whether their data is here."""
+    """List the bundled recipes, and whether their data is available."""
     from unimp.config.recipe import load_recipe, recipe_names
-    from unimp.data.catalog import task_names
+    from unimp.config.task_names import task_names
 
-    here = {name for name, place in task_names().items() if not place.startswith("not here")}
+    available = {n for n, place in task_names().items() if not place.startswith("missing")}
     recipes = [load_recipe(name) for name in recipe_names()]
-    lacks = ["" if recipe.task.name in here else "data not here" for recipe in recipes]
-    print_rows((r.name, r.about, lack) for r, lack in zip(recipes, lacks, strict=True))
+    print_rows(
+        (r.name, r.about, "" if r.task.name in available else "data missing") for r in recipes
+    )
 
 
 @recipe_app.command("show")
@@ -35,7 +36,8 @@ def show_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME")], settings: Settings = None
 ) -> None:
     """Show every option of a recipe with its help, and the size of its model."""
-    from unimp.config.recipe import choices, load_recipe, options
+    from unimp.config.recipe import load_recipe, options
+    from unimp.config.validation import choices
 
     recipe = load_recipe(name, settings or ())
     size = size_of_model(recipe)
@@ -57,22 +59,21 @@ def show_recipe(
 
 
 def size_of_model(recipe: Recipe) -> str:
-    """The model's parameter count, where the task's sizes are known or its data is here."""
+    """The number of parameters, if the sizes of the task are known or its data is available."""
     from unimp.data.catalog import is_generated, known_sizes
     from unimp.model.node_model import count_parameters
+    from unimp.model.registry import build_model
     from unimp.runs.preparation import task_of
 
-    if recipe.model.name == "label-propagation":
-        return "parameters: none"
     sizes = known_sizes(recipe.task.name)
     if sizes is None:
         try:
-            # A generated task has the same sizes at any scale, and a small one is quick to make.
+            # A generated task has the same sizes at any scale; a small one is quick to generate.
             small = ["task.scale=0.001"] if is_generated(recipe.task.name) else []
             sizes = task_of(recipe.with_settings(small), seed=0).sizes
         except UnimpError:
-            return "parameters: not known without the task's data"
-    model = recipe.build_model(sizes)
+            return "parameters: unknown without the data of the task"
+    model = build_model(recipe.model, sizes)
     count, norm = count_parameters(model), getattr(model, "input_norm", None)
     without = f" ({count - count_parameters(norm):,} without the input norm)" if norm else ""
     return f"parameters: {count:,}{without}"

@@ -1,4 +1,4 @@
-"""suggest."""
+"""The command `unimp suggest`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from unimp.cli.later import (
     LaterEdges,
     LaterLabels,
     LaterNodes,
+    RevealOption,
     UnknownEnds,
     load_with_later,
+    reveal_of,
 )
 from unimp.errors import RunError
 
@@ -22,40 +24,42 @@ if TYPE_CHECKING:
     from unimp.tasks.task import Task
 
 SHOWN = 10
+"""Rows that are printed."""
 
 
 @app.command()
 def suggest(
     folder: RunFolder,
-    number: Annotated[int, typer.Option("-n", min=1, help="How many nodes to name.")] = 50,
+    number: Annotated[int, typer.Option("-n", min=1, help="Number of nodes to suggest.")] = 50,
     labels: LaterLabels = None,
     nodes: LaterNodes = None,
     edges: LaterEdges = None,
     unknown_ids: UnknownEnds = "refuse",
+    reveal: RevealOption = None,
     smooth: Annotated[
         bool | None,
         typer.Option(
             "--smooth/--no-smooth",
-            help="Correct & Smooth after the model; the same weights. Default: if that scores "
-            "better on validation.",
+            help="Apply Correct & Smooth after the model. Default: if it scores better on "
+            "validation.",
         ),
     ] = None,
     path: Annotated[
-        Path, typer.Option("--out", help="Where to write; .csv gives CSV, else Parquet.")
+        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
     ] = Path("suggestions.csv"),
 ) -> None:
-    """Name the unknown nodes whose label would teach most; fill in the column label."""
+    """Suggest unknown nodes whose labels would help most; fill in the column label."""
     from unimp.data.tables.writing import write_table
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
         folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
     )
-    table = loaded.suggest(number, extra)
+    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
     if answered := labels_filled_in(path):
         raise RunError(
-            f"{path} holds {answered:,} labels that were filled in; give them with --labels "
-            f"{shlex.quote(str(path))}, and name another file by --out"
+            f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
+            f"{shlex.quote(str(path))}, and name another file with --out"
         )
     write_table(path, table)
     rows = table.slice(0, SHOWN).to_pylist()
@@ -68,39 +72,39 @@ def suggest(
         out.print(smoothing_in_words(found, loaded.task.metric))
     if not loaded.takes_labels:
         out.print(
-            "this run's model takes no labels as inputs: fill in the column label and train with "
-            "them, or use them as they come by --smooth, here and with unimp predict"
+            "The model of this run takes no labels as inputs: fill in the column label and train "
+            "again, or use the labels at once with --smooth, here and with unimp predict."
         )
         return
     then: list[str | Path] = ["unimp", "predict", folder]
-    for file in dict.fromkeys((*(labels or ()), path)):  # earlier answers are inputs still
+    for file in dict.fromkeys((*(labels or ()), path)):  # earlier answers stay inputs
         then += ["--labels", file]
     then += ["--smooth"] if smooth else []
     for option, given in (("--nodes", nodes), ("--edges", edges)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
-    told = shlex.join(str(word) for word in then)
-    out.print(f"fill in the column label{how_to_fill_in(loaded.task)}, then: {told}")
+    command = shlex.join(str(word) for word in then)
+    out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 
 
 def how_to_fill_in(task: Task) -> str:
-    """What a label of binary tasks looks like in a cell."""
-    from unimp.data.tables.label_file import NONE
+    """The format of a label of binary tasks in a cell."""
+    from unimp.data.tables.label_files import NONE
     from unimp.tasks.names import class_names, label_separator
 
     if not task.is_multilabel:
         return ""
-    names, between = class_names(task), label_separator(task)
-    none = "" if NONE in names else f", or {NONE} where no label holds"
-    return f" (all labels that hold, as {between.join(names[:2])}{none})"
+    names, separator = class_names(task), label_separator(task)
+    none = "" if NONE in names else f", or {NONE} if no label applies"
+    return f" (all labels that apply, such as {separator.join(names[:2])}{none})"
 
 
 def labels_filled_in(path: Path) -> int:
-    """How many labels somebody has written into an earlier table of suggestions."""
-    from unimp.data.tables.columns import words
+    """The number of labels that were written into an earlier table of suggestions."""
     from unimp.data.tables.labels import known_words
     from unimp.data.tables.problems import Problems
-    from unimp.data.tables.table_file import open_table
+    from unimp.data.tables.reading import open_table
+    from unimp.data.tables.values import words
 
     earlier = open_table(path, "labels", Problems()) if path.is_file() else None
     if earlier is None or "label" not in earlier.columns:

@@ -1,86 +1,184 @@
-"""train."""
+"""The command `unimp train`."""
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, out, parse_seeds, told
-from unimp.cli.stopping import Terminated, stops_raised
-from unimp.config.presets import PRESETS, preset_help, recipe_with_preset
+from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
+from unimp.config.presets import PRESETS, preset_help
 from unimp.errors import UnimpError
-from unimp.tracking.sinks import SINKS
-from unimp.training.interruption import signals_held
+from unimp.tracking.trackers import TRACKERS
+from unimp.training.interruption import exit_code, signals_held, signals_raised
+
+if TYPE_CHECKING:
+    from unimp.config.recipe import Recipe
+    from unimp.runs.run import Run
+    from unimp.runs.seeds import Runs
 
 
 @app.command()
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE|DATASET", help="Name or path.")],
+    name: Annotated[
+        str, typer.Argument(metavar="RECIPE|TASK", help="Name or path of a recipe or a task.")
+    ],
     settings: Settings = None,
-    seeds: Annotated[str, typer.Option(help="One or several: 0, 0-9, or 0,3,5-7.")] = "0",
+    seeds: Annotated[
+        str, typer.Option(help="One seed or several, such as 0, 0-9 or 0,3,5-7.")
+    ] = "0",
     folder: Annotated[
         Path | None,
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Default: under runs/, where this command was interrupted, or a new one.",
+            help="Folder of the run. Default: a new folder under runs/, or the one in which this "
+            "command was interrupted.",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(PRESETS), help=f"What is not set otherwise. {preset_help()}."
+            metavar="|".join(PRESETS),
+            help=f"Fill in options that you did not set. {preset_help()}.",
         ),
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="For all seeds together: 90 (seconds), 10m or 2h."),
+        typer.Option(
+            metavar="TIME", help="Time for all seeds together, such as 90 (seconds), 10m or 2h."
+        ),
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="|".join(SINKS), help="Tell epochs there too; may be repeated."),
+        typer.Option(metavar="|".join(TRACKERS), help="Also track metrics there. May be repeated."),
     ] = None,
 ) -> None:
-    """Train and score a recipe, once for each seed.
+    """Train and score a recipe, once per seed.
 
-    Ctrl-C keeps what was learned; the same command again goes on from there.
+    Ctrl-C stores what was learned; run the same command again to resume.
     """
-    from unimp.cli.seeds import (
-        fresh_folder,
-        interrupted_folder,
-        limit_of_one,
-        train_seeds,
-        where_it_stopped,
-        where_it_was_kept,
-    )
+    from unimp.runs.experiment import run
+    from unimp.runs.folder.names import is_finished, seed_folders
+    from unimp.runs.folder.resume import interrupted_folder
+    from unimp.runs.preparation import resolve_recipe
 
     numbers = parse_seeds(seeds)
-    given = [*(settings or ()), *limit_of_one(time_limit, len(numbers))]
-    recipe = recipe_with_preset(name, given, preset).with_absolute_paths()
+    limit = time_per_seed(time_limit, len(numbers))
+    recipe = resolve_recipe(name, [*(settings or ()), *limit], preset)
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if chosen is not None and folder is None:
-        out.print(f"going on with {chosen}, where this command was interrupted")
-    with stops_raised(signal.SIGINT):
+        out.print(f"resuming in {chosen}, where this command was interrupted")
+    with signals_raised():
         try:
             if chosen is None:
-                with signals_held():  # it is made and known here, or neither
-                    chosen = fresh_folder(Path("runs"), recipe.name)
-            train_seeds(recipe, numbers, chosen, log or ())
+                with signals_held():  # the folder is created and known here, or neither
+                    chosen = new_folder(Path("runs"), recipe.name)
+            for place in seed_folders(chosen, numbers).values():
+                if is_finished(place):
+                    out.print(f"{place} contains this run already; it is not trained again")
+            runs = run(
+                recipe,
+                seeds=numbers,
+                out=chosen,
+                progress=True,
+                log=log or (),
+                on_run=lambda done: after_run(done, several=len(numbers) > 1),
+            )
         except KeyboardInterrupt as stop:
             if chosen is None:
                 raise
-            told.print(f"stopped {where_it_stopped(recipe, numbers, chosen)}")
-            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-        except OSError:  # no room for a file, and the like
+            where = where_to_resume(recipe, seed_folders(chosen, numbers)) or (
+                f"before training began; run the same command again to start it in {chosen}"
+            )
+            err.print(f"stopped {where}")
+            raise typer.Exit(exit_code(stop)) from None
+        except OSError:  # for example, the disk is full
             with suppress(UnimpError):
-                if chosen and (kept := where_it_was_kept(recipe, numbers, chosen)):
-                    told.print(f"stopped {kept}")
+                if chosen and (where := where_to_resume(recipe, seed_folders(chosen, numbers))):
+                    err.print(f"stopped {where}")
             raise
         finally:
             if folder is None and chosen is not None:
-                with suppress(OSError):  # refused if there is anything in it
-                    chosen.rmdir()  # made for this run, and it never began
+                with suppress(OSError):  # the folder of a run that never started is empty
+                    chosen.rmdir()
+    print_runs(runs)
+
+
+def time_per_seed(time_limit: str | None, seeds: int) -> list[str]:
+    """The setting that gives each seed its part of the time."""
+    from unimp.config.options import seconds_of
+
+    if time_limit is None:
+        return []
+    try:
+        return [f"train.time_limit={float(seconds_of(time_limit)) / seeds}"]
+    except ValueError as error:
+        raise UnimpError(f"--time-limit {time_limit!r}: {error}") from error
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Create parent/name, or the first of name-2, name-3, … that does not exist."""
+    folder, number = parent / name, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            folder = parent / f"{name}-{number}"
+        else:
+            return folder
+
+
+def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
+    """The epoch from which the same command resumes; empty if there is no checkpoint."""
+    from unimp.runs.folder.names import CHECKPOINT, is_finished, is_started
+    from unimp.training.checkpoint import read_about
+
+    for seed, place in places.items():
+        if not is_finished(place) and is_started(place):
+            epoch = read_about(place / CHECKPOINT)["position"]["epoch"]
+            return (
+                f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; run the same command "
+                f"again to resume it, in {place}"
+            )
+    return ""
+
+
+def after_run(done: Run, *, several: bool) -> None:
+    """Print the scores of one of several seeds; report a run that failed."""
+    if several:
+        inputs = "no labels as inputs"
+        scores = [
+            f"{name} {100 * value:.2f} ({protocol if done.takes_labels else inputs})"
+            for protocol, sets in done.metrics["scores"].items()
+            for name, value in sets.items()
+        ]
+        best = done.metrics["best_epoch"]
+        scores += [] if best is None else [f"best epoch {best}"]
+        out.print(f"seed {done.seed}: {', '.join(scores)}")
+    if done.metrics["failed"]:
+        raise UnimpError(
+            f"{done.metrics['stopped']}; {done.folder} contains the last good state. Try a smaller "
+            "train.lr."
+        )
+
+
+def print_runs(runs: Runs) -> None:
+    """Print mean and standard deviation of the scores, the calibration, and the folder."""
+    from unimp.inference.calibration import calibration_in_words
+    from unimp.tasks.metrics import mean_text
+
+    first = runs[0]
+    count = f"mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else "1 seed"
+    out.print(f"{first.recipe.name}: {first.task.metric} in %, {count}")
+    rows: list[Sequence[str]] = [("labels as inputs", "validation", "test")]
+    for protocol, sets in runs.scores.items():
+        cells = [mean_text(sets[n]["values"]) if n in sets else "-" for n in ("val", "test")]
+        rows.append((protocol if first.takes_labels else "none", *cells))
+    print_rows(rows)
+    out.print(calibration_in_words([run.metrics["calibration"] for run in runs]))
+    out.print(f"run folder: {runs.folder}")

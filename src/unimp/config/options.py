@@ -1,4 +1,4 @@
-"""Every option, declared once: its default, its limits, and the sentence that explains it."""
+"""Every option, declared once: its default, its limits, and the help text that explains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from unimp.config.choices import (
     ColumnKind,
     Decimal,
     EdgeColumnKind,
-    ModelName,
     Normalization,
     Precision,
     UnknownIds,
@@ -22,22 +21,18 @@ from unimp.config.choices import (
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
-    """One option: its default and the sentence that the command line shows for it."""
+    """One option: its default, and the help text that the command line shows."""
     return Field(default=default, description=help, **limits)
 
 
-def _checked_fanout(number: int) -> int:
+def _check_fanout(number: int) -> int:
     if number != ALL and number < 1:
         raise ValueError("a fanout is at least 1, or -1 for all in-neighbors")
     return number
 
 
-Fanout = Annotated[int, AfterValidator(_checked_fanout)]
-Scale = Annotated[float, Field(gt=0, le=1e30)]
-
-
 def seconds_of(text: Any) -> Any:
-    """90, 90s, 10m or 2h in seconds; what is no text stays what it is."""
+    """Seconds from a text such as 90, 90s, 10m or 2h; a value that is not a text is returned."""
     if not isinstance(text, str):
         return text
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
@@ -46,147 +41,168 @@ def seconds_of(text: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+Fanout = Annotated[int, AfterValidator(_check_fanout)]
+Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 
 
 class Section(BaseModel):
+    """A section of a recipe: frozen, and strict about names and types."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TaskOptions(Section):
-    """What is asked, of which graph."""
+    """Which graph is labeled, and how it is prepared."""
 
     name: str = option(
         "debian",
-        "a task's name (unimp data list), the path of an .npz file, or `tables`: as [tables] says",
+        "name of a task (see unimp data list), path of an .npz file, or `tables` for the files "
+        "that [tables] names",
     )
     split: int | Literal["seed"] = option(
-        "seed", "which split of the task; `seed`: the one numbered as the run's seed"
+        "seed", "number of the split to use; `seed`: the split with the number of the run's seed"
     )
     bundle: str = option(
-        "", "debian tasks: a bundle made by `unimp data build-debian`; empty: the one shipped"
+        "", "debian tasks: a bundle written by scripts/build-debian; empty: the bundled one"
     )
-    features: str = option("", "another array of the .npz file to use as node features")
+    features: str = option("", "name of another array of the .npz file to use as node features")
     metric: Literal["", "accuracy", "rocauc"] = option(
-        "", ".npz files and tables: how to score; empty: as the file says, or as labels suggest"
+        "", ".npz files and tables: the metric; empty: chosen from the file or the labels"
     )
     node_features: Literal["sum", "mean"] = option(
-        "sum", "ogbn-proteins: how edge features become node features (paper: mean; its code: sum)"
+        "sum",
+        "ogbn-proteins: how node features are computed from edge features (the paper states mean, "
+        "its code uses sum)",
     )
     scale: float = option(1.0, "synthetic tasks: size relative to the original", gt=0)
-    scale_rows: bool = option(False, "divide each node's features by their sum")
+    scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
 
 
 class TablesOptions(Section):
-    """Two tables of your own: which columns mean what. Paths are relative to the recipe's file."""
+    """Your own two tables: which column means what. Paths are relative to the recipe file."""
 
-    nodes: str = option("", "table of nodes: CSV, Parquet or Arrow, a row a node")
-    edges: str = option("", "table of edges, a row an edge")
-    id: str = option("id", "nodes: the column of ids, text or whole numbers")
+    nodes: str = option("", "file with one row per node: CSV, Parquet or Arrow")
+    edges: str = option("", "file with one row per edge")
+    id: str = option("id", "nodes: the column with the ids, which are texts or whole numbers")
     source: str = option("source", "edges: the column with the id that a message comes from")
-    target: str = option("target", "edges: the column with the id that it goes to")
+    target: str = option("target", "edges: the column with the id that a message goes to")
     directed: bool = option(
-        False, "edges carry messages from source to target only; false: both ways"
+        False, "pass messages only from source to target; false: in both directions"
     )
     label: str | list[str] = option(
         "",
-        "nodes: the column to predict, unknown where empty, NA, null or -1; a list: one column of "
-        "0 and 1 for each of several labels",
+        "nodes: the column to predict, unknown where it is empty, NA, null or -1; or a list with "
+        "one column of 0 and 1 per label, if a node can have several labels",
     )
     label_separator: str = option(
-        "", "what stands between several labels in one cell; empty: a cell holds one"
+        "", "text between several labels in one cell; empty: a cell contains one label"
     )
-    features: dict[str, ColumnKind] = option({}, "nodes: feature columns and the kind of each")
+    features: dict[str, ColumnKind] = option({}, "nodes: the feature columns and their kinds")
     edge_features: dict[str, EdgeColumnKind] = option(
-        {}, "edges: feature columns and the kind of each"
+        {}, "edges: the feature columns and their kinds"
     )
     decimal: Decimal = option(
         ".",
-        "what stands before the fraction of a number in text; a comma is for CSV files whose "
-        "fields are divided by another mark",
+        "decimal mark of numbers in text; use a comma for CSV files that separate fields with "
+        "another character",
     )
-    text_width: int = option(4096, "columns that the words of a text are hashed into", ge=1)
+    text_width: int = option(4096, "number of columns that words of texts are hashed into", ge=1)
     split: str = option(
-        "", "nodes: a column of train, val and test; empty: by files of ids, or by shares"
+        "",
+        "nodes: a column that contains train, val and test; empty: use the files of ids, or draw "
+        "a split by shares",
     )
-    train_share: float = option(0.6, "by shares: of the known labels, to learn from", gt=0, le=1)
-    val_share: float = option(0.2, "by shares: to choose by; the rest is test", ge=0, lt=1)
+    train_share: float = option(
+        0.6, "split by shares: share of the known labels to train on", gt=0, le=1
+    )
+    val_share: float = option(
+        0.2, "split by shares: share for validation; the rest is the test set", ge=0, lt=1
+    )
     group: str = option(
-        "", "nodes: a column whose equal values the split keeps together (see mask.unit)"
+        "", "nodes: a column; the split keeps rows with equal values together (see mask.unit)"
     )
-    train_ids: str = option("", "by files: ids to learn from, a line each (.txt) or a table")
-    val_ids: str = option("", "by files: ids to choose by")
-    test_ids: str = option("", "by files: ids to test on")
+    train_ids: str = option(
+        "", "file with the ids of the train set: one per line (.txt), or a table"
+    )
+    val_ids: str = option("", "file with the ids of the validation set")
+    test_ids: str = option("", "file with the ids of the test set")
     unknown_ids: UnknownIds = option(
-        "refuse", "edges that name an id which is no node: an error, or left out"
+        "refuse", "edges with an id that no node has: refuse the table, or skip these edges"
     )
 
 
 class ModelOptions(Section):
-    """What answers."""
+    """The model and its size."""
 
-    name: ModelName = option(
+    name: str = option(
         "unimp",
-        "UniMP; UniMP with the layers of a gcn or a gat; or a baseline: an mlp on features alone, "
-        "appnp, gcn-lpa, label-propagation",
+        "unimp; gcn or gat (UniMP with the layers of a GCN or a GAT); or a baseline: mlp, appnp, "
+        "gcn-lpa, label-propagation",
     )
     inputs: Literal["X,A,Y", "X,A", "A,Y"] = option(
-        "X,A,Y", "what unimp, gcn and gat receive: features X, edges A, observed labels Y"
+        "X,A,Y", "inputs of unimp, gcn and gat: features X, edges A, observed labels Y"
     )
-    layers: int = option(3, "graph layers (or layers of an MLP)", ge=1)
-    width: int = option(128, "width of each head (an MLP is heads × width wide)", ge=1)
-    heads: int = option(2, "attention heads", ge=1)
-    dropout: float = option(0.3, "after each hidden layer", ge=0, lt=1)
-    input_dropout: float = option(0.3, "on the sum of features and labels", ge=0, lt=1)
-    attention_dropout: float = option(0.0, "on attention weights; the paper has none", ge=0, lt=1)
+    layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1)
+    width: int = option(128, "width of each head; an MLP has the width heads × width", ge=1)
+    heads: int = option(2, "number of attention heads", ge=1)
+    dropout: float = option(0.3, "dropout after each hidden layer", ge=0, lt=1)
+    input_dropout: float = option(0.3, "dropout on the sum of features and labels", ge=0, lt=1)
+    attention_dropout: float = option(
+        0.0, "dropout on attention weights; the paper uses none", ge=0, lt=1
+    )
     residual: Literal["auto", "none", "simple", "gated"] = option(
         "auto",
-        "what a node keeps of itself: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4); auto: gated, "
-        "and none for a gcn or a gat",
+        "what a node keeps of its own row: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4); auto: "
+        "gated for unimp, none for gcn and gat",
     )
     gate: Literal["none", "last", "all"] = option(
-        "last", "layers that are gated if residual = gated (others: ĥ + r); the paper's text: all"
+        "last",
+        "layers with a gate if residual = gated, the others use ĥ + r; the text of the paper: all",
     )
-    gate_bias: bool = option(True, "a bias in the gate")
-    input_norm: bool = option(True, "LayerNorm on the sum of features and labels")
+    gate_bias: bool = option(True, "use a bias in the gate")
+    input_norm: bool = option(True, "use LayerNorm on the sum of features and labels")
     head: Literal["average", "linear"] = option(
-        "average", "the last layer averages its heads (equation 5), or a linear layer follows it"
+        "average", "average the heads of the last layer (equation 5), or add a linear layer"
     )
     feature_encoder: bool | Literal["auto"] = option(
         "auto",
-        "Linear + LayerNorm on features before labels are added; auto: if they are sparse, or of "
-        "fewer than 16 columns",
+        "encode features with Linear + LayerNorm before labels are added; auto: if features are "
+        "sparse or have fewer than 16 columns",
     )
-    edge_features: bool = option(True, "use edge features, where the task has them")
+    edge_features: bool = option(True, "use edge features if the task has them")
     edge_encoder: Literal["per-layer", "shared"] = option(
-        "per-layer", "one edge encoder a layer, or one for all (needs head = linear)"
+        "per-layer", "one edge encoder per layer, or one for all layers (needs head = linear)"
     )
-    label_width: int = option(128, "width of the label embedding where there are no features", ge=1)
+    label_width: int = option(128, "width of the label embedding if there are no features", ge=1)
     backend: Backend = option(
         "auto",
-        "what computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
-        "the numbers are the same up to rounding",
+        "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
+        "the results are equal up to rounding",
     )
-    steps: int = option(50, "label propagation: iterations", ge=1)
+    steps: int = option(50, "label propagation: number of steps", ge=1)
     restart: float = option(
-        0.1, "label propagation: share of the start kept in each step; the paper: 0", ge=0, lt=1
+        0.1,
+        "label propagation: share of the start that each step adds; the paper uses 0",
+        ge=0,
+        lt=1,
     )
     normalization: Normalization = option(
-        "row", "label propagation: row, D⁻¹A as in the paper; sym, D^-½ A D^-½; column, A D⁻¹"
+        "row",
+        "label propagation: row, D⁻¹A as in the paper; sym, D^-½ A D^-½; column, A D⁻¹",
     )
     clamp: Clamp = option(
-        "none", "label propagation: each step puts observed labels back, or cuts entries to 1"
+        "none",
+        "label propagation: after each step restore the observed labels (labels), limit entries "
+        "to −1 … 1 (unit), or do nothing",
     )
-
-    propagation_steps: int = option(10, "appnp: steps of propagation, each a hop", ge=1)
+    propagation_steps: int = option(10, "appnp: number of propagation steps", ge=1)
     teleport: float = option(
-        0.1, "appnp: share of the first prediction kept in each step", ge=0, le=1
+        0.1, "appnp: share of the first prediction that each step adds", ge=0, le=1
     )
-    lpa_weight: float = option(
-        1.0, "gcn-lpa: weight of propagated labels in the loss; 0: none", ge=0
-    )
+    lpa_weight: float = option(1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0)
 
 
 class MaskOptions(Section):
@@ -194,104 +210,105 @@ class MaskOptions(Section):
 
     label_rate: float = option(
         0.625,
-        "share of the known labels that are observed in training; the rest is hidden",
+        "share of the known labels that are observed in training; the rest is hidden and predicted",
         ge=0,
         lt=1,
     )
     redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
     unit: Literal["node", "group"] = option(
         "node",
-        "what is hidden or observed as one; group: all labels of a group, where the task's split "
-        "keeps groups together",
+        "what is observed or hidden together: single nodes, or whole groups if the task has groups",
     )
 
 
 class BatchOptions(Section):
-    """How the graph is cut for training."""
+    """How the graph is divided for training."""
 
     regime: Literal["auto", "full", "partition", "neighbors"] = option(
         "auto",
         "the whole graph, random parts of it, or sampled neighbors of hidden nodes; auto: the "
-        "whole graph where training on it fits in memory, else neighbors",
+        "whole graph if it fits in memory, otherwise neighbors",
     )
     prune: bool = option(
-        True, "full, on CPU: compute only what the hidden nodes can be reached from; the same loss"
+        True, "full, on CPU: compute only the rows that hidden nodes depend on; the loss is equal"
     )
-    parts: int = option(9, "partition: number of parts, drawn anew each epoch", ge=1)
-    batch_size: int = option(1500, "neighbors: hidden nodes a step", ge=1)
+    parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1)
+    batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1)
     fanout: list[Fanout] = option(
-        [10], "neighbors: in-neighbors a target, for each layer or one for all; -1: every one"
+        [10], "neighbors: in-neighbors per target, one number per layer or one for all; -1: all"
     )
-    workers: int = option(1, "threads that prepare batches ahead, on CPU; 0: none", ge=0)
+    workers: int = option(1, "threads on CPU that prepare batches in advance; 0: none", ge=0)
 
 
 class TrainOptions(Section):
-    """The loop."""
+    """The training loop."""
 
-    epochs: int = option(500, "passes over the batches", ge=1)
-    lr: float = option(1e-3, "Adam's step size", gt=0, le=1e30)
+    epochs: int = option(500, "number of passes over the batches", ge=1)
+    lr: float = option(1e-3, "learning rate of Adam", gt=0, le=1e30)
     weight_decay: float = option(
-        0.0, "L2 on every parameter, coupled as in the paper", ge=0, le=1e30
+        0.0, "L2 penalty on every parameter, coupled as in the paper", ge=0, le=1e30
     )
-    eval_from: int = option(1, "the first epoch that is scored", ge=1)
-    eval_every: int = option(1, "score every so many epochs; the last one is always scored", ge=1)
-    patience: int = option(0, "stop after so many epochs without as good a score; 0: never", ge=0)
+    eval_from: int = option(1, "first epoch that is scored", ge=1)
+    eval_every: int = option(1, "epochs between two scores; the last epoch is always scored", ge=1)
+    patience: int = option(
+        0, "stop after this many epochs without an equal or better score; 0: never", ge=0
+    )
     time_limit: Seconds = option(
         0.0,
-        "what a run may take, in seconds or as 10m or 2h: training ends early enough to score and "
-        "write; 0: any time",
+        "time for the whole run in seconds, or as 10m or 2h; training stops early enough to score "
+        "and write; 0: no limit",
         ge=0,
     )
     checkpoint_every: float = option(
         60.0,
-        "seconds between checkpoints of a run with a folder, which take a twentieth of the time at "
-        "most; 0: only after the first step and when it is stopped",
+        "seconds between checkpoints of a run with a folder; at most 5 % of the time is spent on "
+        "them; 0: only after the first step and when the run is stopped",
         ge=0,
     )
-    device: str = option("auto", "cpu, cuda, or auto: cuda where there is one")
+    device: str = option("auto", "cpu, cuda, or auto: cuda if a GPU is present")
     precision: Precision = option(
         "fp32",
-        "of forward passes, in training and prediction; for GPUs, tf32: quicker matrix products, "
-        "bf16: half the bytes too (weights, loss and optimizer stay fp32)",
+        "precision of forward passes; on GPU, tf32 makes matrix products faster, and bf16 also "
+        "halves the memory (weights, loss and optimizer stay in fp32)",
     )
     replay: bool = option(
         True,
-        "full and partition, on GPU: record a step once, as a CUDA graph, and replay it; the same "
-        "steps",
+        "full and partition, on GPU: record one step as a CUDA graph and replay it; the steps are "
+        "the same",
     )
 
 
 class InferenceOptions(Section):
-    """How logits are computed when scoring and predicting."""
+    """How logits are computed for scores and predictions."""
 
     regime: Literal["exact", "partition"] = option(
-        "exact", "all in-neighbors, layer by layer; or random parts, as the paper on proteins"
+        "exact", "all in-neighbors, layer by layer; or random parts, as in the paper on proteins"
     )
     chunk_edges: int = option(
         5_000_000,
-        "exact: edges a layer handles at a time; bounds memory, changes nothing else",
+        "exact: edges per layer that are computed at a time; limits memory, results are equal",
         ge=1,
     )
     parts: int = option(5, "partition: number of parts", ge=1)
-    passes: int = option(1, "partition: partitions whose logits are averaged", ge=1)
+    passes: int = option(1, "partition: number of partitions whose logits are averaged", ge=1)
 
 
 class SmoothOptions(Section):
-    """Correct & Smooth: what observed labels do to probabilities after training."""
+    """Correct & Smooth: a correction of probabilities by observed labels after training."""
 
     form: Literal["none", "smooth", "correct-and-smooth"] = option(
         "none",
-        "after the model, in scores and predictions: spread the observed labels; or the model's "
-        "residuals at observed nodes first. An epoch is chosen by its logits as they are",
+        "apply it to scores and predictions: not at all, smooth with the observed labels, or first "
+        "correct the model's errors at observed nodes. The best epoch is chosen without it",
     )
-    normalization: Normalization = option("sym", "as of label propagation")
-    steps: int = option(50, "iterations of each half", ge=1)
+    normalization: Normalization = option("sym", "as for label propagation")
+    steps: int = option(50, "number of steps of each of the two parts", ge=1)
     correct_alpha: float = option(
-        0.8, "share of a residual that comes from in-neighbors in each step", ge=0, le=1
+        0.8, "correct: share of a residual that comes from in-neighbors in each step", ge=0, le=1
     )
     correct_scale: Scale | Literal["auto"] = option(
-        "auto", "factor of the residuals added; auto: each to the mean size of those observed"
+        "auto", "correct: factor of the added residuals; auto: the mean size of observed residuals"
     )
     smooth_alpha: float = option(
-        0.5, "share of a probability that comes from in-neighbors in each step", ge=0, lt=1
+        0.5, "smooth: share of a probability that comes from in-neighbors in each step", ge=0, lt=1
     )

@@ -1,7 +1,7 @@
-"""The Open Graph Benchmark's node tasks, read from the text files that OGB publishes.
+"""Node tasks of the Open Graph Benchmark, read from the text files that OGB publishes.
 
-OGB's own loader keeps its result as a pickle; this one reads `ROOT/ogbn_NAME/raw/*.csv.gz` and
-`ROOT/ogbn_NAME/split/RULE/*.csv.gz` each time, and needs no package of OGB to do so.
+OGB's own loader stores its result as a pickle. This loader reads `ROOT/ogbn_NAME/raw/*.csv.gz` and
+`ROOT/ogbn_NAME/split/RULE/*.csv.gz` each time, and does not need the package `ogb`.
 """
 
 import csv
@@ -16,15 +16,17 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
 
 from unimp.config.choices import Metric, Pooling
+from unimp.config.task_names import ogb_folder_name
 from unimp.data.array_file import Array
 from unimp.errors import TaskError, nearest_names
+from unimp.graph.features import as_float
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Task
@@ -36,10 +38,10 @@ _BLOCK_BYTES = 1 << 24
 class Published:
     """How OGB publishes one of its node tasks."""
 
-    split: str  # the rule of the split, which is also its folder
+    split: str  # the rule of the split, which is also the name of its folder
     num_classes: int  # classes, or binary tasks
     metric: Metric
-    one_way: bool  # each undirected edge stands once, and the reverse is to be added
+    one_way: bool  # each undirected edge is listed once; its reverse has to be added
 
 
 PUBLISHED = {
@@ -50,33 +52,35 @@ PUBLISHED = {
 
 
 def load_ogb(name: str, *, root: Path, node_features: Pooling = "sum") -> Task:
-    """Read ogbn-arxiv, ogbn-products or ogbn-proteins from OGB's folder under `root`.
+    """Read ogbn-arxiv, ogbn-products or ogbn-proteins from OGB's folder in `root`.
 
-    arxiv keeps the direction of its citations as published. products and proteins gain the reverse
-    of each edge, as OGB's own loader adds it. proteins has no node features: `node_features` says
-    whether those are the sum or the mean of the features of a node's edges; sum is what the authors
-    of UniMP ran, mean is what their paper says and what OGB's examples do.
+    arxiv has the direction of its citations as published. products and proteins gain the reverse
+    of each edge, as in OGB's own loader. All edges are kept, including duplicates and self-loops.
+    proteins has no node features: `node_features` states whether they are the sum or the mean of
+    the features of a node's edges. The authors' code uses the sum; the paper and OGB's examples
+    use the mean.
     """
     published = _published(name)
     if node_features not in ("sum", "mean"):
-        raise TaskError(f"node_features is {node_features!r}; accepted are sum and mean")
-    folder = Path(root) / name.replace("-", "_")
+        raise TaskError(f"node_features is {node_features!r}; it must be sum or mean.")
+    folder = Path(root) / ogb_folder_name(name)
     raw = folder / "raw"
     num_nodes = _count(raw / "num-node-list.csv.gz", name)
     num_edges = _count(raw / "num-edge-list.csv.gz", name)
     edges = _read_csv(raw / "edge.csv.gz", np.int64, name, rows=num_edges, columns=2)
     _check_nodes(edges, num_nodes, raw / "edge.csv.gz")
     labels = _read_labels(raw / "node-label.csv.gz", name, num_nodes)
+    # Not `symmetrize`, which merges duplicates and adds no reverse of a self-loop.
+    both = np.concatenate((edges, edges[:, ::-1])) if published.one_way else edges
     if name == "ogbn-proteins":
         edge_attr = _read_csv(raw / "edge-feat.csv.gz", np.float32, name, rows=num_edges)
         x = pool_edge_features(edges[:, 0], edges[:, 1], edge_attr, num_nodes, node_features)
-        # The two directions of an edge share one row of features.
-        graph = Graph.from_edges(edges.T, num_nodes=num_nodes, x=x, edge_attr=edge_attr)
-        graph = graph.symmetrize()
+        graph = Graph.from_edges(both.T, num_nodes=num_nodes, x=x)
+        # Edge k and its reverse, edge num_edges + k, share row k of the features.
+        rows = as_float(edge_attr, "edge features")
+        graph = replace(graph, edge_id=graph.edge_id % num_edges, edge_attr=rows)
     else:
         x = _read_csv(raw / "node-feat.csv.gz", np.float32, name, rows=num_nodes)
-        # Doubled here: `symmetrize` would also merge edges stated twice, which OGB keeps.
-        both = np.concatenate((edges, edges[:, ::-1])) if published.one_way else edges
         graph = Graph.from_edges(both.T, num_nodes=num_nodes, x=x)
     parts = []
     for part in ("train", "valid", "test"):
@@ -97,14 +101,14 @@ def load_ogb(name: str, *, root: Path, node_features: Pooling = "sum") -> Task:
 def pool_edge_features(
     source: Array, target: Array, edge_attr: Array, num_nodes: int, how: Pooling
 ) -> Array:
-    """Node features from the undirected edges at each node: their sum or mean, [N, d_e] float32.
+    """Return the sum or mean of the features of each node's undirected edges: [N, d_e] float32.
 
-    Each edge stands once and counts for both its ends; a node without edges has zeros.
+    Each edge is given once and counts for both of its ends. A node without edges has zeros.
     """
     x = np.empty((num_nodes, edge_attr.shape[1]), dtype=np.float32)
     degree = np.bincount(source, minlength=num_nodes) + np.bincount(target, minlength=num_nodes)
     share = 1.0 if how == "sum" else 1.0 / np.maximum(degree, 1)
-    # A column at a time: sums in 64 bits, and never a second copy of all edge features.
+    # One column at a time: sums in 64 bits without a second copy of all edge features.
     for column in range(edge_attr.shape[1]):
         weights = edge_attr[:, column]
         total = np.bincount(source, weights, num_nodes)
@@ -120,18 +124,21 @@ def fetch_ogb(
     url: str | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Path:
-    """Download one of OGB's data sets into `root` and return its folder; nothing if it is there.
+    """Download one of OGB's data sets into `root` and return its folder.
 
-    The address is the one the `ogb` package states, unless `url` gives a mirror. `progress` is
-    called with the bytes had so far and the bytes in all, where the server says how many. The
-    folder appears under its name only once it is whole.
+    Nothing is downloaded if the folder exists. The address comes from the package `ogb`, unless
+    `url` is given. `progress` is called with the number of bytes received and the total, which is
+    None if the server does not state it. The folder gets its name only when it is complete.
     """
     _published(name)
-    folder = Path(root) / name.replace("-", "_")
+    folder = Path(root) / ogb_folder_name(name)
     if (folder / "raw" / "edge.csv.gz").exists():
         return folder
     if folder.exists():
-        raise TaskError(f"{folder} exists but has no raw/edge.csv.gz; move it away and fetch again")
+        raise TaskError(
+            f"{folder} exists, but it does not contain raw/edge.csv.gz. Move the folder away and "
+            "fetch the data set again."
+        )
     address = published_url(name) if url is None else url
     Path(root).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}-") as scratch:
@@ -141,16 +148,19 @@ def fetch_ogb(
         _extract(archive, unpacked, address)
         found = [path.parent.parent for path in unpacked.glob("*/raw/edge.csv.gz")]
         if len(found) != 1:
-            raise TaskError(f"{address}: no raw/edge.csv.gz in its top folder; is it an OGB set?")
+            raise TaskError(
+                f"{address}: the archive does not contain FOLDER/raw/edge.csv.gz, so it is not a "
+                "data set of OGB. Check the address."
+            )
         found[0].replace(folder)
     return folder
 
 
 def published_url(name: str) -> str:
-    """The address of a data set, from the table in the installed `ogb` package.
+    """Return the address of a data set, from a table in the installed package `ogb`.
 
-    The table is read as a file: importing `ogb` starts a thread that asks the network whether the
-    package is outdated.
+    The table is read as a file, because importing `ogb` starts a thread that contacts the network
+    to check for a newer version.
     """
     _published(name)
     try:
@@ -160,13 +170,13 @@ def published_url(name: str) -> str:
         return rows["url"][name]
     except importlib.metadata.PackageNotFoundError as error:
         raise TaskError(
-            f"the address of {name} comes from the package ogb, which is not installed; run"
-            " pip install 'unimp[ogb]'"
+            f"the address of {name} comes from the package ogb, which is not installed. Run"
+            " pip install 'unimp[ogb]'."
         ) from error
     except (OSError, KeyError) as error:
         raise TaskError(
-            f"the installed package ogb does not state an address for {name} ({error!r}); give url,"
-            " or run pip install --upgrade 'unimp[ogb]'"
+            f"the installed package ogb has no address for {name} ({error!r}). Run"
+            " pip install --upgrade 'unimp[ogb]', or pass url."
         ) from error
 
 
@@ -184,21 +194,21 @@ def _read_csv(
     rows: int | None = None,
     columns: int | None = None,
 ) -> Array:
-    """A gzipped table of numbers without a header: [rows, columns]."""
+    """Read a gzipped table of numbers without a header: [rows, columns]."""
     if not path.exists():
         raise TaskError(
-            f"{path} is missing; run `unimp data fetch {name}` to download {name} (it needs the"
-            " extra: pip install 'unimp[ogb]'), or point the data root at the folder that holds"
-            f" {name.replace('-', '_')}"
+            f"{path}: no such file. Run `unimp data fetch {name}` to download {name} (this needs"
+            " pip install 'unimp[ogb]'), or set UNIMP_DATA to the folder that contains"
+            f" {ogb_folder_name(name)}/."
         )
-    import pyarrow as pa  # here, so that importing the package does not load it
+    import pyarrow as pa  # imported here, because it takes long
     import pyarrow.csv
 
     try:
         with gzip.open(path, "rt", encoding="utf-8") as text:
             width = text.readline().count(",") + 1
-        # Decimals pass through 64 bits on their way to 32, as in OGB's reader: the same bits come
-        # out. Block by block, so that the wider copy never exists whole.
+        # Decimals are read as 64 bits and rounded to 32, as in OGB's reader, to get the same bits.
+        # Blocks keep the copy in 64 bits small.
         kind = pa.int64() if dtype is np.int64 else pa.float64()
         blocks = []
         with pyarrow.csv.open_csv(
@@ -212,22 +222,25 @@ def _read_csv(
         ) as reader:
             for batch in reader:
                 if dtype is np.int64 and any(column.null_count for column in batch.columns):
-                    raise TaskError(f"{path}: an entry is empty; expected whole numbers")
+                    raise TaskError(
+                        f"{path}: an entry is empty; all must be integers. Remove the file and "
+                        f"fetch {name} again."
+                    )
                 block = np.empty((batch.num_rows, width), dtype=dtype)
                 for number, column in enumerate(batch.columns):
                     block[:, number] = column.to_numpy(zero_copy_only=False)
                 blocks.append(block)
     except (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TaskError(
-            f"{path}: cannot be read as a gzipped table of numbers ({error}); remove it and fetch"
-            f" {name} again"
+            f"{path}: cannot be read as a gzipped table of numbers ({error}). Remove the file and"
+            f" fetch {name} again."
         ) from error
     table = np.concatenate(blocks)
     if (rows is not None and len(table) != rows) or (columns is not None and width != columns):
         expected = f"{'any' if rows is None else rows} × {'any' if columns is None else columns}"
         raise TaskError(
-            f"{path}: {len(table)} × {width} numbers; expected {expected} by the counts beside it;"
-            f" fetch {name} again"
+            f"{path}: the table is {len(table)} × {width}; num-node-list.csv.gz and"
+            f" num-edge-list.csv.gz require {expected}. Fetch {name} again."
         )
     return table
 
@@ -237,7 +250,7 @@ def _count(path: Path, name: str) -> int:
 
 
 def _read_labels(path: Path, name: str, num_nodes: int) -> Array:
-    """[N] int64 classes, or [N, T] int8; where the file says nan, UNLABELED."""
+    """Read [N] int64 classes, or [N, T] int8; nan in the file becomes UNLABELED."""
     published = PUBLISHED[name]
     multilabel = published.metric == "rocauc"
     columns = published.num_classes if multilabel else 1
@@ -249,7 +262,7 @@ def _read_labels(path: Path, name: str, num_nodes: int) -> Array:
         row, column = (int(axis[0]) for axis in np.nonzero(wrong))
         raise TaskError(
             f"{path}: line {row + 1}, column {column + 1} is {stated[row, column]}; labels of"
-            f" {name} are whole numbers in 0..{top}, or nan"
+            f" {name} are integers in 0..{top}, or nan. Fetch {name} again."
         )
     stated[unknown] = UNLABELED
     return stated.astype(np.int8) if multilabel else stated[:, 0].astype(np.int64)
@@ -259,15 +272,16 @@ def _check_nodes(nodes: Array, num_nodes: int, path: Path) -> None:
     wrong = (nodes < 0) | (nodes >= num_nodes)
     if wrong.any():
         raise TaskError(
-            f"{path}: line {int(np.nonzero(wrong)[0][0]) + 1} names node {nodes[wrong][0]}; nodes"
-            f" are 0..{num_nodes - 1} by num-node-list.csv.gz"
+            f"{path}: line {int(np.nonzero(wrong)[0][0]) + 1} contains the node {nodes[wrong][0]};"
+            f" nodes are 0..{num_nodes - 1} according to num-node-list.csv.gz. Fetch the data set"
+            " again."
         )
 
 
 def _download(address: str, path: Path, progress: Callable[[int, int | None], None] | None) -> None:
     scheme = urllib.parse.urlsplit(address).scheme
     if scheme not in ("http", "https", "file"):
-        raise TaskError(f"{address}: expected an address of http, https or file")
+        raise TaskError(f"{address}: the address must begin with http:, https: or file:")
     try:
         with urllib.request.urlopen(address, timeout=60) as response, path.open("wb") as file:
             length = response.headers.get("Content-Length")
@@ -279,26 +293,33 @@ def _download(address: str, path: Path, progress: Callable[[int, int | None], No
                 if progress is not None:
                     progress(done, total)
     except (urllib.error.URLError, OSError) as error:
-        raise TaskError(f"{address}: download failed ({error}); try again, or give url") from error
+        raise TaskError(f"{address}: download failed ({error}). Try again, or pass url.") from error
     if total is not None and done != total:
-        raise TaskError(f"{address}: cut short, {done} of {total} bytes came; try again")
+        raise TaskError(f"{address}: received only {done} of {total} bytes. Try again.")
 
 
 def _extract(archive: Path, folder: Path, address: str) -> None:
-    """Unpack a zip whose every member stays inside `folder`."""
+    """Unpack a zip file; refuse one with a member that would be written outside `folder`."""
     try:
         with zipfile.ZipFile(archive) as members:
             for info in members.infolist():
                 parts = PurePosixPath(info.filename.replace("\\", "/")).parts
                 outside = ".." in parts or info.filename.startswith(("/", "\\"))
                 if outside or any(":" in part for part in parts):
-                    raise TaskError(f"{address}: {info.filename!r} leads outside; not unpacked")
+                    raise TaskError(
+                        f"{address}: not unpacked, because {info.filename!r} is outside its folder."
+                    )
                 if stat.S_ISLNK(info.external_attr >> 16):
-                    raise TaskError(f"{address}: {info.filename!r} is a link; not unpacked")
+                    raise TaskError(
+                        f"{address}: not unpacked, because {info.filename!r} is a link."
+                    )
             needed = sum(info.file_size for info in members.infolist())
             free = shutil.disk_usage(archive.parent).free
             if needed > free:
-                raise TaskError(f"{address}: unpacks to {needed:,} bytes; only {free:,} are free")
+                raise TaskError(
+                    f"{address}: it needs {needed:,} bytes when unpacked, but only {free:,} are "
+                    f"free in {archive.parent}. Free some space."
+                )
             members.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise TaskError(f"{address}: not a zip file, or damaged ({error}); try again") from error
+        raise TaskError(f"{address}: not a zip file, or damaged ({error}). Try again.") from error

@@ -13,7 +13,7 @@ from torch import Tensor
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
-from unimp.graph.hop import Hop, lies_on
+from unimp.graph.hop import Hop, is_on
 from unimp.graph.node_view import NodeView
 
 Merge = Literal["mean", "sum", "max", "min", "first"]
@@ -256,7 +256,7 @@ class Graph:
         return replace(self, edge_attr=None)
 
     def to(self, device: torch.device | str) -> Graph:
-        if lies_on(self.source, device):
+        if is_on(self.source, device):
             return self
         return Graph(
             indptr=self.indptr.to(device),

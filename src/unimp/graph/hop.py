@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from unimp.graph.csr import group, row_of_entry
 
+PIECE = 512
+"""The largest number of entries of a row in one piece of a `Schedule`."""
+
 
 class Schedule(NamedTuple):
-    """Rows cut into pieces of bounded length, longest first, so that no hub keeps others waiting.
+    """Rows cut into pieces of bounded length, longest first, so that a hub does not delay others.
 
-    A piece is (row, begin, end, place): entries begin to end of the row. place is −1 for a piece
-    that is a whole row; the pieces of a hub are counted from 0, one hub after the other. A hub is
-    (row, first place, number of pieces). A row without entries is a piece too.
+    A piece is (row, begin, end, place): the entries begin to end of the row. `place` is −1 for a
+    piece that is a whole row. The pieces of all hubs are numbered from 0, hub after hub. A hub is
+    (row, first place, number of pieces). A row without entries is also a piece.
     """
 
     pieces: Tensor  # [pieces, 4]
@@ -27,38 +29,39 @@ class Schedule(NamedTuple):
         return Schedule(self.pieces.to(device), self.hubs.to(device))
 
 
-PIECE = 512
-"""The most entries of a row in one piece."""
-
-
-KEPT = "kept_for_kernels"
-"""Where what kernels made of a hop's edges is kept with it."""
-
-DERIVED = {"target", "transpose", "schedule", KEPT}
-"""What a hop finds out about its edges once, when it is asked."""
-
-MOVED = {"transpose", "schedule"}
-"""What of it goes along to another device."""
-
-
-@dataclass(frozen=True)
-class Transpose:
-    """The same edges, grouped by source: what a backward pass walks over."""
+class Transpose(NamedTuple):
+    """The edges of a hop grouped by source, in the order in which a backward pass reads them."""
 
     indptr: Tensor  # [sources+1]
     target: Tensor  # [E]
-    slot: Tensor  # [E] where each edge stands in the hop it came from
-
-    @cached_property
-    @torch.inference_mode(False)
-    def schedule(self) -> Schedule:
-        return cut_rows(self.indptr)
+    slot: Tensor  # [E] position of each edge in the hop
 
     def to(self, device: torch.device | str) -> Transpose:
-        moved = Transpose(self.indptr.to(device), self.target.to(device), self.slot.to(device))
-        if "schedule" in self.__dict__:  # known already: it need not be found again
-            moved.__dict__["schedule"] = self.schedule.to(device)
-        return moved
+        return Transpose(*(array.to(device) for array in self))
+
+
+@dataclass(eq=False)
+class Derived:
+    """Data that follows from the edges of a hop; computed on first use and then reused.
+
+    Hops with the same edges and different edge features share one `Derived`.
+    """
+
+    target: Tensor | None = None
+    transpose: Transpose | None = None
+    schedule: Schedule | None = None
+    source_schedule: Schedule | None = None
+    kernel_edges: dict[tuple[str, bool], Any] = field(default_factory=dict)  # `fused.edges_of`
+
+    def to(self, device: torch.device | str) -> Derived:
+        """Move the expensive parts that are already known; the rest is computed there again."""
+        return Derived(
+            transpose=None if self.transpose is None else self.transpose.to(device),
+            schedule=None if self.schedule is None else self.schedule.to(device),
+            source_schedule=(
+                None if self.source_schedule is None else self.source_schedule.to(device)
+            ),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,7 @@ class Hop:
     """Edges from sources to targets, grouped by target; the targets are the first sources.
 
     Target i receives from source[indptr[i]:indptr[i+1]]. A layer maps [num_sources, …] to
-    [num_targets, …]; since targets come first among the sources, h[:num_targets] are the
+    [num_targets, …]. Because targets come first among the sources, h[:num_targets] are the
     targets' own rows. A square hop (num_sources == num_targets) is a whole graph.
     """
 
@@ -74,6 +77,7 @@ class Hop:
     source: Tensor  # [E] row among the sources
     num_sources: int
     edge_attr: Tensor | None = None  # [E, d_e], in the order of `source`; None: no edge features
+    derived: Derived = field(default_factory=Derived, repr=False)
 
     @property
     def num_targets(self) -> int:
@@ -83,56 +87,71 @@ class Hop:
     def num_edges(self) -> int:
         return self.source.numel()
 
-    # What is kept may be used in training, which refuses tensors made in inference mode.
+    # Derived tensors are created outside inference mode, because training may reuse them and
+    # refuses inference tensors.
 
-    @cached_property
-    @torch.inference_mode(False)
+    @property
     def target(self) -> Tensor:
         """The target of each edge: [E]."""
-        return row_of_entry(self.indptr)
+        if self.derived.target is None:
+            with torch.inference_mode(False):
+                self.derived.target = row_of_entry(self.indptr)
+        return self.derived.target
 
-    @cached_property
-    @torch.inference_mode(False)
+    @property
     def transpose(self) -> Transpose:
-        indptr, slot = group(self.source, self.num_sources)
-        return Transpose(indptr=indptr, target=self.target[slot.long()], slot=slot)
+        """The same edges grouped by source."""
+        if self.derived.transpose is None:
+            with torch.inference_mode(False):
+                indptr, slot = group(self.source, self.num_sources)
+                # `group` chooses the index type by size; sparse products need that of the hop.
+                dtype = self.source.dtype
+                target = self.target[slot.long()].to(dtype)
+                self.derived.transpose = Transpose(indptr.to(dtype), target, slot.to(dtype))
+        return self.derived.transpose
 
-    @cached_property
-    @torch.inference_mode(False)
+    @property
     def schedule(self) -> Schedule:
-        return cut_rows(self.indptr)
+        """The in-edges of each target, in pieces."""
+        if self.derived.schedule is None:
+            with torch.inference_mode(False):
+                self.derived.schedule = cut_rows(self.indptr)
+        return self.derived.schedule
+
+    @property
+    def source_schedule(self) -> Schedule:
+        """The out-edges of each source, in pieces: the rows of `transpose`."""
+        if self.derived.source_schedule is None:
+            with torch.inference_mode(False):
+                self.derived.source_schedule = cut_rows(self.transpose.indptr)
+        return self.derived.source_schedule
 
     def with_edge_attr(self, edge_attr: Tensor | None) -> Hop:
-        """The same edges with other edge features (None: for a model that takes none)."""
+        """The same edges with other edge features (None: without any)."""
         if edge_attr is self.edge_attr:
             return self
-        hop = Hop(self.indptr, self.source, self.num_sources, edge_attr)
-        # What follows from the edges alone need not be found again.
-        hop.__dict__.update({name: self.__dict__[name] for name in DERIVED & self.__dict__.keys()})
-        return hop
+        return Hop(self.indptr, self.source, self.num_sources, edge_attr, self.derived)
 
     def to(self, device: torch.device | str) -> Hop:
-        if lies_on(self.source, device):
+        if is_on(self.source, device):
             return self
-        moved = Hop(
+        return Hop(
             self.indptr.to(device),
             self.source.to(device),
             self.num_sources,
             None if self.edge_attr is None else self.edge_attr.to(device),
+            self.derived.to(device),
         )
-        for name in MOVED & self.__dict__.keys():  # known already: they need not be found again
-            moved.__dict__[name] = self.__dict__[name].to(device)
-        return moved
 
 
-def lies_on(tensor: Tensor, device: torch.device | str) -> bool:
-    """Whether a tensor lies on a device; "cuda" without a number is any of them."""
+def is_on(tensor: Tensor, device: torch.device | str) -> bool:
+    """Whether a tensor is on a device; "cuda" without a number means any GPU."""
     wanted, found = torch.device(device), tensor.device
     return wanted.type == found.type and wanted.index in (None, found.index)
 
 
 def cut_rows(indptr: Tensor, piece: int = PIECE) -> Schedule:
-    """The rows of `indptr` in pieces of at most `piece` entries."""
+    """Cut the rows of `indptr` into pieces of at most `piece` entries."""
     begin, length = indptr[:-1].long(), indptr.diff().long()
     count = ((length + piece - 1) // piece).clamp(min=1)  # pieces of each row
     row = torch.repeat_interleave(torch.arange(len(length), device=indptr.device), count)

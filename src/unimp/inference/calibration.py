@@ -1,4 +1,4 @@
-"""Calibration: one temperature, fitted on validation, so that a probability can be believed."""
+"""Calibration: a temperature, fitted on validation, that makes probabilities reliable."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from unimp.tasks.metrics import FEW_NODES
 from unimp.tasks.task import Task
 
 BINS = 15  # of a reliability diagram
-HOTTEST = 20.0
-"""Temperatures are looked for from 1/HOTTEST to HOTTEST."""
-MOST_NODES = 100_000
-"""Validation nodes that a temperature is fitted on; of more, evenly many are left out."""
+MAX_TEMPERATURE = 20.0
+"""Temperatures between 1/MAX_TEMPERATURE and MAX_TEMPERATURE are considered."""
+MAX_NODES = 100_000
+"""A temperature is fitted on at most so many validation nodes, taken at even distances."""
 
 Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Nodes in bins of equal width by the probability given: how often it came true."""
+    """How often predictions are right, in bins of equal width by their probability."""
 
     count: NDArray[np.float64]  # [BINS]
-    promised: NDArray[np.float64]  # [BINS] mean probability; 0 in an empty bin
-    kept: NDArray[np.float64]  # [BINS] share that came true; 0 in an empty bin
+    promised: NDArray[np.float64]  # [BINS] mean probability; 0 for an empty bin
+    kept: NDArray[np.float64]  # [BINS] share of right predictions; 0 for an empty bin
 
     @property
     def error(self) -> float:
@@ -44,30 +44,31 @@ class Reliability:
 
 
 def reliability(probability: Array, came_true: Array) -> Reliability:
-    """Bins of equal width over [0, 1]; a probability on an edge belongs above it, 1 to the last.
+    """Sort probabilities into bins of equal width over [0, 1].
 
-    What is no number, as from a run that failed, is left out.
+    A probability on an edge belongs to the upper bin, and 1 to the last. Values that are not
+    finite, as from a failed run, are left out.
     """
     given = np.asarray(probability, np.float64)
-    there = np.isfinite(given)
-    given, came_true = given[there], came_true[there]
-    place = np.minimum((given * BINS).astype(np.int64), BINS - 1)
-    count = np.bincount(place, minlength=BINS).astype(np.float64)
-    several = np.maximum(count, 1)
-    promised = np.bincount(place, weights=given, minlength=BINS) / several
-    kept = np.bincount(place, weights=came_true, minlength=BINS) / several
+    finite = np.isfinite(given)
+    given, came_true = given[finite], came_true[finite]
+    bins = np.minimum((given * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(bins, minlength=BINS).astype(np.float64)
+    at_least_one = np.maximum(count, 1)
+    promised = np.bincount(bins, weights=given, minlength=BINS) / at_least_one
+    kept = np.bincount(bins, weights=came_true, minlength=BINS) / at_least_one
     return Reliability(count, promised, kept)
 
 
 def as_logits(chances: Tensor) -> Tensor:
-    """Logits whose softmax is `chances`, finite where these are 0."""
+    """Return logits whose softmax is `chances`, finite where these are 0."""
     return chances.clamp(min=1e-12).log()
 
 
 def calibration_error(chances: Tensor, labels: Tensor) -> float:
-    """The expected calibration error of nodes [n]; NaN where no label is known.
+    """Return the expected calibration error of nodes [n]; NaN if no label is known.
 
-    Classes: of the likeliest class of each node. Binary tasks: of each known entry.
+    For classes, it concerns the most likely class of each node; for binary tasks, each known entry.
     """
     known = labels != UNLABELED
     if labels.ndim == 2:
@@ -79,19 +80,21 @@ def calibration_error(chances: Tensor, labels: Tensor) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The temperature T under which known labels are likeliest, with T near 1 a little likelier:
+    """Return the temperature T under which the known labels are most likely, with a weak prior:
 
-        min_T  Σ_i −log p_T(y_i) + ½ ln² T      1/HOTTEST ≤ T ≤ HOTTEST
+        min_T  Σ_i −log p_T(y_i) + ½ ln² T      1/MAX_TEMPERATURE ≤ T ≤ MAX_TEMPERATURE
 
-    The last term is that of half a node or so: it speaks where there are few labels, or where
-    every prediction is right and the sum alone would ask for T → 0. A coarse grid finds the
-    valley, a golden section its floor. logits [n, C] and labels [n], or both [n, T]; what is
-    unknown or not finite does not count.
+    The last term weighs about as much as half a node. It matters if there are few labels, or if
+    every prediction is right and the sum alone would lead to T → 0. A coarse grid finds the region
+    of the minimum. logits [n, C] and labels [n], or both [n, T]; rows whose label is unknown or
+    whose logits are not finite are ignored.
     """
+    from scipy.optimize import minimize_scalar
+
     sound = is_known(labels) & torch.isfinite(logits).all(1)
     rows = torch.nonzero(sound).squeeze(1)
-    if len(rows) > MOST_NODES:
-        rows = rows[torch.linspace(0, len(rows) - 1, MOST_NODES).long()]
+    if len(rows) > MAX_NODES:
+        rows = rows[torch.linspace(0, len(rows) - 1, MAX_NODES).long()]
     if not len(rows):
         return 1.0
     logits, labels = logits[rows].double(), labels[rows]
@@ -107,53 +110,43 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
             loss = F.cross_entropy(scaled, labels, reduction="sum")
         return float(loss) + 0.5 * log_temperature**2
 
-    grid = np.linspace(-math.log(HOTTEST), math.log(HOTTEST), 25)
+    largest = math.log(MAX_TEMPERATURE)
+    grid = np.linspace(-largest, largest, 25)
     best = int(np.argmin([cost(value) for value in grid]))
-    low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, len(grid) - 1)])
-    golden = (math.sqrt(5) - 1) / 2
-    inner = [high - golden * (high - low), low + golden * (high - low)]
-    costs = [cost(value) for value in inner]
-    while high - low > 1e-4:
-        if costs[0] <= costs[1]:
-            high = inner[1]
-            inner = [high - golden * (high - low), inner[0]]
-            costs = [cost(inner[0]), costs[0]]
-        else:
-            low = inner[0]
-            inner = [inner[1], low + golden * (high - low)]
-            costs = [costs[1], cost(inner[1])]
-    return math.exp((low + high) / 2)
+    around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": 1e-5})
+    return math.exp(found.x)
 
 
 def calibrate(logits: Tensor, task: Task) -> dict[str, Any]:
-    """A temperature fitted on the validation set, and what it does to the calibration error.
+    """Fit a temperature on the validation set, and measure the calibration error with it.
 
-    logits [N, C] were made without a validation label among their inputs. The answer is what a
-    run keeps in metrics.json:
+    No validation label may have been an input of the logits [N, C]. The result is stored in
+    metrics.json:
 
-        temperature   1 where none could be fitted or none helps; `note` then says why
+        temperature   1 if none could be fitted or none helps; `note` then states the reason
         ece           {"val": {"before": 0.07, "after": 0.01}, "test": {…}}
     """
     val = task.split.val
     known = int(is_known(task.labels[val]).sum())
     if not known:
-        return measured(logits, task, 1.0, "there are no validation labels to fit a temperature on")
+        return measured(logits, task, 1.0, "there are no validation labels to fit a temperature")
     if known < FEW_NODES:
-        why = f"{known} validation labels are too few to fit a temperature on, {FEW_NODES} would do"
+        why = f"{known} validation labels are too few to fit a temperature; it takes {FEW_NODES}"
         return measured(logits, task, 1.0, why)
     fitted = measured(logits, task, fit_temperature(logits[val], task.labels[val]))
     errors = fitted["ece"]["val"]
     if errors["after"] > errors["before"]:
         why = (
-            f"a temperature of {fitted['temperature']:.2f}, the likeliest, would make the "
-            f"validation error worse, {_change(errors['before'], errors['after'])}"
+            f"the fitted temperature of {fitted['temperature']:.2f} would increase the calibration "
+            f"error on validation, {_change(errors['before'], errors['after'])}"
         )
         return measured(logits, task, 1.0, why)
     return fitted
 
 
 def measured(logits: Tensor, task: Task, temperature: float, note: str = "") -> dict[str, Any]:
-    """The calibration errors of the sets that are not inputs, before and after `temperature`."""
+    """Measure the calibration error on validation and test, before and after `temperature`."""
     errors: dict[str, dict[str, float]] = {}
     for name in ("val", "test"):
         nodes = getattr(task.split, name)
@@ -161,33 +154,33 @@ def measured(logits: Tensor, task: Task, temperature: float, note: str = "") -> 
             continue
         errors[name] = {
             when: calibration_error(
-                probabilities(logits[nodes] / degree, multilabel=task.is_multilabel),
+                probabilities(logits[nodes] / divisor, multilabel=task.is_multilabel),
                 task.labels[nodes],
             )
-            for when, degree in (("before", 1.0), ("after", temperature))
+            for when, divisor in (("before", 1.0), ("after", temperature))
         }
     return {"temperature": temperature, "ece": errors, "note": note}
 
 
-def calibration_in_words(found: Sequence[Mapping[str, Any]]) -> str:
-    """One line on the calibrations of some runs; errors and temperatures are means."""
-    left = [one for one in found if one["note"]]
-    notes = "; ".join(dict.fromkeys(one["note"] for one in left))
-    if len(left) == len(found):
+def calibration_in_words(calibrations: Sequence[Mapping[str, Any]]) -> str:
+    """Summarize the calibrations of some runs in one line, with mean errors and temperatures."""
+    uncalibrated = [one for one in calibrations if one["note"]]
+    notes = "; ".join(dict.fromkeys(one["note"] for one in uncalibrated))
+    if len(uncalibrated) == len(calibrations):
         return f"confidence is not calibrated: {notes}"
-    degree = sum(one["temperature"] for one in found) / len(found)
+    temperature = sum(one["temperature"] for one in calibrations) / len(calibrations)
     parts = []
     for name, word in (("val", "validation"), ("test", "test")):
-        errors = [one["ece"][name] for one in found if name in one["ece"]]
-        # A run that failed has none that is a number, which JSON keeps as null.
+        errors = [one["ece"][name] for one in calibrations if name in one["ece"]]
+        # The errors of a failed run are not finite; JSON stores null.
         if errors and all(e[w] is not None and math.isfinite(e[w]) for e in errors for w in e):
             before, after = (
                 sum(e[when] for e in errors) / len(errors) for when in ("before", "after")
             )
             parts.append(f"{_change(before, after)} on {word}")
     error = f"; calibration error {', '.join(parts)}" if parts else ""
-    some = f"; {len(left)} of {len(found)} runs are not calibrated: {notes}" if left else ""
-    return f"confidence: temperature {degree:.2f}{error}{some}"
+    some = f"; {len(uncalibrated)} of {len(calibrations)} runs are not calibrated: {notes}"
+    return f"confidence: temperature {temperature:.2f}{error}{some if uncalibrated else ''}"
 
 
 def _change(before: float, after: float) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
+from unimp.ops.placement import fits_one_chunk
 from unimp.ops.sampling import sample_hops
 
 
@@ -25,13 +26,13 @@ def exact_logits(
     chunk_edges: int,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Logits of all nodes, equal to those of the full batch: [N, classes], in main memory.
+    """Compute the logits of all nodes, equal to those of the full batch: [N, classes], on CPU.
 
-    Each layer is computed for all nodes before the next begins, a chunk of targets at a time;
-    a chunk has at most `chunk_edges` targets and in-edges (or one target, if that one has more), so
-    what the device holds is bounded by it. Between layers one row a node is kept in main memory.
-    The price of several chunks: a source that several of them share is projected in each. A model
-    whose layers cannot be told apart runs on the whole graph at once.
+    Each layer is computed for all nodes before the next layer begins, one chunk of targets at a
+    time. A chunk has at most `chunk_edges` targets and in-edges (or one target, if that target
+    alone has more), which bounds the memory that the device needs. Between layers, one row per node
+    is stored in main memory. A source that several chunks share is projected in each of them. A
+    model that cannot run layer by layer runs on the whole graph at once.
     """
     model.eval()
     if fits_one_chunk(graph, chunk_edges) or not model.by_layer:
@@ -40,7 +41,7 @@ def exact_logits(
         logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)
         return logits.cpu()
     states = layer_states(model, graph.to("cpu"), observed, chunk_edges=chunk_edges, device=device)
-    h = deque(states, maxlen=1).pop()  # one layer's rows are held at a time
+    h = deque(states, maxlen=1).pop()  # only the rows of one layer are in memory at a time
     return torch.cat([model.read_out(h[r].to(device)).cpu() for r in _runs(len(h), chunk_edges)])
 
 
@@ -54,12 +55,13 @@ def layer_states(
     device: torch.device | str = "cpu",
     rows: Sequence[Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """h⁰ and the output of each layer, one after the other, in main memory: [N, …] each.
+    """Yield h⁰ and then the output of each layer, in main memory: [N, …] each.
 
-    rows: the nodes, in rising order, whose row of each layer's output is wanted; what else they
-    depend on must be among those of the layer before. The rest is NaN. None: all nodes.
+    rows: for each layer, the nodes, in ascending order, whose output is wanted (None: all nodes).
+    Everything that they depend on must be among the rows of the layer before. All other rows are
+    NaN.
     """
-    # Embedding looks at no edges; as many nodes as edges at a time keep the bound.
+    # Embedding uses no edges, so a chunk of `chunk_edges` nodes stays within the bound.
     parts = []
     for run in _runs(graph.num_nodes, chunk_edges):
         x = None if graph.x is None else graph.x[run].to(device)
@@ -85,15 +87,13 @@ def _runs(count: int, length: int) -> Sequence[Tensor]:
     return torch.split(torch.arange(count), max(1, length))
 
 
-def fits_one_chunk(graph: Graph, chunk_edges: int) -> bool:
-    return graph.num_edges + graph.num_nodes <= chunk_edges
-
-
 def target_chunks(
     graph: Graph, chunk_edges: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Targets in order (None: all nodes), as many as are, with their in-edges, at most
-    `chunk_edges`."""
+    """Divide targets (None: all nodes) into chunks of at most `chunk_edges` targets and in-edges.
+
+    The order is kept. A target that alone exceeds the limit is a chunk by itself.
+    """
     if targets is None:
         targets = torch.arange(graph.num_nodes)
     for begin, end in bounded_runs(graph.in_degree[targets].numpy(), chunk_edges):
@@ -101,8 +101,8 @@ def target_chunks(
 
 
 def bounded_runs(degree: Any, chunk_edges: int) -> Iterator[tuple[int, int]]:
-    """Where to cut targets of these degrees, as `target_chunks` does: [begin, end) of each run."""
-    # Targets count too: a run of nodes without in-edges is not free.
+    """Cut targets of these degrees as `target_chunks` does: [begin, end) of each chunk."""
+    # Targets also count: a chunk of nodes without in-edges still takes memory.
     cost = np.zeros(len(degree) + 1, dtype=np.int64)
     np.cumsum(degree.astype(np.int64) + 1, out=cost[1:])
     begin = 0

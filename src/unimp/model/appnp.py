@@ -1,11 +1,11 @@
-"""APPNP: predict, then propagate the predictions."""
+"""APPNP: a multilayer perceptron whose predictions are propagated over the graph."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -16,11 +16,11 @@ from unimp.tasks.task import Sizes
 
 
 class APPNP(NodeModel):
-    """A perceptron's logits, spread by personalized PageRank.
+    """The logits of a multilayer perceptron, propagated by personalized PageRank.
 
         z⁰ = MLP(x)        zˡ⁺¹_i = (1 − teleport) Σ_j zˡ_j / √(d_i d_j) + teleport z⁰_i
 
-    Between hops a row is [zˡ | z⁰], as each step needs both.
+    Between hops, a row is [zˡ | z⁰], because each step needs both.
     """
 
     takes_labels = False
@@ -39,7 +39,7 @@ class APPNP(NodeModel):
     ) -> None:
         super().__init__()
         if sizes.features == 0:
-            raise RecipeError("APPNP needs node features, and the task has none")
+            raise ModelError("APPNP needs node features, but the task has none")
         self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout)
         self.num_layers, self.teleport = steps, teleport
 

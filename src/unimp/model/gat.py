@@ -1,4 +1,4 @@
-"""The layer of graph attention networks: attention by a sum rather than a product."""
+"""The layer of graph attention networks (GAT): scores are sums instead of products."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from unimp.model.layers import MessageLayer, attention_linear
 from unimp.ops.weighted_sum import edge_softmax, weighted_sum
 
 SLOPE = 0.2
-"""Of the leaky ReLU, as in the paper of graph attention networks."""
+"""The negative slope of the leaky ReLU, as in the paper on graph attention networks."""
 
 
 class GATLayer(MessageLayer):
-    """Messages weighted by sum attention.
+    """Messages weighted by additive attention, as in PyG's GATConv.
 
     For each head c, with learned vectors a and b of width D:
 
         v_j = W h_j      α_ij = softmax_j( LeakyReLU( a·v_i + b·v_j ) )
-        ĥ_i = ‖_c Σ_j α_ij v_j + bias        (the mean over heads, if not `concat`)
+        ĥ_i = ‖_c Σ_j α_ij v_j + bias        (the mean over heads instead of ‖_c if not `concat`)
+
+    The bias has the width of ĥ: H·D, or D for averaged heads.
     """
 
     def __init__(
@@ -36,18 +38,20 @@ class GATLayer(MessageLayer):
     ) -> None:
         super().__init__(width, heads=heads, concat=concat)
         self.attention_dropout = attention_dropout
-        self.value = attention_linear(in_width, heads * width)
+        self.value = attention_linear(in_width, heads * width, bias=False)
         self.of_target = nn.Parameter(torch.empty(heads, width))
         self.of_source = nn.Parameter(torch.empty(heads, width))
         for vectors in (self.of_target, self.of_source):
             nn.init.xavier_uniform_(vectors)
-        self._keep(in_width, residual, gate_bias)
+        self.bias = nn.Parameter(torch.zeros(self.out_width))
+        self._add_residual(in_width, residual, gate_bias)
 
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
         value = self._by_head(self.value(h))
         weight = self._weigh(value, hop)
         weight = F.dropout(weight, self.attention_dropout, self.training)
-        return weighted_sum(weight, value, hop)
+        # [H, D], or [1, D], which the mean over heads leaves as it is.
+        return weighted_sum(weight, value, hop) + self.bias.view(-1, self.width)
 
     def _weigh(self, value: Tensor, hop: Hop) -> Tensor:
         at_target = (value[: hop.num_targets] * self.of_target).sum(-1)  # [T, H]

@@ -1,4 +1,4 @@
-"""The graph convolution of Kipf and Welling, and the graph it runs on."""
+"""The graph convolution of Kipf and Welling (GCN), and the edge weights that it needs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class GCNLayer(MessageLayer):
 
         ĥ_i = W Σ_j h_j / √(d_i d_j) + b
 
-    On sampled in-neighbors it is the mean of √(d_i/d_j) W h_j, with degrees of the whole graph: the
-    same sum where all are there, and its unbiased estimate where some are. (In a random part it is
-    not quite that: a node's own loop is always there, its neighbors now and then.) The weights are
-    the edge features of a graph that `with_convolution_weights` made.
+    On sampled in-neighbors, the layer computes the mean of √(d_i/d_j) W h_j with the degrees of the
+    whole graph. This equals the sum if all in-neighbors are present, and is an unbiased estimate of
+    it otherwise. (In a random part the estimate has a bias: a self-loop is always present, a
+    neighbor only sometimes.) The weights are the edge features that `with_convolution_weights`
+    creates.
     """
 
     def __init__(
@@ -31,10 +32,10 @@ class GCNLayer(MessageLayer):
         self.linear = nn.Linear(in_width, width, bias=False)
         nn.init.xavier_uniform_(self.linear.weight)
         self.bias = nn.Parameter(torch.zeros(width))
-        self._keep(in_width, residual, gate_bias)
+        self._add_residual(in_width, residual, gate_bias)
 
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
-        # The narrower side is summed.
+        # Sum rows of the smaller width.
         if self.linear.in_features < self.width:
             rows = convolve(h, hop)
             return self._by_head(self.linear(rows) + self.bias)
@@ -42,29 +43,29 @@ class GCNLayer(MessageLayer):
 
 
 def convolve(rows: Tensor, hop: Hop) -> Tensor:
-    """Σ_j √(d_i/d_j) rows_j / s_i, s_i the number of in-edges here: [S, C] → [T, C]."""
-    assert hop.edge_attr is not None  # `with_convolution_weights` gave each edge its weight
+    """Compute Σ_j √(d_i/d_j) rows_j / s_i; s_i counts the in-edges in the hop: [S, C] → [T, C]."""
+    assert hop.edge_attr is not None  # created by `with_convolution_weights`
     count = hop.indptr.diff().clamp(min=1).index_select(0, hop.target)[:, None]
-    weight = hop.edge_attr / count  # in their own precision, whatever that of the rows
+    weight = hop.edge_attr / count  # in the precision of the weights, not of the rows
     exact = torch.promote_types(weight.dtype, rows.dtype)
     return weighted_sum(weight.to(exact), rows.to(exact)[:, None], hop).squeeze(1).to(rows.dtype)
 
 
 def with_convolution_weights(graph: Graph) -> Graph:
-    """The graph with self-loops, and √(d_i/d_j) as the one edge feature of an edge from j to i.
+    """Add self-loops, and store √(d_i/d_j) as the only edge feature of an edge from j to i.
 
-    d_i counts the in-edges of i, and d_j the out-edges of j, which is the same number where every
-    edge has its reverse.
+    d_i counts the in-edges of i and d_j the out-edges of j. The two degrees of a node are equal if
+    every edge has a reverse edge.
     """
     graph = graph.without_edge_attr().with_self_loops()
     out_degree = torch.bincount(graph.source.long(), minlength=graph.num_nodes)
     weight = convolution_weight(
         graph.in_degree[graph.target.long()], out_degree[graph.source.long()]
     )
-    own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
-    return replace(graph, edge_id=own, edge_attr=weight)
+    edge_id = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
+    return replace(graph, edge_id=edge_id, edge_attr=weight)
 
 
 def convolution_weight(in_degree: Tensor, out_degree: Tensor) -> Tensor:
-    """√(d_i/d_j) of edges whose target has d_i in-edges and whose source d_j out-edges: [E, 1]."""
+    """Compute √(d_i/d_j) from in-degrees d_i of targets and out-degrees d_j of sources: [E, 1]."""
     return (in_degree / out_degree).float().sqrt()[:, None]

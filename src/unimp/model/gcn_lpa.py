@@ -1,4 +1,4 @@
-"""GCN-LPA: learned edge weights, which must also propagate labels well."""
+"""GCN-LPA: a graph convolution with learned edge weights that must also propagate labels well."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -20,27 +20,29 @@ from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
 
 KEY_WIDTH = 32
-"""Of what edge weights are computed from."""
+"""The width of the vectors from which edge weights are computed."""
 
 LEAST = 1e-6
-"""The least probability that propagated labels give a class, so that its logarithm is finite."""
+"""The smallest probability that propagated labels give a class; its logarithm must be finite."""
 
 
 class GCNLPA(NodeModel):
-    """Features propagate along learned weights, and labels regularize the weights in training.
+    """Features propagate along learned edge weights; in training, labels regularize the weights.
 
         p = P x / ‖P x‖      w_ij = softmax_j( p_i·p_j )        (the same in every layer)
-        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )        logits = the last, bare
+        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )
+        logits = W Σ_j w_ij hᴸ⁻¹_j + b
         ŷ⁰ = one-hot(observed)        ŷˡ⁺¹_i = Σ_j w_ij ŷˡ_j
 
         loss = −log softmax(logits) − weight · log ŷᴸ        (means over the hidden nodes)
 
-    Of binary tasks ŷ is the share of positives among the entries that arrive, each task by itself.
-    Wang and Leskovec learn one number an edge; here a weight follows from its ends, so that parts,
-    sampled neighbors and nodes that come later have weights too. One is at most e² times another:
-    without a bound a node, most like itself, would come to hear little else. What is propagated are
-    the labels observed in a step, and what is scored are the hidden ones, so that no label predicts
-    itself. At prediction labels are not looked at.
+    For binary tasks, ŷ is the share of positives among the entries that arrive, separately for
+    each task. Wang and Leskovec learn one number per edge. Here, a weight is computed from the two
+    ends of its edge, so that parts, sampled neighbors and nodes that are added later also have
+    weights. One weight is at most e² times another: without a bound, a node would receive mostly
+    from itself, because it is most similar to itself. The observed labels of a step are propagated
+    and the hidden labels are scored, so that no label predicts itself. Labels are not used for
+    prediction.
     """
 
     takes_labels = False
@@ -57,12 +59,11 @@ class GCNLPA(NodeModel):
     ) -> None:
         super().__init__()
         if sizes.features == 0:
-            raise RecipeError("GCN-LPA needs node features, and the task has none")
+            raise ModelError("GCN-LPA needs node features, but the task has none")
         self.dropout, self.num_layers, self.classes = dropout, layers, sizes.classes
         self.multilabel = sizes.multilabel
         self.regularizer_weight = lpa_weight
         self.encoder = FeatureEncoder(sizes.features, width)
-        # Older runs, whose keys had any length, call it `keys`: they are refused.
         self.direction = nn.Linear(width, KEY_WIDTH)
         widths = [width] * (layers - 1) + [sizes.classes]
         self.layers = nn.ModuleList(nn.Linear(width, out) for out in widths)
@@ -72,7 +73,7 @@ class GCNLPA(NodeModel):
         return graph.without_edge_attr().with_self_loops()
 
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        """[h | p], as every layer weighs edges by the same p."""
+        """Compute [h | p]; every layer computes edge weights from the same p."""
         h = self.encoder(x)
         return torch.cat((dropout(F.relu(h), self.dropout, self.training), self._keys(h)), 1)
 
@@ -91,9 +92,9 @@ class GCNLPA(NodeModel):
     def regularizer(
         self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
     ) -> Tensor:
-        """What observed labels say of the last hop's targets along the learned weights.
+        """Propagate observed labels along the learned weights to the targets of the last hop.
 
-        log ŷ; of binary tasks the logit of the share of positives among the entries that arrive.
+        Returns log ŷ, or for binary tasks the logit of ŷ.
         """
         keys = self._keys(self.encoder(x))
         seen = observed != UNLABELED
@@ -111,19 +112,19 @@ class GCNLPA(NodeModel):
         else:
             total = labels.sum(1, keepdim=True)
             even = torch.full_like(labels, 1.0 / self.classes)
-        # A node that no label reaches is told nothing: every class alike.
+        # A node that no label reaches gets the same probability for every class.
         share = torch.where(total > 0, labels / total.clamp(min=LEAST), even)
         return torch.logit(share, LEAST) if self.multilabel else share.clamp(min=LEAST).log()
 
     def _keys(self, h: Tensor) -> Tensor:
-        """p, from encoded features: rows of length 1."""
+        """Compute p from encoded features: rows of length 1."""
         return F.normalize(self.direction(h), dim=1)
 
     def _spread(self, rows: Tensor, keys: Tensor, hop: Hop) -> Tensor:
-        """Σ_j w_ij rows_j."""
+        """Compute Σ_j w_ij rows_j."""
         weight = self.edge_weights(keys, hop)
         return weighted_sum(weight, rows.contiguous()[:, None], hop).squeeze(1)
 
     def edge_weights(self, keys: Tensor, hop: Hop) -> Tensor:
-        """w_ij of the edges of a hop, from p of its sources: [E, 1]."""
+        """Compute w_ij of the edges of a hop from p of its sources: [E, 1]."""
         return edge_softmax(edge_dot(keys[: hop.num_targets], keys, hop)[:, None], hop)

@@ -1,15 +1,86 @@
-"""Label propagation: what the graph and the observed labels say, without features or weights."""
+"""Label propagation: predictions from the graph and the observed labels, without training."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.config.choices import Clamp, Normalization
+from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.node_model import NodeModel
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.task import Sizes
+
+
+class LabelPropagation(NodeModel):
+    """Label propagation as a model that has nothing to learn: inputs A,Y.
+
+        z⁰ = start(observed)        zˡ⁺¹ = (1 − restart) S zˡ + restart z⁰
+
+    Its outputs are those of `propagate_labels`. One layer is one step. Between hops a row is
+    [zˡ | z⁰], and [zˡ | z⁰ | entries to restore] if observed labels are restored after each step.
+    It runs on the whole graph, because an edge that is removed changes the weights of others.
+    """
+
+    takes_labels = True
+    takes_edge_features = False
+    by_layer = False
+    learns = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        normalization: Normalization = "row",
+        steps: int = 50,
+        restart: float = 0.1,
+        clamp: Clamp = "none",
+    ) -> None:
+        super().__init__()
+        self.classes, self.num_layers = sizes.classes, steps
+        self.normalization, self.restart, self.clamp = normalization, restart, clamp
+
+    def prepare(self, graph: Graph) -> Graph:
+        """The graph with the entries of S as its one edge feature."""
+        weight = edge_weights(graph, self.normalization, torch.get_default_dtype())
+        own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
+        return replace(graph, edge_id=own, edge_attr=weight[:, None])
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        start, entry = start_of(observed, self.classes)
+        restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
+        return torch.cat((start, start, *restored), 1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        assert hop.edge_attr is not None  # `prepare` gave each edge its weight
+        now, *rest = torch.split(h, self.classes, 1)
+        rest = [rows[: hop.num_targets] for rows in rest]
+        rows = sum_rows(hop.indptr, hop.source, hop.edge_attr[:, 0], now.contiguous())
+        rows = (1.0 - self.restart) * rows + self.restart * rest[0]
+        if self.clamp == "unit":
+            rows = rows.clamp(-1.0, 1.0)
+        if self.clamp == "labels":
+            rows = torch.where(rest[1] > 0, rest[0], rows)
+        return torch.cat((rows, *rest), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h[:, : self.classes]
+
+    def to_probabilities(
+        self, outputs: Tensor, *, multilabel: bool, temperature: float = 1.0
+    ) -> Tensor:
+        """Shares of the labels that arrive; every class is equally likely where none does."""
+        if multilabel:
+            return super().to_probabilities(outputs, multilabel=True, temperature=temperature)
+        even = torch.full_like(outputs, 1.0 / self.classes)
+        total = outputs.sum(1, keepdim=True)
+        return torch.where(total > 0, outputs / total.clamp(min=1e-30), even)
 
 
 @torch.no_grad()
@@ -23,26 +94,22 @@ def propagate_labels(
     restart: float = 0.1,
     clamp: Clamp = "none",
 ) -> Tensor:
-    """Label propagation: scores [N, classes] from the graph and the observed labels alone.
+    """Compute scores [N, classes] from the graph and the observed labels by label propagation.
 
         Y⁰ = one-hot(observed), zero where unknown        Yˡ⁺¹ = (1 − restart) S Yˡ + restart Y⁰
 
-    with S of `edge_weights`. Standard forms: restart = 0 and `row` is the paper's plain iteration;
-    `sym` with a restart that of Zhou et al. (2004); `row`, restart = 0 and clamp = `labels`, which
-    puts the observed labels back after each step, that of Zhu and Ghahramani (2002); clamp =
-    `unit`, which cuts entries to −1 … 1 after each step, that of Huang et al. (2021) on OGB. A
-    multi-label row propagates its positive entries less the mean of its task, so that a node no
-    label reaches scores as the mean.
+    S is the matrix of `edge_weights`. Published variants:
+
+        UniMP paper                    normalization = row, restart = 0
+        Zhou et al. (2004)             normalization = sym, restart > 0
+        Zhu and Ghahramani (2002)      normalization = row, restart = 0, clamp = labels
+        Huang et al. (2021) on OGB     clamp = unit
+
+    clamp = labels restores the observed labels after each step; clamp = unit limits entries to
+    −1 … 1 after each step. For binary tasks, the mean of each task is subtracted from its observed
+    entries, so that a node that no label reaches has the score of the mean.
     """
-    entry = observed != UNLABELED
-    if observed.ndim == 1:
-        start = torch.zeros(graph.num_nodes, num_classes, device=observed.device)
-        start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
-        entry = entry[:, None]
-    else:
-        count = entry.sum(0).clamp(min=1)
-        share = (observed.clamp(min=0).float() * entry).sum(0) / count
-        start = torch.where(entry, observed.float() - share, torch.zeros(()).to(share))
+    start, entry = start_of(observed, num_classes)
     return propagate(
         graph,
         start,
@@ -52,6 +119,18 @@ def propagate_labels(
         keep=entry if clamp == "labels" else None,
         cut=clamp == "unit",
     )
+
+
+def start_of(observed: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Z⁰ [N, classes], and which of its entries are observed: [N, 1] or [N, classes] bool."""
+    entry = observed != UNLABELED
+    if observed.ndim == 1:
+        start = torch.zeros(len(observed), num_classes, device=observed.device)
+        start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
+        return start, entry[:, None]
+    count = entry.sum(0).clamp(min=1)
+    share = (observed.clamp(min=0).float() * entry).sum(0) / count
+    return torch.where(entry, observed.float() - share, torch.zeros(()).to(share)), entry
 
 
 @torch.no_grad()
@@ -65,12 +144,12 @@ def propagate(
     keep: Tensor | None = None,
     cut: bool = False,
 ) -> Tensor:
-    """Rows [N, C] passed along the edges, from source to target, `steps` times.
+    """Propagate rows [N, C] along the edges, from source to target, `steps` times.
 
         Z⁰ = start        Zˡ⁺¹ = (1 − restart) S Zˡ + restart Z⁰
 
-    keep: [N, 1] or [N, C] bool, entries that are put back to the start after each step.
-    cut: entries are cut to −1 … 1 after each step.
+    keep: [N, 1] or [N, C] bool, entries that are reset to their start after each step.
+    cut: whether entries are limited to −1 … 1 after each step.
     """
     weight = edge_weights(graph, normalization, start.dtype)
     rows = start
@@ -85,17 +164,17 @@ def propagate(
 
 
 def edge_weights(graph: Graph, normalization: Normalization, dtype: torch.dtype) -> Tensor:
-    """The entry of S for each edge from j to i: [E].
+    """Compute the entry of S for each edge from j to i: [E].
 
         row: D⁻¹A, 1 / d_i        sym: D^-½ A D^-½, 1 / √(d_i d_j)        column: A D⁻¹, 1 / d_j
 
-    d_i counts the in-edges of i and d_j the out-edges of j, which is the same number where every
-    edge has its reverse. With `row` a node becomes the mean of its in-neighbors; with `column` it
-    divides what it has among those it sends to, so that a hub may come to more than 1.
+    d_i counts the in-edges of i and d_j the out-edges of j. The two degrees of a node are equal if
+    every edge has a reverse edge. With `row`, a node becomes the mean of its in-neighbors. With
+    `column`, a node divides its row among its out-neighbors, so entries of a hub may exceed 1.
     """
     power = {"row": 1.0, "sym": 0.5, "column": 0.0}[normalization]
     out_degree = torch.bincount(graph.source, minlength=graph.num_nodes)
-    # A node without edges, whose degree is 0, has no weight to divide.
+    # A node without edges has degree 0; the clamp avoids a division by zero.
     of_target = graph.in_degree.clamp(min=1).double().pow(-power).to(dtype)
     of_source = out_degree.clamp(min=1).double().pow(power - 1.0).to(dtype)
     return of_target.index_select(0, graph.target) * of_source.index_select(0, graph.source)

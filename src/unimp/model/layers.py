@@ -1,4 +1,4 @@
-"""The graph transformer layer, equations 3 to 5 of the paper, and encoders of what it is given."""
+"""The graph transformer layer (equations 3 to 5 of the paper) and the encoders of its inputs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from unimp.ops.residual import Residual, gate_vectors, mix
 
 
 class MessageLayer(nn.Module):
-    """One pass of messages, and what a target keeps of itself.
+    """One round of messages and a residual connection.
 
-    ĥ_i is the message that a layer makes of h_j over the in-edges of i; the heads lie beside one
-    another, or are averaged, if not `concat`. With r_i = W_r h_i + b_r, the residual is one of
+    ĥ_i is the message that node i receives over its in-edges. Heads are concatenated, or averaged
+    if not `concat`. With r_i = W_r h_i + b_r, the residual is one of
 
         none     h'_i = ĥ_i
         simple   h'_i = ĥ_i + r_i
         gated    h'_i = (1 − β_i) ĥ_i + β_i r_i,  β_i = sigmoid( w_g·[r_i ; ĥ_i ; ĥ_i − r_i] + b_g )
 
-    Norm, ReLU and dropout belong to the model, which leaves them out after the last layer.
+    Norm, ReLU and dropout belong to the model, which omits them after the last layer.
     """
 
     skip: nn.Linear | None
@@ -35,19 +35,22 @@ class MessageLayer(nn.Module):
         self.width, self.heads, self.concat = width, heads, concat
         self.out_width = heads * width if concat else width
 
-    def _keep(self, in_width: int, residual: str, gate_bias: bool) -> None:
-        """Make what the residual learns; last of all, so that it changes no other's start."""
+    def _add_residual(self, in_width: int, residual: str, gate_bias: bool) -> None:
+        """Create the weights of the residual; last, so that other initial weights do not change."""
         self.skip = nn.Linear(in_width, self.out_width) if residual != "none" else None
         self.gate = (
             nn.Linear(3 * self.out_width, 1, bias=gate_bias) if residual == "gated" else None
         )
 
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
-        """h [num_sources, in_width] → the messages of all heads: [num_targets, H, D]."""
+        """Compute the messages of all heads: h [num_sources, in_width] → [num_targets, H, D]."""
         raise NotImplementedError
 
     def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
-        """h [num_sources, in_width] → [num_targets, out_width]; with `norm`, then norm and ReLU."""
+        """Run the layer: h [num_sources, in_width] → [num_targets, out_width].
+
+        With `norm`, the norm and a ReLU follow.
+        """
         message = self.messages(h, hop)
         message = message.flatten(1) if self.concat else message.mean(1)
         if self.skip is None:
@@ -55,7 +58,7 @@ class MessageLayer(nn.Module):
         return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
 
     def _residual(self, norm: nn.LayerNorm | None) -> Residual:
-        """What follows the message."""
+        """The step that follows the message."""
         step = Residual()
         if self.gate is not None:
             step = Residual(*gate_vectors(self.gate.weight), self.gate.bias)
@@ -74,7 +77,7 @@ class GraphTransformerLayer(MessageLayer):
 
         q_i = W_q h_i + b_q    k_j = W_k h_j + b_k    v_j = W_v h_j + b_v
         α_ij = softmax_j( q_i·(k_j + W_e e_ij + b_e) / √D )
-        ĥ_i = ‖_c Σ_j α_ij (v_j + W_e e_ij + b_e)        (the mean over heads, if not `concat`)
+        ĥ_i = ‖_c Σ_j α_ij (v_j + W_e e_ij + b_e)        (the mean over heads if not `concat`)
     """
 
     def __init__(
@@ -95,13 +98,13 @@ class GraphTransformerLayer(MessageLayer):
         self.query = attention_linear(in_width, heads * width)
         self.key = attention_linear(in_width, heads * width)
         self.value = attention_linear(in_width, heads * width)
-        self._keep(in_width, residual, gate_bias)
+        self._add_residual(in_width, residual, gate_bias)
         self.edge_encoder = edge_encoder
 
     def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
-        """As `MessageLayer.forward`.
+        """Run the layer as `MessageLayer.forward` does.
 
-        Where a fused kernel serves, the layer is one step of autograd; the numbers are the same.
+        If a fused kernel is available, the whole layer is one autograd function with equal results.
         """
         if self.skip is not None and can_fuse(h, hop, self.backend):
             return self._fused(self.skip, h, hop, norm)
@@ -151,7 +154,7 @@ class GraphTransformerLayer(MessageLayer):
         return torch.randint(2**31, (), device=h.device) if self._dropout() else 0
 
     def attention_weights(self, h: Tensor, hop: Hop) -> Tensor:
-        """The attention weights of this layer: [E, H]."""
+        """Compute the attention weights of this layer: [E, H]."""
         query, key = self.query(h[: hop.num_targets]), self.key(h)
         return attention_weights(
             self._by_head(query), self._by_head(key), hop, edge_weight=self._edge_weight()
@@ -167,16 +170,16 @@ class GraphTransformerLayer(MessageLayer):
 
 
 class EdgeEncoder(nn.Linear):
-    """Edge features → the width of keys and values; one for all layers, or one a layer.
+    """A linear map of edge features to the width of keys and values, per layer or shared.
 
-    It is never applied to an edge: attention takes its weights apart (see `graph_attention`).
+    It is never applied to an edge: attention uses its weights directly (see `graph_attention`).
     """
 
 
 class FeatureEncoder(nn.Module):
-    """Linear, then LayerNorm: wide or sparse node features → the width of the model.
+    """A linear map and a LayerNorm from wide or sparse node features to the width of the model.
 
-    Sparse features are summed as weighted rows of the weight matrix and never made dense.
+    Sparse features are a weighted sum of rows of the weight matrix; they never become dense.
     """
 
     def __init__(self, in_width: int, width: int) -> None:
@@ -189,7 +192,7 @@ class FeatureEncoder(nn.Module):
         if isinstance(x, SparseFeatures):
             rows = F.embedding_bag(
                 x.column,
-                self.linear.weight.t().contiguous(),  # rows apart would miss the fast path
+                self.linear.weight.t().contiguous(),  # the fast path needs contiguous rows
                 x.indptr.to(x.column.dtype),
                 mode="sum",
                 per_sample_weights=x.value,
@@ -202,24 +205,24 @@ class FeatureEncoder(nn.Module):
 
 
 class LabelTable(nn.Module):
-    """Classes → one learned vector each; a node whose label is not observed adds zero."""
+    """One learned vector per class; a node whose label is not observed gets zeros."""
 
     def __init__(self, num_classes: int, width: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(num_classes, width)  # N(0, 1), as the authors start
+        self.table = nn.Embedding(num_classes, width)  # starts from N(0, 1), as the authors' does
 
     def forward(self, observed: Tensor) -> Tensor:
-        """observed [N], UNLABELED where not observed → [N, width]."""
+        """Embed labels: observed [N], UNLABELED where not observed → [N, width]."""
         seen = observed >= 0
         rows: Tensor = self.table(observed.clamp(min=0))
         return rows * seen[:, None]
 
 
 class LabelEncoder(nn.Module):
-    """Rows of binary labels → Linear + LayerNorm; a row with no entry observed adds zero.
+    """A linear map and a LayerNorm of binary labels; a row without observed entries gets zeros.
 
-    A missing entry of an observed row counts as 0. A row observed to be all zero still adds the
-    bias: it says something that a hidden row does not.
+    A missing entry of an observed row counts as 0. An observed row of zeros still gets the bias,
+    because it carries information that a hidden row does not.
     """
 
     def __init__(self, num_tasks: int, width: int) -> None:
@@ -228,15 +231,19 @@ class LabelEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, observed: Tensor) -> Tensor:
-        """observed [N, T] → [N, width]."""
+        """Embed labels: observed [N, T] → [N, width]."""
         seen = (observed >= 0).any(1)
         rows = self.linear(observed.clamp(min=0).to(self.linear.weight.dtype))
         return self.norm(rows) * seen[:, None]  # type: ignore[no-any-return]
 
 
-def attention_linear(in_width: int, out_width: int) -> nn.Linear:
-    """Xavier-uniform weights and zero bias, as the authors start q, k and v: it matters."""
-    linear = nn.Linear(in_width, out_width)
+def attention_linear(in_width: int, out_width: int, *, bias: bool = True) -> nn.Linear:
+    """Create a linear map with Xavier-uniform weights and zero bias.
+
+    The authors initialize q, k and v this way, and results depend on it.
+    """
+    linear = nn.Linear(in_width, out_width, bias=bias)
     nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    if bias:
+        nn.init.zeros_(linear.bias)
     return linear

@@ -1,4 +1,4 @@
-"""What UniMP is measured against: features alone. Labels alone: see propagation.py."""
+"""A multilayer perceptron: the baseline that uses only node features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder
@@ -17,11 +17,11 @@ from unimp.tasks.task import Sizes
 
 
 class MLP(NodeModel):
-    """A perceptron on each node's own features: inputs X.
+    """A multilayer perceptron on each node's own features: inputs X.
 
         hˡ⁺¹ = dropout( ReLU( LayerNorm( W hˡ + b ) ) )          logits = W hᴸ + b
 
-    It takes the same arguments as UniMP and looks at neither labels nor edges.
+    It has the call of every `NodeModel` and uses neither labels nor edges.
     """
 
     takes_labels = False
@@ -33,9 +33,9 @@ class MLP(NodeModel):
     ) -> None:
         super().__init__()
         if sizes.features == 0:
-            raise RecipeError("an MLP needs node features, and the task has none")
+            raise ModelError("an MLP needs node features, but the task has none")
         if layers < 2:
-            raise RecipeError(f"an MLP needs at least 2 layers; model.layers is {layers}")
+            raise ModelError(f"an MLP needs at least 2 layers, not {layers}")
         self.dropout = dropout
         widths = [sizes.features] + [width] * (layers - 1)
         self.blocks = nn.ModuleList(FeatureEncoder(i, o) for i, o in pairwise(widths))

@@ -1,22 +1,22 @@
-"""Fused attention as torch operators, with their gradients: native code on CPU, Triton on GPU.
+"""Fused attention as torch operators with gradients: native code on CPU, Triton on GPU.
 
-`unimp::attend` and `unimp::attend_backward` are opaque to torch.compile, which passes through them.
-A kernel module has two functions, `forward` and `backward`, which do the arithmetic over raw
-tensors; what both share, and what autograd and the compiler need to know, is here.
+torch.compile treats `unimp::attend` and `unimp::attend_backward` as opaque operators. A kernel
+module has two functions, `forward` and `backward`, which compute on raw tensors. This module
+contains what all kernels share and what autograd and the compiler need to know.
 
     s_ij = (q_i·k_j + u_i·e_ij) / √D     p_ij = exp(s_ij − L_i)     a_ij = p_ij m_ij
     o_i = Σ_j a_ij v_j     ē_i = Σ_j a_ij e_ij     A_i = Σ_j a_ij     L_i = log Σ_j exp s_ij
 
-L, one number a target and head, is all that is kept of the weights. With g, ḡ and γ the gradients
-of o, ē and A:
+Only L, one number per target and head, is stored; weights are recomputed from it. With g, ḡ and γ
+the gradients of o, ē and A:
 
     da_ij = g_i·v_j + ḡ_i·e_ij + γ_i            δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i
     ds_ij = (a_ij da_ij − p_ij δ_i) / √D
     dk_j = Σ_i ds_ij q_i    dv_j = Σ_i a_ij g_i                      (by source)
     dq_i = Σ_j ds_ij k_j    du_i = Σ_j ds_ij e_ij    de_ij = Σ_h ds_ij u_i + a_ij ḡ_i    (by target)
 
-The pass by source comes first and leaves ds, one number an edge and head, to the pass by target,
-which then need not read the values again; it is freed when the backward pass ends.
+The pass by source comes first and stores ds, one number per edge and head. The pass by target reads
+ds instead of the values; ds is freed when the backward pass ends.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from unimp.graph.hop import KEPT, Hop, Schedule, Transpose
+from unimp.graph.hop import Hop, Schedule, Transpose
 
 Kernel = Literal["native", "triton"]
 
 
 class Edges(NamedTuple):
-    """A hop's edges as kernels walk them: by target, and by source for the backward pass.
+    """The edges of a hop as kernels read them: by target, and by source for the backward pass.
 
-    What a pass or a kernel does not use is an empty tensor.
+    A tensor that a pass or a kernel does not use is empty.
     """
 
     indptr: Tensor  # [T+1]
     source: Tensor  # [E]
     by_source_indptr: Tensor  # [S+1]
     by_source_target: Tensor  # [E]
-    by_source_slot: Tensor  # [E] where each edge stands in `source`
-    pieces: Tensor  # of the rows by target, and what follows: see Schedule
+    by_source_slot: Tensor  # [E] position of each edge in `source`
+    pieces: Tensor  # the rows by target, as a Schedule
     hubs: Tensor
-    by_source_pieces: Tensor
+    by_source_pieces: Tensor  # the rows by source, as a Schedule
     by_source_hubs: Tensor
 
 
 class Forward(NamedTuple):
-    """What the forward pass leaves; ē and A have no elements where edges have no features."""
+    """The results of the forward pass; ē and A are empty where edges have no features."""
 
     out: Tensor  # [T, H, D]
     edge_mean: Tensor  # [T, H, d_e]
     mass: Tensor  # [T, H]
-    log_sum: Tensor  # [T, H] L, from which every weight is computed again; on CPU in double
+    log_sum: Tensor  # [T, H] L; float64 on CPU
 
 
 class Backward(NamedTuple):
-    """The gradients; du and de have no elements where they were not asked for."""
+    """The gradients; du and de are empty where they were not requested."""
 
     query: Tensor
     key: Tensor
@@ -69,7 +69,7 @@ class Backward(NamedTuple):
 
 
 class Kernels(Protocol):
-    """The two passes, over tensors whose last two dimensions lie together."""
+    """The two passes, over tensors whose last two dimensions are contiguous."""
 
     def forward(
         self,
@@ -96,19 +96,19 @@ class Kernels(Protocol):
         dropout: float,
         seed: Tensor,
         wants_edge_attr: bool,
-        found: Backward | None = None,  # where to leave the gradients, if they have a place
+        found: Backward | None = None,  # tensors to write the gradients into
     ) -> Backward: ...
 
 
 def kernels(kernel: str) -> Kernels:
-    """The module that computes; imported when asked for, as each needs something that may lack."""
+    """Import the module of a kernel on demand: each needs a dependency that may be missing."""
     if kernel == "native":
         from unimp.ops import native
 
         return native
-    from unimp.ops.triton import attention as triton_
+    from unimp.ops.triton import attention
 
-    return triton_
+    return attention
 
 
 def attend(
@@ -121,15 +121,19 @@ def attend(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """As `reference.attend`."""
+    """Compute `reference.attend` with a fused kernel."""
     edge_attr = None if edge_query is None else hop.edge_attr
     if kernel == "native" and edge_attr is not None:
-        edge_attr = edge_attr.to(query.dtype)  # the GPU reads any precision
+        edge_attr = edge_attr.to(query.dtype)  # Triton kernels read any precision
     operands = (query, key, value, edge_query, edge_attr)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
     out, edge_mean, mass, _ = torch.ops.unimp.attend(
-        *(None if t is None else _rows_together(t) for t in operands), edges, seed, dropout, kernel
+        *(None if t is None else _with_contiguous_rows(t) for t in operands),
+        edges,
+        seed,
+        dropout,
+        kernel,
     )
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
 
@@ -139,11 +143,11 @@ triton_attend = partial(attend, "triton")
 
 
 def edges_of(hop: Hop, kernel: Kernel, *, backward: bool) -> Edges:
-    """What a kernel needs of a hop, kept with it; what it does not need is not computed."""
-    kept: dict[tuple[Kernel, bool], Edges] = hop.__dict__.setdefault(KEPT, {})
-    found = kept.get((kernel, backward))
+    """Collect what a kernel needs of a hop, once per hop; nothing else is computed."""
+    known = hop.derived.kernel_edges
+    found: Edges | None = known.get((kernel, backward))
     if found is None:
-        found = kept[kernel, backward] = _edges_of(hop, kernel, backward)
+        found = known[kernel, backward] = _edges_of(hop, kernel, backward)
     return found
 
 
@@ -153,7 +157,7 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     none = Schedule(nothing, nothing)
     by_target = hop.schedule if kernel == "triton" else none
     transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
-    by_source = transpose.schedule if kernel == "triton" and backward else none
+    by_source = hop.source_schedule if kernel == "triton" and backward else none
     return Edges(
         hop.indptr,
         hop.source,
@@ -167,10 +171,12 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     )
 
 
-def _rows_together(tensor: Tensor) -> Tensor:
-    """The tensor, copied only if what belongs to one row does not lie together in memory."""
-    together = tensor.stride(-1) == 1 and (tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2])
-    return tensor if together else tensor.contiguous()
+def _with_contiguous_rows(tensor: Tensor) -> Tensor:
+    """Copy the tensor only if the numbers of one row are not contiguous in memory."""
+    contiguous = tensor.stride(-1) == 1 and (
+        tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2]
+    )
+    return tensor if contiguous else tensor.contiguous()
 
 
 @torch.library.custom_op("unimp::attend", mutates_args=())
@@ -197,7 +203,7 @@ def _(query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel):  
 
 
 def empty_forward(query: Tensor, edge_query: Tensor | None, kernel: str) -> Forward:
-    """Tensors for what the forward pass leaves, not yet filled."""
+    """Allocate the results of the forward pass."""
     targets, heads, _ = query.shape
     exact = torch.float64 if kernel == "native" else exact_dtype(query.dtype)
     return Forward(
@@ -209,7 +215,7 @@ def empty_forward(query: Tensor, edge_query: Tensor | None, kernel: str) -> Forw
 
 
 def exact_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums are kept in: single precision, or double where the operands are."""
+    """The type of sums: float64 for float64 operands, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -229,7 +235,7 @@ def _attend_backward(
     wants_edge_attr: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     found = kernels(kernel).backward(
-        Forward(*(_rows_together(g) if g.numel() and g.ndim == 3 else g for g in grads)),
+        Forward(*(_with_contiguous_rows(g) if g.numel() and g.ndim == 3 else g for g in grads)),
         query,
         key,
         value,
@@ -254,8 +260,8 @@ def _(  # type: ignore[no-untyped-def]
 def empty_backward(
     query: Tensor, key: Tensor, value: Tensor, edge_query: Tensor | None, edge_attr: Tensor | None
 ) -> Backward:
-    """Tensors for the gradients, not yet filled."""
-    # What is missing is an empty tensor of its own: an operator may not return one tensor twice.
+    """Allocate the gradients."""
+    # Each missing gradient is a separate empty tensor: an operator may not return one tensor twice.
     return Backward(
         query.new_empty(query.shape),
         key.new_empty(key.shape),
@@ -265,15 +271,15 @@ def empty_backward(
     )
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel = inputs
     ctx.save_for_backward(query, key, value, edge_query, edge_attr, seed, *output, *edges)
-    ctx.dropout, ctx.kernel, ctx.num_edge_tensors = dropout, kernel, len(edges)
+    ctx.dropout, ctx.kernel = dropout, kernel
 
 
 def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     query, key, value, edge_query, edge_attr, seed, *rest = ctx.saved_tensors
-    result, edges = rest[:4], rest[4:]
+    result, edges = rest[: len(Forward._fields)], rest[len(Forward._fields) :]
     wants_edge_attr = edge_attr is not None and ctx.needs_input_grad[4]
     dq, dk, dv, du, de = torch.ops.unimp.attend_backward(
         list(grads),
@@ -295,11 +301,11 @@ def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         dv,
         None if edge_query is None else du,
         de if wants_edge_attr else None,
-        [None] * ctx.num_edge_tensors,
+        [None] * len(edges),
         None,
         None,
         None,
     )
 
 
-torch.library.register_autograd("unimp::attend", _differentiate, setup_context=_keep)
+torch.library.register_autograd("unimp::attend", _differentiate, setup_context=_save)

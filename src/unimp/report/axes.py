@@ -1,4 +1,4 @@
-"""Axes: the range a plot shows, and the round numbers that are written beside it."""
+"""Axes: the range that a plot shows, and the round numbers beside it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ class Axis:
 
     low: float
     high: float
-    ticks: tuple[tuple[float, str], ...]  # value, as it is written
+    ticks: tuple[tuple[float, str], ...]  # value and its text
     title: str = ""
+    log: bool = False
 
     def place(self, value: float, start: float, end: float) -> float:
-        """Where a value lies between the points `start` and `end` of the drawing."""
-        return start + (end - start) * (value - self.low) / (self.high - self.low)
+        """The place of a value between the points `start` and `end` of the drawing."""
+        low, high = self.low, self.high
+        if self.log:
+            value, low, high = math.log(value), math.log(low), math.log(high)
+        return start + (end - start) * (value - low) / (high - low)
 
 
 def number_axis(
@@ -31,9 +35,9 @@ def number_axis(
     whole: bool = False,
     count: int = 5,
 ) -> Axis:
-    """An axis that holds all values; an end that is not given is the round number beyond them.
+    """An axis that contains all values; it ends at round numbers unless `low` or `high` is given.
 
-    `percent` writes 0.25 as 25; `whole` puts ticks on whole numbers alone.
+    `percent` writes 0.25 as 25; `whole` puts ticks on whole numbers only.
     """
     finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
     first = min(finite) if low is None else low
@@ -57,6 +61,16 @@ def place_axis(labels: Sequence[str], title: str = "") -> Axis:
     return Axis(-0.5, len(labels) - 0.5, tuple(enumerate(labels)), title)
 
 
+def ticked_axis(ticks: Sequence[tuple[float, str]], title: str = "", *, log: bool = False) -> Axis:
+    """An axis with exactly these ticks and a small margin beyond the first and the last."""
+    first, last = ticks[0][0], ticks[-1][0]
+    if log:
+        margin = (last / first) ** 0.04
+        return Axis(first / margin, last * margin, tuple(ticks), title, log)
+    margin = 0.04 * (last - first) or 0.5
+    return Axis(first - margin, last + margin, tuple(ticks), title)
+
+
 def tick_step(low: float, high: float, count: int) -> float:
     """The roundest step (1, 2 or 5 times a power of ten) that gives about `count` ticks."""
     rough = (high - low) / count
@@ -71,7 +85,7 @@ def multiples(low: float, high: float, step: float) -> list[float]:
 
 
 def number_text(value: float, step: float) -> str:
-    """A tick's number, with as many decimals as its step needs."""
+    """The text of a tick, with as many decimals as its step needs."""
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     if abs(value) >= 10_000 and step >= 1000:
         return f"{value / 1000:,.0f}k"

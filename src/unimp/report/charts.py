@@ -1,7 +1,7 @@
-"""Plots: lines with bands, rows of dots, and a heat map.
+"""Charts: lines with bands and error bars, rows of dots, and a heat map.
 
-A drawing is about as wide as it is shown on a phone, and in one of three columns on a laptop, so
-that its text is the same size on both.
+A chart is about as wide as its place on a phone, and as one of three columns on a laptop, so that
+its text has the same size on both.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from unimp.report.axes import Axis
-from unimp.report.drawing import Point, isolated, path, rectangle, rule, shape, svg, text
+from markupsafe import Markup
 
-WIDTH = 372.0
-HEIGHT = 172.0  # of the plot itself
-BARS = 46.0  # of the bars beneath it
-LETTER = 6.6  # the width of one, about
+from unimp.report.axes import Axis
+from unimp.report.drawing import Point, isolated, path, rectangle, rule, sample, shape, svg, text
+
+WIDTH, HEIGHT = 372.0, 172.0  # of a chart, and of the area inside its axes
+BARS = 46.0  # height of the bars below
+LETTER = 6.6  # approximate width of a letter
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with a shape, a whisker if it has ends, and the words it shows when pointed at."""
+    """A point with a marker, a tooltip and error bars."""
 
     x: float
     y: float
     words: str = ""
-    ends: tuple[float, float] | None = None
+    ends: tuple[float, float] | None = None  # of the error bar along y (along x in dot rows)
+    across: tuple[float, float] | None = None  # of the error bar along x
+    form: int | None = None  # style of the marker, if it differs from that of the series
 
 
 @dataclass(frozen=True)
 class Series:
-    """One thing that is drawn: a line, a band around it, single runs behind it, marks on it."""
+    """A line, a band around it, single runs behind it, and marks on it."""
 
     name: str
     style: int
@@ -47,28 +50,49 @@ class Series:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar beneath a plot, from x = `start` to `end`."""
+    """A bar below a chart, from x = `start` to `end`."""
 
     start: float
     end: float
     height: float
     words: str = ""
+    label: str = ""  # written above the bar
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Optional parts of a line chart."""
+
+    bars: Sequence[Bar] = ()
+    bars_title: str = ""
+    diagonal: bool = False
+    verticals: Sequence[tuple[float, str]] = ()  # vertical reference lines: x and name
+
+
+PLAIN = Extras()
 
 
 def line_chart(
+    series: Sequence[Series], x: Axis, y: Axis, *, name: str, extras: Extras = PLAIN
+) -> Markup:
+    """Lines, bands and marks over one pair of axes; bars are drawn below, on the same x."""
+    body, height = plot_lines(series, x, y, extras=extras)
+    return svg((WIDTH, height), name, describe(series, x, y), body)
+
+
+def plot_lines(
     series: Sequence[Series],
     x: Axis,
     y: Axis,
     *,
-    name: str,
-    bars: Sequence[Bar] = (),
-    bars_title: str = "",
-    diagonal: bool = False,
-) -> str:
-    """Lines, bands and marks over one pair of axes; `bars` stand beneath, on the same x."""
+    extras: Extras = PLAIN,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+) -> tuple[list[str], float]:
+    """The pieces of a line chart, and its whole height; `height` is that inside the axes."""
     left = 14 + LETTER * max((len(words) for _, words in y.ticks), default=1)
-    right, top = WIDTH - 14, 24.0
-    bottom = top + HEIGHT
+    right, top, bars = width - 14, 24.0, extras.bars
+    bottom = top + height
     base = bottom + BARS + 36 if bars else bottom
 
     def at(point: Point) -> Point:
@@ -76,12 +100,17 @@ def line_chart(
 
     body = [text((2, 11), y.title, kind="title")]
     for value, words in y.ticks:
-        height = at((x.low, value))[1]
-        body.append(rule((left, height), (right, height), "grid"))
-        body.append(text((left - 7, height + 4), words, anchor="end"))
+        level = at((x.low, value))[1]
+        body.append(rule((left, level), (right, level), "grid"))
+        body.append(text((left - 7, level + 4), words, anchor="end"))
     body += _x_axis(x, left, right, base)
-    if diagonal:
+    if extras.diagonal:
         body.append(rule(at((x.low, x.low)), at((x.high, x.high)), "ideal"))
+    for value, words in extras.verticals:
+        across = at((value, y.low))[0]
+        anchor, side = ("end", -6) if across > width / 2 else ("start", 6)
+        body.append(rule((across, bottom), (across, top), "ideal"))
+        body.append(text((across + side, top + 10), words, anchor=anchor))
     for one in series:
         body += [path(map(at, run), "faint", one.style) for run in one.runs]
         if one.band:
@@ -93,19 +122,45 @@ def line_chart(
             body.append(path(map(at, one.line), "line", one.style, dashed=True))
     for one in series:
         for mark in one.marks:
-            if mark.ends:
-                ends = [at((mark.x, end)) for end in mark.ends]
-                body.append(path(ends, "whisker", one.style))
-            body.append(shape(one.style, at((mark.x, mark.y)), mark.words))
+            bars_of = [(mark.x, end) for end in mark.ends or ()]
+            bars_across = [(end, mark.y) for end in mark.across or ()]
+            body += [path(map(at, e), "whisker", one.style) for e in (bars_of, bars_across) if e]
+            body.append(shape(one.style, at((mark.x, mark.y)), mark.words, form=mark.form))
     if bars:
-        body.append(text((2, base - BARS - 8), bars_title, kind="title"))
+        body.append(text((2, base - BARS - 8), extras.bars_title, kind="title"))
         tallest = max(bar.height for bar in bars) or 1.0
         for bar in bars:
             start, end = x.place(bar.start, left, right), x.place(bar.end, left, right)
-            height = BARS * bar.height / tallest
-            corner = (start + 0.75, base - height)
-            body.append(rectangle(corner, max(1.0, end - start - 1.5), height, "bar", bar.words))
-    return svg(WIDTH, base + 42, name, _in_words(series, x, y), body)
+            tall = (BARS - 14 * bool(bar.label)) * bar.height / tallest
+            corner, wide = (start + 0.75, base - tall), max(1.0, end - start - 1.5)
+            body.append(rectangle(corner, wide, tall, "bar", bar.words))
+            if bar.label:
+                body.append(text(((start + end) / 2, base - tall - 4), bar.label, anchor="middle"))
+    return body, base + 42
+
+
+def legend_rows(
+    entries: Sequence[tuple[int, str]], width: float, forms: Sequence[tuple[int, str]] = ()
+) -> tuple[list[str], float]:
+    """The legend of a figure file in as many rows as needed, and its height.
+
+    Entries are styles with their names. If markers have a meaning of their own, `forms` names
+    them, and entries are drawn as lines without markers.
+    """
+    body, x, y = [], 2.0, 6.0
+    for k, (style, name) in enumerate((*entries, *forms)):
+        wide = 40 + LETTER * len(name) + 16
+        if x > 2 and x + wide > width:
+            x, y = 2.0, y + 18
+        if k >= len(entries):
+            body.append(shape(7, (x + 17, y), form=style))
+        elif forms:
+            body.append(path([(x + 7, y), (x + 33, y)], "line", style))
+        else:
+            body.append(sample(style, (x, y)))
+        body.append(text((x + 40, y + 4), name))
+        x += wide
+    return body, y + 12
 
 
 def dot_rows(
@@ -115,10 +170,10 @@ def dot_rows(
     name: str,
     labels: int = 22,
     guess: float | None = None,
-) -> str:
-    """A row for each label, with marks at their x; `labels` is the room for it, in letters.
+) -> Markup:
+    """One row per label, with marks at their x; `labels` is the room for a label, in letters.
 
-    With no room the label stands above its marks. `guess` is what no skill at all would score.
+    Without room the label is above its marks. `guess` is the score of random guessing.
     """
     step, top = 21.0 if labels else 44.0, 6.0
     longest = min(labels, max(len(label) for label, _ in rows))
@@ -143,13 +198,13 @@ def dot_rows(
                 body.append(path(ends, "whisker", style))
             body.append(shape(style, (x.place(mark.x, left, right), height), mark.words))
     about = "; ".join(f"{label}: {', '.join(m.words for _, m in marks)}" for label, marks in rows)
-    return svg(WIDTH, base + 42, name, about, body)
+    return svg((WIDTH, base + 42), name, about, body)
 
 
-def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: str) -> str:
+def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: str) -> Markup:
     """Counts of label (row) and prediction (column), each row divided by its sum.
 
-    What is on the diagonal is right. Where there are few classes their shares are written too.
+    The diagonal is right. With few classes the cells contain their shares in percent.
     """
     size = len(names)
     cell = 46.0 if size <= 8 else 30.0 if size <= 16 else 20.0 if size <= 30 else 13.0
@@ -170,28 +225,39 @@ def heat_map(names: Sequence[str], counts: Sequence[Sequence[float]], *, name: s
             words = f"{isolated(names[i])} → {isolated(names[j])}: {share:.1%} "
             words += f"({count:,.0f} of {total:,.0f})"
             kind = "right" if i == j else "wrong"
-            # Shares of a few percent are what one looks for; a root lets them be seen.
+            # The root keeps shares of a few percent visible; they are the interesting ones.
             body.append(rectangle(corner, cell - 1, cell - 1, kind, words, math.sqrt(share)))
             if cell >= 30 and share >= 0.005:
-                # What can be read on a color follows from its strength and from the theme.
+                # The color of the text depends on the strength of the cell and on the theme.
                 kind = "cell strong" if share > 0.8 else "cell half" if share > 0.35 else "cell"
                 center = (corner[0] + cell / 2 - 0.5, corner[1] + cell / 2 + 4)
                 body.append(text(center, f"{100 * share:.0f}", anchor="middle", kind=kind))
     side = cell * size
     body.append(rectangle((margin - 1, margin - 1), side + 1, side + 1, "frame"))
     right = sum(row[k] for k, row in enumerate(counts))
-    about = f"{right:,.0f} of {sum(map(sum, counts)):,.0f} nodes lie on the diagonal."
+    about = f"{right:,.0f} of {sum(map(sum, counts)):,.0f} nodes are on the diagonal."
     whole = margin + side + 4
-    # Two classes in the room of sixteen would have cells as large as a hand.
+    # A map of two classes should not fill the room of sixteen.
     widest = min(512.0, 1.25 * whole) if size <= 16 else None
-    return svg(whole, whole, name, about, body, widest=widest)
+    return svg((whole, whole), name, about, body, widest=widest)
 
 
 def thinned(points: Sequence[T], most: int = 240) -> list[T]:
-    """At most about `most` points of a line, evenly chosen, the last among them."""
+    """About `most` points of a line at most, evenly chosen, with the last one."""
     stride = max(1, math.ceil(len(points) / most))
     kept = list(points[::stride])
     return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def describe(series: Sequence[Series], x: Axis, y: Axis) -> str:
+    """Every mark, and the ends of a line that has more points, for screen readers."""
+    found = []
+    for one in series:
+        if len(one.line) > len(one.marks):
+            (x1, y1), (x2, y2) = one.line[0], one.line[-1]
+            found.append(f"{one.name}: from {y1:.3g} at {x1:.4g} to {y2:.3g} at {x2:.4g}")
+        found += [mark.words for mark in one.marks if mark.words]
+    return f"{y.title} by {x.title}. " + "; ".join(found)
 
 
 def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
@@ -199,22 +265,11 @@ def _x_axis(x: Axis, left: float, right: float, base: float) -> list[str]:
     places = [x.place(value, left, right) for value, _ in x.ticks]
     widest = LETTER * max((len(words) for _, words in x.ticks), default=0)
     nearest = min((b - a for a, b in pairwise(places)), default=math.inf)
-    every = max(1, math.ceil((widest + 4) / nearest))  # numbers that would touch are left out
+    every = max(1, math.ceil((widest + 4) / nearest))  # texts that would touch are left out
     for number, (across, (_, words)) in enumerate(zip(places, x.ticks, strict=True)):
         body.append(rule((across, base), (across, base + 4), "axis"))
         if number % every == 0:
-            middle = min(across, WIDTH - LETTER * len(words) / 2)
+            middle = min(across, right + 14 - LETTER * len(words) / 2)
             body.append(text((middle, base + 17), words, anchor="middle"))
     body.append(text((right, base + 36), x.title, anchor="end", kind="title"))
     return body
-
-
-def _in_words(series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """Every mark, and where a line that has more points begins and ends, for those who see none."""
-    told = []
-    for one in series:
-        if len(one.line) > len(one.marks):
-            (x1, y1), (x2, y2) = one.line[0], one.line[-1]
-            told.append(f"{one.name}: from {y1:.3g} at {x1:.4g} to {y2:.3g} at {x2:.4g}")
-        told += [mark.words for mark in one.marks if mark.words]
-    return f"{y.title} by {x.title}. " + "; ".join(told)

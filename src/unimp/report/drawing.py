@@ -1,56 +1,58 @@
-"""Pieces of SVG. Colors come from the page's style, so that they follow its theme."""
+"""Pieces of SVG. Their colors come from charts.css, so that they follow the theme of the page."""
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
-STYLES = 8  # what colors tell apart, shapes and dashes do too
+from markupsafe import Markup, escape
+
+STYLES = 8  # each style has its own color, shape and dashes
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "1 3", "12 4", "6 2 2 2 2 2")
 CORNERS = {
     1: ((-3.5, -3.5), (3.5, -3.5), (3.5, 3.5), (-3.5, 3.5)),
     2: ((0.0, -5.0), (4.6, 3.4), (-4.6, 3.4)),
     3: ((0.0, -5.0), (5.0, 0.0), (0.0, 5.0), (-5.0, 0.0)),
 }
-
-TURNING = {"R", "AL", "RLE", "RLO", "RLI", "LRE", "LRO", "LRI", "FSI"}  # of Unicode
+RIGHT_TO_LEFT = {"R", "AL", "RLE", "RLO", "RLI", "LRE", "LRO", "LRI", "FSI"}  # Unicode classes
 
 Point = tuple[float, float]
 
 
-def escape(value: object) -> str:
-    """Text that may have come from outside, as HTML can hold it."""
-    return html.escape(str(value))
+def stylesheet(name: str) -> Markup:
+    """The text of charts.css or report.css."""
+    return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 def isolated(name: str) -> str:
-    """A name that leaves the order of the words beside it alone, also where it reads leftward.
-
-    Without it `A → B` of two such names would be shown as `B → A`.
-    """
-    turns = any(unicodedata.bidirectional(letter) in TURNING for letter in name)
+    """Isolate a right-to-left name, so that `A → B` is not shown as `B → A`."""
+    turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name)
     return f"\N{FIRST STRONG ISOLATE}{name}\N{POP DIRECTIONAL ISOLATE}" if turns else name
 
 
 def svg(
-    width: float,
-    height: float,
-    name: str,
-    about: str,
-    body: Iterable[str],
-    *,
-    widest: float | None = None,
-) -> str:
-    """A drawing, with a name and a description for those who do not see it.
+    size: Point, name: str, about: str, body: Iterable[str], *, widest: float | None = None
+) -> Markup:
+    """A drawing with a title and a description for screen readers.
 
-    It fills its place, up to `widest` pixels.
+    It fills the available width, up to `widest` pixels.
     """
     most = "" if widest is None else f" style='max-width: {widest:.0f}px'"
-    return (
-        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' role='img'{most}>"
+    return Markup(
+        f"<svg viewBox='0 0 {size[0]:.0f} {size[1]:.0f}' role='img'{most}>"
         f"<title>{escape(name)}</title><desc>{escape(about)}</desc>{''.join(body)}</svg>"
     )
+
+
+def standalone(drawing: Markup) -> str:
+    """A drawing as the content of an SVG file: with its own styles and a background."""
+    head, end, rest = str(drawing).partition(">")
+    names = "<svg xmlns='http://www.w3.org/2000/svg'"
+    style = (
+        f"<style>{stylesheet('charts.css')}</style><rect class='paper' width='100%' height='100%'/>"
+    )
+    return f"{names}{head.removeprefix('<svg')}{end}{style}{rest}\n"
 
 
 def rule(start: Point, end: Point, kind: str) -> str:
@@ -69,11 +71,11 @@ def path(points: Iterable[Point], kind: str, style: int, *, dashed: bool = False
 def rectangle(
     corner: Point, width: float, height: float, kind: str, words: str = "", opacity: float = 1.0
 ) -> str:
-    """A box, with the words it shows when pointed at."""
+    """A box with a tooltip."""
     faded = f" fill-opacity='{opacity:.2f}'" if opacity < 1 else ""
     return (
         f"<rect class='{kind}' x='{corner[0]:.1f}' y='{corner[1]:.1f}' width='{width:.1f}' "
-        f"height='{height:.1f}'{faded}>{_title(words)}</rect>"
+        f"height='{height:.1f}'{faded}>{tooltip(words)}</rect>"
     )
 
 
@@ -86,34 +88,42 @@ def text(
     room: int = 0,
     upright: bool = False,
 ) -> str:
-    """Words at a place, cut to `room` letters in the middle; pointed at, they are shown whole."""
+    """Words at a place. More than `room` letters are cut in the middle; the tooltip has all."""
     cut = 0 < room < len(words)
     shown = words[: room // 2] + "…" + words[room // 2 + 1 - room :] if cut else words
     turn = f" transform='rotate(-90 {place[0]:.1f} {place[1]:.1f})'" if upright else ""
     return (
         f"<text class='{kind}' x='{place[0]:.1f}' y='{place[1]:.1f}' text-anchor='{anchor}'{turn}>"
-        f"{escape(shown)}{_title(words) if cut else ''}</text>"
+        f"{escape(shown)}{tooltip(words) if cut else ''}</text>"
     )
 
 
-def shape(style: int, place: Point, words: str = "") -> str:
-    """The shape of a style: circle, square, triangle, diamond, and the same again, hollow."""
+def shape(style: int, place: Point, words: str = "", *, form: int | None = None) -> str:
+    """The marker of a style: circle, square, triangle or diamond; styles 4 to 7 are hollow.
+
+    `form` is the style whose marker is drawn in the color of `style`.
+    """
     x, y = place
-    start = f" class='dot s{style}{' hollow' if style >= 4 else ''}'"
-    if style % 4 == 0:
-        return f"<circle{start} cx='{x:.1f}' cy='{y:.1f}' r='3.8'>{_title(words)}</circle>"
-    drawn = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in CORNERS[style % 4])
-    return f"<polygon{start} points='{drawn}'>{_title(words)}</polygon>"
+    form = style if form is None else form
+    start = f" class='dot s{style}{' hollow' if form >= 4 else ''}'"
+    if form % 4 == 0:
+        return f"<circle{start} cx='{x:.1f}' cy='{y:.1f}' r='3.8'>{tooltip(words)}</circle>"
+    drawn = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in CORNERS[form % 4])
+    return f"<polygon{start} points='{drawn}'>{tooltip(words)}</polygon>"
 
 
-def swatch(style: int) -> str:
-    """A piece of line with its shape, for a legend."""
-    line = path([(1, 6), (33, 6)], "line", style, dashed=True)
-    return (
-        "<svg class='swatch' viewBox='0 0 34 12' aria-hidden='true'>"
-        f"{line}{shape(style, (17, 6))}</svg>"
-    )
+def sample(style: int, place: Point = (0.0, 6.0)) -> str:
+    """A piece of line with the marker of a style, 34 wide, for a legend."""
+    x, y = place
+    line = path([(x + 1, y), (x + 33, y)], "line", style, dashed=True)
+    return line + shape(style, (x + 17, y))
 
 
-def _title(words: str) -> str:
+def swatch(style: int) -> Markup:
+    """The same as a small drawing of its own, for a legend in HTML."""
+    start = "<svg class='swatch' viewBox='0 0 34 12' aria-hidden='true'>"
+    return Markup(f"{start}{sample(style)}</svg>")
+
+
+def tooltip(words: str) -> str:
     return f"<title>{escape(words)}</title>" if words else ""

@@ -1,27 +1,47 @@
-"""One explanation: a picture of who drove a prediction, and a page with the numbers behind it."""
+"""Explanations: a picture of what drove a prediction, and the sentences and tables around it.
+
+`found` is always an explanation under the names of its task, as `Explanation.named` returns it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unimp.report.drawing import Point, escape, svg, text
-from unimp.report.markup import folded, table
-from unimp.report.style import STYLE
+from markupsafe import Markup
 
-SEEN = 0.0005  # a probability that is more than 0.0 %
+from unimp.report.drawing import Point, svg, text, tooltip
+
+if TYPE_CHECKING:  # evidence imports torch, for which `unimp --help` should not wait
+    from unimp.report.evidence import Explanations, StoredExplanation
+
+SEEN = 0.0005  # a probability that is shown as more than 0.0 %
 ROW, TOP = 46.0, 34.0
+MOST = 6
+"""Explanations on a page: a picture takes about 15 kB."""
+
+UNREADABLE = (
+    OSError,
+    ValueError,  # invalid JSON, and letters that cannot be encoded
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""The errors that a damaged file causes when it is read or drawn."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How wide a picture is, so that its letters are as large on a phone as on a laptop."""
+    """The size of a picture, so that its letters are as large on a phone as on a laptop."""
 
     width: float
-    columns: tuple[float, float, float]  # the node itself, its neighbors, those farther away
+    columns: tuple[float, float, float]  # the node, its neighbors, nodes farther away
     room: int  # letters of a name
-    shown: int = 8  # labels, and edges, the strongest
+    shown: int = 8  # strongest labels, and strongest edges
 
 
 LAYOUTS = {
@@ -32,147 +52,143 @@ SMALL = {
     "wide": Layout(560.0, (150.0, 250.0, 400.0), 17, shown=5),
     "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11, shown=5),
 }
-"""Beside others in a report."""
-
-PICTURE_STYLE = """
-.whys { display: grid; gap: .9rem; align-items: start; grid-template-columns: minmax(0, 1fr) }
-@media (min-width: 64rem) { .whys { grid-template-columns: repeat(2, minmax(0, 1fr)) } }
-.whys svg { max-width: 37rem }
-.picture .narrow { display: none }
-@media (max-width: 44rem) { .picture .wide { display: none } .picture .narrow { display: block } }
-.link { fill: none; stroke: var(--bar); stroke-linecap: round }
-.link.for { stroke: var(--right) } .link.against { stroke: var(--wrong) }
-.node { fill: var(--card); stroke: var(--soft); stroke-width: 1.5 }
-.node.known { fill: var(--bar) } .node.for { fill: var(--right); stroke: var(--right) }
-.node.against { fill: var(--wrong); stroke: var(--wrong) }
-.node.self { fill: var(--ink); stroke: var(--ink) }
-svg text.name { fill: var(--ink); font-size: 12px; font-weight: 600 }
-svg text.about { font-size: 11px } svg text.head { font-size: 12px }
-svg text.name, svg text.about { paint-order: stroke; stroke: var(--card); stroke-width: 3px;
-  stroke-linejoin: round }
-.for-text { color: var(--right) } .against-text { color: var(--wrong) }
-"""
+"""For a report, which shows several."""
 
 
-def explanation_page(told: Mapping[str, Any], run: str, top: int) -> str:
-    """One HTML file that asks for nothing outside itself; `told` is `Explanation.named`."""
-    title = f"Why {told['node']} is {told['class']}"
-    now = told["probability"]
-    tiles = [
-        (
-            f"probability of {escape(told['class'])}",
-            percent(now),
-            escape(others_in_words(told)),
-        )
-    ]
-    tiles += [
-        (words, percent(chance), f"{points(chance - now)} points")
-        for words, chance in without_in_words(told)
-    ]
-    own = told["observed"]
-    note = "" if own is None else f"<p class='note'>Its own label is an input: {_label(own)}.</p>"
-    if smoothed := smoothed_in_words(told):
-        note += f"<p class='note'>{escape(smoothed[:1].upper() + smoothed[1:])}.</p>"
-    body = "".join(
-        f"<div class='tile'><span>{words}</span><b>{value}</b><span>{more}</span></div>"
-        for words, value, more in tiles
-    )
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{STYLE}{PICTURE_STYLE}</style></head><body>"
-        f"<header><h1>{escape(title)}</h1><p class='soft'>run {escape(run)}</p></header><main>"
-        f"<section><div class='tiles'>{body}</div>{note}</section>"
-        f"{_picture_section(told)}{_labels(told, top)}{_edges(told, top)}{_attention(told)}"
-        f"<p class='soft'>{escape(told['computed'])}.</p></main></body></html>\n"
+@dataclass(frozen=True)
+class Drawn:
+    """An explanation as a report shows it."""
+
+    title: str
+    lines: Sequence[str]
+    pictures: Mapping[str, Markup]
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest explanations of some runs, and how many are not shown."""
+
+    drawn: Sequence[Drawn]
+    more: int
+    stale: int
+    damaged: int
+
+
+def explanation_page(found: Mapping[str, Any], run: str, top: int) -> str:
+    """One self-contained HTML file about one explanation."""
+    from unimp.report.rendering import render
+
+    drawn = pictures(found, LAYOUTS)
+    return render("explanation.html", found=found, run=run, top=top, pictures=drawn)
+
+
+def newest(explanations: Sequence[tuple[str, Explanations]]) -> Newest:
+    """Draw the newest explanations of some runs, which are given with their names."""
+    several = len(explanations) > 1
+    asked = [(one, name if several else "") for name, of in explanations for one in of.stored]
+    asked.sort(key=lambda entry: entry[0].asked, reverse=True)
+    drawn: list[Drawn] = []
+    undrawn = 0
+    for one, name in asked:
+        if len(drawn) == MOST:
+            break
+        try:
+            drawn.append(_drawn(one, name))
+        except UNREADABLE:
+            undrawn += 1
+    return Newest(
+        drawn,
+        more=len(asked) - undrawn - len(drawn),
+        stale=sum(of.stale for _, of in explanations),
+        damaged=undrawn + sum(of.damaged for _, of in explanations),
     )
 
 
-def _picture_section(told: Mapping[str, Any]) -> str:
-    if not told["links"]:
-        return ""
-    return (
-        f"<section><h2>What drove it</h2><p class='soft'>{key_to_the_picture()}</p>"
-        f"<div class='card picture'>{pictures(told, LAYOUTS)}</div></section>"
-    )
+def _drawn(one: StoredExplanation, name: str) -> Drawn:
+    found = one.found
+    lines = summary(found)
+    if one.given:
+        lines.append(f"asked with {', '.join(f'{k} from {v}' for k, v in one.given.items())}")
+    if name:
+        lines.append(f"predicted by {name}")
+    title = f"{found['node']}: {found['class']}, {percent(found['probability'])}"
+    drawn = Drawn(title, [_sentence(line) for line in lines], pictures(found, SMALL))
+    "".join((drawn.title, *drawn.lines, *drawn.pictures.values())).encode()
+    return drawn
 
 
-def key_to_the_picture() -> str:
-    """How to read it."""
-    return (
-        "Messages flow from right to left. A line's width is the share that passes there; a filled "
-        "dot is a known label. <span class='for-text'>Blue</span> speaks for the class, "
-        "<span class='against-text'>orange</span> against it, gray is not computed or hardly "
-        "matters."
-    )
+def _sentence(line: str) -> str:
+    """The line with a capital and a full stop; numbers stay with the words they belong to."""
+    fixed = re.sub(r" (?=%|[+−(]?\d)", "\N{NO-BREAK SPACE}", line)
+    return f"{fixed[:1].upper()}{fixed[1:]}."
 
 
-def told_briefly(told: Mapping[str, Any]) -> list[str]:
-    """What it comes to in a few lines, below the class and its probability."""
-    now, lines = told["probability"], []
-    if smoothed := smoothed_in_words(told):
+def summary(found: Mapping[str, Any]) -> list[str]:
+    """The explanation in a few lines, without the class and its probability."""
+    now, lines = found["probability"], []
+    if smoothed := smoothed_in_words(found):
         lines.append(smoothed)
-    if told["observed"] is not None:
-        lines.append(f"its own label is an input: {_plain_label(told['observed'])}")
-    if others := others_in_words(told):
+    if found["observed"] is not None:
+        lines.append(f"its own label is an input: {label_text(found['observed'])}")
+    if others := others_in_words(found):
         lines.append(others)
     without = [
         f"{words} {percent(chance)} ({points(chance - now)})"
-        for words, chance in without_in_words(told)
+        for words, chance in without_in_words(found)
     ]
     lines.append("; ".join(without))
-    labels = [(one["node"], one["effect"]) for one in told["labels"]]
-    edges = [(_edge(one, told["node"]), one["effect"]) for one in told["edges"]]
+    labels = [(one["node"], one["effect"]) for one in found["labels"]]
+    edges = [(edge_text(one, found["node"]), one["effect"]) for one in found["edges"]]
     for what, effects in (("labels", labels), ("edges", edges)):
-        strong = [f"{name} {points(effect)}" for name, effect in effects if _kind(effect)]
+        strong = [f"{name} {points(effect)}" for name, effect in effects if kind_of(effect)]
         if strong:
-            lines.append(f"{what} that count most: {', '.join(strong[:3])}")
+            lines.append(f"strongest {what}: {', '.join(strong[:3])}")
     return lines
 
 
-def others_in_words(told: Mapping[str, Any]) -> str:
-    """The other classes that are likely at all."""
+def others_in_words(found: Mapping[str, Any]) -> str:
+    """The other classes with a visible probability."""
     others = [
         one
-        for one in told["classes"]
-        if one["class"] != told["class"] and one["probability"] >= SEEN
+        for one in found["classes"]
+        if one["class"] != found["class"] and one["probability"] >= SEEN
     ]
     if not others:
         return ""
-    word = "rather" if others[0]["probability"] > told["probability"] else "then"
+    word = "more likely" if others[0]["probability"] > found["probability"] else "next"
     named = (f"{one['class']} {percent(one['probability'])}" for one in others)
-    return f"{word} {', '.join(named)}"
+    return f"{word}: {', '.join(named)}"
 
 
-def smoothed_in_words(told: Mapping[str, Any]) -> str:
-    """What came after the model; nothing where its own answer is explained."""
+def smoothed_in_words(found: Mapping[str, Any]) -> str:
+    """The form of smoothing after the model; empty if there is none."""
     forms = {"smooth": "smoothing", "correct-and-smooth": "Correct & Smooth"}
-    form = forms.get(told.get("smooth", "none"))
+    form = forms.get(found.get("smooth", "none"))
     return f"predicted with {form} after the model" if form else ""
 
 
-def without_in_words(told: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """What the probability would be without all labels, and without all edges."""
-    found = (
-        ("if no label were seen", told["without_labels"]),
-        ("if it heard from nobody", told["without_edges"]),
+def without_in_words(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The probability without any known label, and without any edge."""
+    both = (
+        ("without known labels", found["without_labels"]),
+        ("without edges", found["without_edges"]),
     )
-    return [(words, chance) for words, chance in found if chance is not None]
+    return [(words, chance) for words, chance in both if chance is not None]
 
 
-def pictures(told: Mapping[str, Any], layouts: Mapping[str, Layout]) -> str:
-    """The same picture for each width, of which the page's style shows one."""
-    return "".join(
-        f"<div class='{name}'>{picture(told, layout)}</div>" for name, layout in layouts.items()
-    )
+def pictures(found: Mapping[str, Any], layouts: Mapping[str, Layout]) -> dict[str, Markup]:
+    """The picture for each width; the style of the page shows one of them."""
+    if not found["links"]:
+        return {}
+    return {name: picture(found, layout) for name, layout in layouts.items()}
 
 
-def picture(told: Mapping[str, Any], layout: Layout) -> str:
-    """The node at the left, its neighbors, and who stands behind them."""
-    links = _links(told, layout.shown)
-    labels = {one["node"]: one for one in told["labels"][: layout.shown]}
-    effects = {(one["source"], one["target"]): one["effect"] for one in told["edges"]}
-    places, height = _places(told["node"], list(links), layout.columns)
+def picture(found: Mapping[str, Any], layout: Layout) -> Markup:
+    """The node on the left, its neighbors, and the nodes behind them."""
+    links = _links(found, layout.shown)
+    labels = {one["node"]: one for one in found["labels"][: layout.shown]}
+    effects = {(one["source"], one["target"]): one["effect"] for one in found["edges"]}
+    places, height = _places(found["node"], list(links), layout.columns)
     drawn = [
         text((x - 5, 14), words, kind="head")
         for x, words in (
@@ -188,26 +204,28 @@ def picture(told: Mapping[str, Any], layout: Layout) -> str:
                 places[source],
                 places[target],
                 1 + 6 * share / widest,
-                _kind(effects.get((source, target))),
+                kind_of(effects.get((source, target))),
                 f"{source} → {target}: {percent(share)}",
             )
         )
     for name, place in places.items():
-        drawn.append(_node(name, place, told, labels.get(name), layout))
-    about = f"The nodes and edges that drove the prediction {told['class']} of {told['node']}"
-    return svg(layout.width, height, f"What drove {told['node']}", about, drawn)
+        drawn.append(_node(name, place, found, labels.get(name), layout))
+    about = f"The nodes and edges that drove the prediction {found['class']} of {found['node']}"
+    return svg((layout.width, height), f"What drove {found['node']}", about, drawn)
 
 
-def _links(told: Mapping[str, Any], shown: int) -> dict[tuple[Any, Any], float]:
-    """The strongest edges, and those by which they and the strongest labels reach the node."""
-    links = {(one["source"], one["target"]): one["share"] for one in told["links"]}
-    hops, ring = {told["node"]: 0}, [told["node"]]
+def _links(found: Mapping[str, Any], shown: int) -> dict[tuple[Any, Any], float]:
+    """The strongest edges, and the paths from them and from the strongest labels to the node."""
+    links = {(one["source"], one["target"]): one["share"] for one in found["links"]}
+    hops, ring = {found["node"]: 0}, [found["node"]]
     while ring:
         ring = list(dict.fromkeys(s for s, t in links if t in ring and s not in hops))
         hops |= dict.fromkeys(ring, max(hops.values()) + 1)
     far = len(links) + 1
-    wanted = {(one["source"], one["target"]) for one in told["edges"][:shown]} & links.keys()
-    waiting = [one["node"] for one in told["labels"][:shown]] + [s for link in wanted for s in link]
+    wanted = {(one["source"], one["target"]) for one in found["edges"][:shown]} & links.keys()
+    waiting = [one["node"] for one in found["labels"][:shown]] + [
+        s for link in wanted for s in link
+    ]
     while waiting:
         name = waiting.pop()
         here = hops.get(name, far)
@@ -222,7 +240,7 @@ def _links(told: Mapping[str, Any], shown: int) -> dict[tuple[Any, Any], float]:
 def _places(
     node: Any, links: Sequence[tuple[Any, Any]], columns: tuple[float, float, float]
 ) -> tuple[dict[Any, Point], float]:
-    """Where each node stands: neighbors in rows of their own, who is behind them beside them."""
+    """The place of each node, and the height: one row per neighbor, farther nodes beside them."""
     near = list(dict.fromkeys(s for s, t in links if t == node and s != node))
     others = dict.fromkeys(end for link in links for end in link)
     far = [name for name in others if name != node and name not in near]
@@ -244,36 +262,36 @@ def _places(
 def _link(start: Point, end: Point, width: float, kind: str, words: str) -> str:
     (x1, y1), (x2, y2) = start, end
     middle = (x1 + x2) / 2
-    if x1 == x2:  # two of one column: a bow beside them
+    if x1 == x2:  # both in one column: a bow beside them
         middle = x1 - 26
     return (
         f"<path class='link {kind}' stroke-width='{width:.1f}' d='M{x1:.1f},{y1:.1f} "
         f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}'>"
-        f"<title>{escape(words)}</title></path>"
+        f"{tooltip(words)}</path>"
     )
 
 
 def _node(
     name: Any,
     place: Point,
-    told: Mapping[str, Any],
+    found: Mapping[str, Any],
     label: Mapping[str, Any] | None,
     layout: Layout,
 ) -> str:
-    """A dot and its words: where few lines are, so left of the node, above and below a neighbor."""
+    """A dot and its text, placed where few lines are: beside the node, around a neighbor."""
     x, y = place
-    if name == told["node"]:
-        kind, words = "self", f"{told['class']} {percent(told['probability'])}"
+    if name == found["node"]:
+        kind, words = "self", f"{found['class']} {percent(found['probability'])}"
     elif label is None:
         kind, words = "", ""
     else:
-        kind = f"known {_kind(label['effect'])}"
+        kind = f"known {kind_of(label['effect'])}"
         moved = "" if label["effect"] is None else f" {points(label['effect'])}"
-        words = f"{_plain_label(label['label'])}{moved}"
+        words = f"{label_text(label['label'])}{moved}"
     if x == layout.columns[1]:
         anchor, side, above, below = "start", -4, y - 9, y + 17
     else:
-        anchor, side = ("end", -9) if name == told["node"] else ("start", 9)
+        anchor, side = ("end", -9) if name == found["node"] else ("start", 9)
         above, below = (y - 2, y + 11) if words else (y + 4, y)
     name_text = text((x + side, above), str(name), kind="name", room=layout.room, anchor=anchor)
     about = text((x + side, below), words, kind="about", room=layout.room + 2, anchor=anchor)
@@ -283,91 +301,22 @@ def _node(
     )
 
 
-def _labels(told: Mapping[str, Any], top: int) -> str:
-    if not told["labels"]:
-        return ""
-    rows = [
-        [_effect(one), escape(one["node"]), _label(one["label"]), str(one["hops"]),
-         percent(one["share"])]
-        for one in told["labels"][:top]
-    ]  # fmt: skip
-    words = (
-        f"{told['known_labels']:,} were found within reach. For the {len(told['labels'])} with the "
-        f"largest share, the exact change if that label alone were hidden ({told['exact_labels']} "
-        "computed): points of probability that it adds or takes."
-    )
-    header = ["effect", "node", "label", "hops", _share(told)]
-    return _section("Known labels", words, table(rows, header, numbers=(0, 3, 4)))
-
-
-def _edges(told: Mapping[str, Any], top: int) -> str:
-    if not told["edges"]:
-        return ""
-    rows = [
-        [_effect(one), escape(_edge(one)), percent(one["share"])]
-        for one in told["edges"][:top]
-    ]  # fmt: skip
-    words = (
-        f"The exact change if that edge alone were taken away, both ways where it goes both ways "
-        f"({told['exact_edges']} of {len(told['edges'])} computed)."
-    )
-    return _section("Edges", words, table(rows, ["effect", "edge", _share(told)], numbers=(0, 2)))
-
-
-def _attention(told: Mapping[str, Any]) -> str:
-    if not told["attention"]:
-        return ""
-    rows = [
-        [
-            str(number),
-            ", ".join(f"{escape(o['node'])} {percent(o['weight'])}" for o in layer)
-            or "hears from nobody",
-        ]
-        for number, layer in enumerate(told["attention"], 1)
-    ]
-    words = "<p class='soft'>The node's own attention, heads averaged, the first layer first.</p>"
-    return folded("Attention of each layer", words + table(rows, ["layer", "in-neighbors"]))
-
-
-def _section(title: str, words: str, body: str) -> str:
-    return (
-        f"<section><h2>{title}</h2><p class='soft'>{words}</p><div class='card'>{body}</div>"
-        "</section>"
-    )
-
-
-def _edge(one: Mapping[str, Any], node: Any = None) -> str:
-    """An edge by its ends; by the other alone, where one is `node`."""
+def edge_text(one: Mapping[str, Any], node: Any = None) -> str:
+    """An edge by its ends; only the other end if one of them is `node`."""
     source, target = one["source"], one["target"]
     if node is not None and node in (source, target):
         return str(target if source == node else source)
     return f"{source} {'↔' if one['both_ways'] else '→'} {target}"
 
 
-def _share(told: Mapping[str, Any]) -> str:
-    return "attention" if told["shares_are"] == "attention" else "even walk"
-
-
-def _kind(effect: float | None) -> str:
-    """Which way it speaks, where it says something."""
+def kind_of(effect: float | None) -> str:
+    """Whether an effect is for or against the class; empty if it is unknown or negligible."""
     if effect is None or abs(effect) < 5e-5:
         return ""
     return "for" if effect > 0 else "against"
 
 
-def _effect(one: Mapping[str, Any]) -> str:
-    if one["effect"] is None:
-        return "–"
-    kind = _kind(one["effect"])
-    written = points(one["effect"])
-    return f"<b class='{kind}-text'>{written}</b>" if kind else written
-
-
-def _label(label: Any) -> str:
-    return escape(_plain_label(label))
-
-
-def _plain_label(label: Any) -> str:
+def label_text(label: Any) -> str:
     return label if isinstance(label, str) else " ".join(label) or "none"
 
 

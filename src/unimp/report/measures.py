@@ -1,4 +1,4 @@
-"""What is computed from scored nodes for the plots: shares, intervals, bins."""
+"""Numbers computed from scored nodes for the charts: shares, intervals, bins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.generic]
 
 
 def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson interval of a share of `count` nodes, at 95 %.
+    """The 95 % Wilson interval of a share of `count` nodes.
 
     (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
     """
@@ -28,7 +28,7 @@ def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[int]:
-    """Where bins 0, 1, 2–3, 4–7, … begin; the last one is open and holds `fewest` nodes or more."""
+    """The starts of bins 0, 1, 2–3, 4–7, …; the last, open one contains at least `fewest` nodes."""
     edges = [0, 1]
     while (
         len(edges) < most and int((np.asarray(values, np.int64) >= 2 * edges[-1]).sum()) >= fewest
@@ -40,7 +40,7 @@ def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[i
 def shares_by(
     values: Array, came_true: Array, edges: Sequence[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How many nodes have a value in each bin, and of how many of these it came true."""
+    """The number of nodes per bin, and how many of them came true."""
     place = np.searchsorted(np.asarray(edges), values, side="right") - 1
     size = len(edges)
     count = np.bincount(place, minlength=size).astype(np.float64)
@@ -51,9 +51,9 @@ def shares_by(
 def share_of_surest(
     confidence: Array, right: Array, steps: int = 40, *, fewest: int = 1
 ) -> list[tuple[float, float]]:
-    """The share of nodes kept, surest first, and the accuracy among these.
+    """The share of nodes, most confident first, and the accuracy among them.
 
-    The first share is of `fewest` nodes or more: the accuracy of one node is 0 or 1.
+    The first share contains at least `fewest` nodes: the accuracy of one node is 0 or 1.
     """
     total = len(confidence)
     order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
@@ -71,14 +71,14 @@ def confusion(label: Array, prediction: Array, classes: int) -> NDArray[np.float
 
 
 def auc_by_task(probability: Array, label: Array) -> NDArray[np.float64]:
-    """The area under the ROC curve of each binary task; NaN where only one class is there."""
+    """The area under the ROC curve of each binary task; NaN if only one class occurs."""
     scores, labels = torch.from_numpy(probability), torch.from_numpy(label)
     columns = range(scores.shape[1])
     return np.array([mean_roc_auc(scores[:, [t]], labels[:, [t]]) for t in columns])
 
 
 def likeliest_is_right(probability: Array, label: Array) -> tuple[Array, Array]:
-    """Of nodes with at least one binary label: which they are, and whether the likeliest is one."""
+    """Which nodes have a positive label, and whether their most likely task is positive."""
     positive = np.asarray(label) == 1
     some = positive.any(1)
     likeliest = np.asarray(probability, np.float64).argmax(1)

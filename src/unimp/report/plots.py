@@ -1,4 +1,4 @@
-"""The figures of a page, each from the runs of a comparison."""
+"""The charts of a page, each drawn from the runs of a comparison; empty if there is nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from unimp.inference.calibration import BINS, Reliability, reliability
 from unimp.report.axes import Axis, number_axis, place_axis
-from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
+from unimp.report.charts import (
+    LETTER,
+    Bar,
+    Extras,
+    Mark,
+    Series,
+    dot_rows,
+    heat_map,
+    line_chart,
+    thinned,
+)
 from unimp.report.drawing import STYLES, Point
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
@@ -26,46 +37,48 @@ from unimp.report.measures import (
     shares_by,
     wilson,
 )
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.metrics import mean_and_std, mean_text
 
 Matrix = NDArray[np.float64]
 METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}
 PARTS = {"val": "validation", "test": "test"}
-LEAST_SPAN = 0.05  # of an axis of scores that may hardly differ
-FEWEST = 10  # nodes of a bin whose share is drawn, where any bin has as many
-CROWD = 4  # lines; of more there are neither bands nor whiskers
+LEAST_SPAN = 0.05  # of an axis of scores, so that small differences look small
+FEWEST = 10  # nodes of a bin whose share is drawn, if any bin has as many
+CROWD = 4  # lines; more of them have neither bands nor error bars
 BIN_ROOM = 330.0  # pixels for the names of all bins
-MOST_CLASSES = 60  # in a heat map; the rest is one class
+MOST_CLASSES = 60  # in a heat map; the others are drawn as one class
+
+Drawn = Sequence[tuple[int, Group]]
+"""The groups that charts show, each with its style."""
 
 
 def drawn(groups: Sequence[Group]) -> list[tuple[int, Group]]:
-    """The groups that plots show, with their style: where there are too many, the best by
-    validation."""
+    """The groups that charts show, with their styles: the best by validation if they are many."""
     best = sorted(groups, key=lambda group: -np.nan_to_num(group.mean("val")))[:STYLES]
     chosen = [group for group in groups if any(group is one for one in best)]
     return list(enumerate(chosen))
 
 
-def loss_curves(groups: Sequence[tuple[int, Group]]) -> str:
+def loss_curves(groups: Drawn) -> Markup:
     """The loss on hidden labels by epoch."""
     series = [_curve(group, "loss", style, group.name) for style, group in groups]
     return _by_epoch(series, "loss on hidden labels", percent=False)
 
 
-def score_curves(groups: Sequence[tuple[int, Group]], part: str, metric: str) -> str:
-    """The score of one set by epoch, of all groups."""
+def score_curves(groups: Drawn, part: str, metric: str) -> Markup:
+    """The score on one set by epoch, for all groups."""
     series = [_curve(group, part, style, group.name) for style, group in groups]
     return _by_epoch(series, f"{PARTS[part]} {METRICS[metric]}, %", percent=True)
 
 
-def both_scores(group: Group, metric: str) -> str:
-    """The scores of both sets by epoch, of one group."""
+def both_scores(group: Group, metric: str) -> Markup:
+    """The scores on both sets by epoch, for one group."""
     series = [_curve(group, part, style, PARTS[part]) for style, part in enumerate(PARTS)]
     return _by_epoch(series, f"{METRICS[metric]}, %", percent=True)
 
 
-def seed_scores(groups: Sequence[tuple[int, Group]], metric: str) -> str:
-    """The test score of every run, and one standard deviation either way of their mean."""
+def seed_scores(groups: Drawn, metric: str) -> Markup:
+    """The test score of every run, and their mean ± one standard deviation."""
     rows: list[tuple[str, list[tuple[int, Mark]]]] = []
     for style, group in groups:
         scores = [(run.manifest["seed"], run.score("test")) for run in group.runs]
@@ -79,14 +92,14 @@ def seed_scores(groups: Sequence[tuple[int, Group]], metric: str) -> str:
             ]
             rows.append((group.name, marks))
     if not rows:
-        return ""
+        return Markup()
     values = [v for _, row in rows for _, m in row for v in (m.x, *(m.ends or ()))]
     x = _percent(_spread(values, least=0.02), f"test {METRICS[metric]}, %")
     return dot_rows(rows, x, name="Test scores by seed", labels=0)
 
 
-def label_rates(groups: Sequence[tuple[int, Group]], metric: str) -> str:
-    """The test score by the share of train labels that is revealed; empty where no run has it."""
+def label_rates(groups: Drawn, metric: str) -> Markup:
+    """The score by the share of train labels that is revealed."""
     series = []
     for style, group in groups:
         curves = [dict(run.label_rates) for run in group.runs if run.label_rates]
@@ -95,23 +108,23 @@ def label_rates(groups: Sequence[tuple[int, Group]], metric: str) -> str:
                 _mean_curve(group.name, style, curves, lambda rate: f"{rate:.0%} revealed")
             )
     if not series:
-        return ""
+        return Markup()
     series = _uncrowded(series)
-    part = PARTS[_part(groups)]
+    part = PARTS[scored_part(groups)]
     x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
     y = _percent(_spread(_heights(series)), f"{part} {METRICS[metric]}, %")
     return line_chart(series, x, y, name=f"{part} score by labels revealed")
 
 
-def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str) -> str:
-    """Accuracy by in-edges or by known in-neighbors, in bins that double; empty where unknown."""
+def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
+    """Accuracy by in-edges or by known in-neighbors, in bins that double in width."""
     having: list[tuple[int, Group, list[ScoredNodes]]] = []
     for style, group in groups:
         nodes = [n for n in _nodes(group.runs) if getattr(n, attribute) is not None]
         if nodes:
             having.append((style, group, nodes))
     if not having:
-        return ""
+        return Markup()
     edges = doubling_edges(getattr(having[0][2][0], attribute))
     binned = [(style, group, *_binned(nodes, attribute, edges)) for style, group, nodes in having]
     first = min((k for *_, count, _ in binned for k in np.flatnonzero(count)), default=0)
@@ -138,7 +151,7 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
             for k in np.flatnonzero(count)
         ]
     if not bars:
-        return ""
+        return Markup()
     series = _uncrowded(series)
     labels = [*words[:-1], f"{edges[-1]}+"]
     if LETTER * max(map(len, labels)) + 8 > BIN_ROOM / len(labels):
@@ -146,7 +159,7 @@ def accuracy_by(groups: Sequence[tuple[int, Group]], attribute: str, title: str)
     y = _percent(_heights(series), f"{_what(having[0][2][0])}, %")
     most = f"nodes, up to {max(bar.height for bar in bars):,.0f}"
     x = place_axis(labels, title)
-    return line_chart(series, x, y, name=f"Accuracy by {title}", bars=bars, bars_title=most)
+    return line_chart(series, x, y, name=f"Accuracy by {title}", extras=Extras(bars, most))
 
 
 def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
@@ -161,8 +174,8 @@ def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
     return [one for one in found if one.count.any()]
 
 
-def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
-    """How often a probability came true, and how many nodes were given it."""
+def reliability_diagram(groups: Drawn) -> Markup:
+    """How often predictions of each confidence are right, and how many they are."""
     series: list[Series] = []
     bars: list[Bar] = []
     binary = False
@@ -179,8 +192,8 @@ def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
         least = len(found) * FEWEST
         for k in np.flatnonzero(count >= min(least, count.max())):
             each = count[k] / len(found)
-            told = f"{group.name}: promised {promised[k]:.1%}, came true {kept[k]:.1%}, {each:,.0f}"
-            marks.append(Mark(promised[k], kept[k], told, wilson(kept[k], each)))
+            words = f"{group.name}: {promised[k]:.1%} confident, {kept[k]:.1%} right, {each:,.0f}"
+            marks.append(Mark(promised[k], kept[k], words, wilson(kept[k], each)))
         line = [(mark.x, mark.y) for mark in marks]
         series.append(Series(group.name, style, line, marks=marks))
         share = count / count.sum()
@@ -189,18 +202,17 @@ def reliability_diagram(groups: Sequence[tuple[int, Group]]) -> str:
             for k, s in enumerate(share)
         ]
     if not series:
-        return ""
+        return Markup()
     series = _uncrowded(series)
     what = "entries" if binary else "nodes"
-    x = number_axis([], "% sure", low=0, high=1, percent=True)
-    y = number_axis([], "% that came true" if binary else "% right", low=0, high=1, percent=True)
-    return line_chart(
-        series, x, y, name="Reliability", bars=bars, diagonal=True, bars_title=f"share of {what}"
-    )
+    x = number_axis([], "confidence, %", low=0, high=1, percent=True)
+    y = number_axis([], "% true" if binary else "% right", low=0, high=1, percent=True)
+    extras = Extras(bars, f"share of {what}", diagonal=True)
+    return line_chart(series, x, y, name="Reliability", extras=extras)
 
 
-def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
-    """Accuracy if only the surest are labeled; empty for binary tasks."""
+def surest_first(groups: Drawn) -> Markup:
+    """Accuracy of the most confident predictions, by their share; empty for binary tasks."""
     series = []
     for style, group in groups:
         curves = [
@@ -209,20 +221,20 @@ def surest_first(groups: Sequence[tuple[int, Group]]) -> str:
             if n.prediction is not None and np.isfinite(n.probability).all()
         ]
         if curves:
-            # Test sets of different splits differ in size, and so in the shares they can be cut to.
+            # Test sets of different splits differ in size, so their curves have other shares.
             places = [x for x, _ in curves[0]]
             every = [np.interp(places, *np.array(curve).T) for curve in curves]
             line = list(zip(places, np.mean(every, 0).tolist(), strict=True))
             series.append(Series(group.name, style, line))
     if not series:
-        return ""
-    x = number_axis([], "% of the nodes, surest first", low=0, high=1, percent=True)
-    y = _percent(_heights(series), "% right of these")
-    return line_chart(series, x, y, name="Accuracy among the surest nodes")
+        return Markup()
+    x = number_axis([], "% of the nodes, most confident first", low=0, high=1, percent=True)
+    y = _percent(_heights(series), "accuracy, %")
+    return line_chart(series, x, y, name="Accuracy of the most confident predictions")
 
 
 def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
-    """Class names, the largest first, and how often each was predicted as each."""
+    """Class names, the largest first, and the confusion matrix summed over runs."""
     found = [n for n in _nodes(group.runs) if n.prediction is not None]
     if not found:
         return None
@@ -237,8 +249,8 @@ def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
     return [names[k] for k in order], counts[np.ix_(order, order)]
 
 
-def confusion_map(names: Sequence[str], counts: Matrix) -> str:
-    """The heat map of a confusion matrix; classes beyond the largest are drawn as one."""
+def confusion_map(names: Sequence[str], counts: Matrix) -> Markup:
+    """The heat map of a confusion matrix; the smallest classes of many are drawn as one."""
     if len(names) > MOST_CLASSES:
         keep = MOST_CLASSES - 1
         rows = np.vstack([counts[:keep], counts[keep:].sum(0, keepdims=True)])
@@ -250,7 +262,7 @@ def confusion_map(names: Sequence[str], counts: Matrix) -> str:
 def largest_confusions(
     names: Sequence[str], counts: Matrix, most: int = 12
 ) -> list[tuple[str, str, float, float]]:
-    """Label, wrong prediction, how many, and what share of the label's nodes that is."""
+    """Label, wrong prediction, their count, and its share of the nodes with that label."""
     wrong = counts - np.diag(np.diag(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     pairs = [divmod(int(flat), len(names)) for flat in order]
@@ -263,15 +275,19 @@ def largest_confusions(
 
 @dataclass(frozen=True)
 class TaskArea:
-    """The ROC-AUC of one binary task, of each run of each group; of none where it has no area."""
+    """The ROC-AUC of one binary task for each run of each group; empty if it is undefined."""
 
     name: str
-    positives: int  # scored nodes that have it, in the last run
+    positives: int  # positive scored nodes of the last run
     by_style: Mapping[int, Sequence[float]]
 
+    @property
+    def defined(self) -> bool:
+        return any(self.by_style.values())
 
-def task_areas(groups: Sequence[tuple[int, Group]]) -> list[TaskArea]:
-    """The area of each binary task, the best first, those without one last."""
+
+def task_areas(groups: Drawn) -> list[TaskArea]:
+    """The ROC-AUC of each binary task, the best first, undefined ones last."""
     areas: dict[str, dict[int, list[float]]] = {}
     positives: dict[str, int] = {}
     for style, group in groups:
@@ -289,15 +305,27 @@ def task_areas(groups: Sequence[tuple[int, Group]]) -> list[TaskArea]:
     return [TaskArea(name, positives[name], areas[name]) for name in sorted(areas, key=worse)]
 
 
-def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[str]:
-    """The areas as rows of dots, in as many drawings as columns."""
+def area_table(areas: Sequence[TaskArea], groups: Drawn) -> list[list[str]]:
+    """Name, positive nodes, and the area for each group."""
+    return [
+        [
+            one.name,
+            f"{one.positives:,}",
+            *(mean_text(one.by_style.get(style, ())) for style, _ in groups),
+        ]
+        for one in areas
+    ]
+
+
+def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[Markup]:
+    """The areas as rows of dots, one chart per column."""
     rows: list[tuple[str, list[tuple[int, Mark]]]] = []
     for one in areas:
         marks = []
         for style, values in one.by_style.items():
             if values:
                 mean, std = mean_and_std(values)
-                words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} nodes have it"
+                words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} positive nodes"
                 ends = _either_way(mean, std) if len(values) > 1 else None
                 marks.append((style, Mark(mean, 0, words, ends)))
         if marks:
@@ -310,7 +338,7 @@ def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[str]:
 
 
 def _curve(group: Group, key: str, style: int, name: str) -> Series:
-    """A column of the history: the mean over seeds, and each run behind it."""
+    """A column of the history: the mean over seeds, with each run behind it."""
     curves, marks = [], []
     for run in group.runs:
         points = {line["epoch"]: line[key] for line in run.history if line.get(key) is not None}
@@ -333,12 +361,12 @@ def _curve(group: Group, key: str, style: int, name: str) -> Series:
     return Series(name, style, thinned(line), thinned(band), runs, marks)
 
 
-def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> str:
-    """Curves over epochs; empty where there are none."""
+def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> Markup:
+    """Curves over epochs."""
     series = _uncrowded(series)
     heights = _heights(series)
     if not heights:
-        return ""
+        return Markup()
     last = max(x for one in series for curve in (one.line, *one.runs) for x, _ in curve)
     x = number_axis([], "epoch", low=0, high=max(2.0, last), whole=True)
     y = _percent(heights, title) if percent else number_axis(heights, title, low=0.0)
@@ -346,13 +374,13 @@ def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> str:
 
 
 def _mean_curve(
-    name: str, style: int, curves: Sequence[dict[float, float]], told: Callable[[float], str]
+    name: str, style: int, curves: Sequence[dict[float, float]], words: Callable[[float], str]
 ) -> Series:
-    """The mean of curves that have the same x, with one standard deviation as the band."""
+    """The mean of curves over the same x, with a band of one standard deviation."""
     common = [x for x in curves[0] if all(x in curve for curve in curves)]
     means = {x: mean_and_std([curve[x] for curve in curves]) for x in common}
     marks = [
-        Mark(x, mean, f"{name}, {told(x)}: {100 * mean:.2f}") for x, (mean, _) in means.items()
+        Mark(x, mean, f"{name}, {words(x)}: {100 * mean:.2f}") for x, (mean, _) in means.items()
     ]
     line: list[Point] = [(x, mean) for x, (mean, _) in means.items()]
     if len(curves) == 1:
@@ -362,7 +390,7 @@ def _mean_curve(
 
 
 def _percent(values: Sequence[float], title: str) -> Axis:
-    """An axis of shares, written as percent; there is none below 0 or above 100."""
+    """An axis of shares in percent, within 0 to 100."""
     axis = number_axis(values, title, percent=True)
     low = 0.0 if axis.low <= 0 else None
     high = 1.0 if axis.high >= 1 else None
@@ -370,12 +398,12 @@ def _percent(values: Sequence[float], title: str) -> Axis:
 
 
 def _either_way(mean: float, std: float, most: float = 1.0) -> tuple[float, float]:
-    """One standard deviation either way, as far as there are such scores or losses."""
+    """The mean ± one standard deviation, within 0 and `most`."""
     return max(0.0, mean - std), min(most, mean + std)
 
 
 def _spread(values: Sequence[float], least: float = LEAST_SPAN) -> list[float]:
-    """The values and ends about them, so that "it makes no difference" is no cliff."""
+    """The values, and ends around them that keep a small difference small."""
     if not values:
         return []
     middle = (min(values) + max(values)) / 2
@@ -385,7 +413,7 @@ def _spread(values: Sequence[float], least: float = LEAST_SPAN) -> list[float]:
 def _binned(
     nodes: Sequence[ScoredNodes], attribute: str, edges: Sequence[int]
 ) -> tuple[Matrix, Matrix]:
-    """Nodes in each bin and how many of them are right, the mean over runs: each [bins]."""
+    """Nodes per bin and how many of them are right, each a mean over runs: [bins]."""
     count, right = np.zeros(len(edges)), np.zeros(len(edges))
     for one in nodes:
         some, true = _right(one)
@@ -395,7 +423,7 @@ def _binned(
 
 
 def _uncrowded(series: Sequence[Series]) -> list[Series]:
-    """The series as they are, or, where they are a crowd, their lines and marks alone."""
+    """The series; without bands and error bars if they are many."""
     if len(series) <= CROWD:
         return list(series)
     return [
@@ -418,12 +446,13 @@ def _nodes(runs: Sequence[Evidence]) -> list[ScoredNodes]:
     return [run.nodes for run in runs if run.nodes is not None]
 
 
-def _part(groups: Sequence[tuple[int, Group]]) -> str:
+def scored_part(groups: Drawn) -> str:
+    """The set whose nodes the charts show."""
     return next((n.part for _, group in groups for n in _nodes(group.runs)), "test")
 
 
 def _right(nodes: ScoredNodes) -> tuple[Array, Array]:
-    """Which nodes count, and whether each of these is right."""
+    """Which nodes count, and whether each of them is right."""
     if nodes.prediction is None:
         return likeliest_is_right(nodes.probability, nodes.label)
     return np.ones(len(nodes.label), dtype=bool), nodes.prediction == nodes.label
@@ -431,12 +460,12 @@ def _right(nodes: ScoredNodes) -> tuple[Array, Array]:
 
 def _what(nodes: ScoredNodes) -> str:
     if nodes.prediction is None:
-        return "nodes whose likeliest task is one of theirs"
+        return "most likely task is positive"
     return f"{PARTS[nodes.part]} accuracy"
 
 
 def _ranges(edges: Sequence[int]) -> list[str]:
-    """Bins in words: `2–3`, `64 or more`."""
+    """The names of bins: `2–3`, `64 or more`."""
     ends = pairwise(edges)
     inner = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in ends]
     return [*inner, f"{edges[-1]} or more"]

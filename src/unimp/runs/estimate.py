@@ -21,6 +21,7 @@ from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.ops.attention import backend_in_words
 from unimp.ops.memory import available_memory, peak_memory, resident_memory
+from unimp.runs.context import Experiment
 from unimp.runs.preparation import graph_for
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
@@ -114,6 +115,21 @@ def estimate(
     return replace(found, seconds_per_epoch=epoch, seconds=total)
 
 
+def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
+    """The experiment in the regime that its recipe names or that fits; shows the estimate."""
+    recipe = experiment.recipe
+    if not model.learns:
+        return experiment
+    if experiment.own_model is not None:  # the memory of its layers is not known
+        regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
+        return replace(experiment, recipe=recipe.with_regime(regime))
+    expected = estimate(
+        recipe, model, task, experiment.device, timed=experiment.progress.is_visible
+    )
+    experiment.progress.note(expected.in_words())
+    return replace(experiment, recipe=recipe.with_regime(expected.regime))
+
+
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
     """How many known labels an epoch predicts back."""
     rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
@@ -163,7 +179,7 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
     graph, width = task.graph, hidden_width(recipe)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
     numbers = float(KEPT_A_PARAMETER * count_parameters(model))
-    numbers += first * (features_a_row(task) + 4 * in_width(recipe, task))
+    numbers += first * (features_a_row(task) + 4 * in_width(recipe, model))
     for sources, targets in zip(work.sources, work.targets, strict=True):
         numbers += width * (KEPT_A_ROW / 2) * (sources + targets)
     numbers += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
@@ -182,7 +198,7 @@ def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
     """What predicting all nodes takes: rows of two layers, and a chunk's projections."""
     nodes, width = task.graph.num_nodes, hidden_width(recipe)
     chunk = min(nodes, recipe.inference.chunk_edges)
-    numbers = nodes * (2 * max(width, in_width(recipe, task)) + 2 * task.num_classes)
+    numbers = nodes * (2 * max(width, in_width(recipe, model)) + 2 * task.num_classes)
     numbers += chunk * 5 * width + 3 * min(task.graph.num_edges, recipe.inference.chunk_edges)
     return int(4 * (numbers + KEPT_A_PARAMETER * count_parameters(model)))
 
@@ -207,18 +223,15 @@ def hidden_width(recipe: Recipe) -> int:
     return recipe.model.heads * recipe.model.width
 
 
-def in_width(recipe: Recipe, task: Task) -> int:
-    """The width of the first layer's input."""
-    m, x = recipe.model, task.graph.x
-    if x is None or (m.name == "unimp" and "X" not in m.inputs):
-        return m.label_width
-    return hidden_width(recipe) if recipe.encodes_features(task.sizes) else x.shape[1]
+def in_width(recipe: Recipe, model: NodeModel) -> int:
+    """The width of the first layer's input; models without their own width encode features."""
+    return int(getattr(model, "in_width", hidden_width(recipe)))
 
 
 def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> float:
     """Multiplications of a forward pass: of matrices, and of messages along edges."""
     width, total = hidden_width(recipe), 0.0
-    before = in_width(recipe, task)
+    before = in_width(recipe, model)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
     total += first * features_a_row(task) * before
     for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):

@@ -1,27 +1,72 @@
-"""What a run stands on: its task, groups and graph, the device, and the seed."""
+"""What a run is prepared from: the recipe, its task, its model, the device and the seed.
+
+Lower packages raise errors in their own words; here the option's name is added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from unimp.config.recipe import Recipe
+from unimp.config.presets import FOR_TABLES, recipe_with_preset
+from unimp.config.recipe import Recipe, Settings, read_settings
 from unimp.data.catalog import load_task, prepare, refuse_unused
-from unimp.data.tables.rows import Rows, read_rows
+from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
-from unimp.errors import RecipeError
+from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph
-from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
-from unimp.tasks.task import Task
-from unimp.training.batching import fits_gpu
+from unimp.model.registry import build_model, find_model
+from unimp.ops.placement import place_graph
+from unimp.runs.folder.names import TASK
+from unimp.tasks.task import Sizes, Task
+
+ModelFactory = Callable[[Sizes], NodeModel]
+"""Makes a user's own model for the sizes of a task."""
+
+
+def resolve_recipe(
+    recipe: Recipe | str | Task, settings: Settings = (), preset: str | None = None
+) -> Recipe:
+    """The complete recipe with settings and preset applied, checked, with absolute paths.
+
+    The recipe of a task that is given as an object has defaults, like the recipe of its tables.
+    """
+    own = isinstance(recipe, Task)
+    if isinstance(recipe, Task):
+        preset = preset or (FOR_TABLES if recipe.tables is not None else None)
+        recipe = Recipe(name=recipe.name)
+    settings = settings if isinstance(settings, dict) else tuple(_listed(settings))
+    resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
+    if own:
+        task = resolved.task.model_copy(update={"name": TASK})
+        resolved = resolved.model_copy(update={"task": task})
+    try:
+        entry = find_model(resolved.model.name)
+    except ModelError as error:
+        raise RecipeError(f"model.name: {error}") from None
+    # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
+    typed = () if isinstance(settings, dict) else read_settings(settings)
+    names = {name for name, _ in typed}
+    fixed = entry.inputs if len(entry.inputs) == 1 else (resolved.model.inputs,)
+    if "model.inputs" in names and resolved.model.inputs not in fixed:
+        raise RecipeError(
+            f"model.inputs is {resolved.model.inputs}, but {entry.name} always takes "
+            f"{entry.inputs[0]}; leave it out, or choose unimp, gcn or gat (in Python, "
+            "MaskedLabels gives labels to any model)"
+        )
+    return resolved
+
+
+def _listed(settings: Settings) -> Settings:
+    return (settings,) if isinstance(settings, str) else settings
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
-    """The recipe's task, with the split that this seed uses."""
+    """The recipe's task with the split that this seed uses, prepared for training."""
     if recipe.task.name == "tables":
         return prepare(tables_of(recipe, seed), **preparation(recipe))
     options = recipe.task.model_dump()
@@ -31,7 +76,7 @@ def task_of(recipe: Recipe, seed: int) -> Task:
 
 
 def tables_of(recipe: Recipe, seed: int) -> Task:
-    """The task of the recipe's tables as they stand, not yet prepared; checked whole."""
+    """The task of the recipe's tables, checked but not yet prepared."""
     options = recipe.task
     number = seed if options.split == "seed" else options.split
     return rows_of(recipe).task(recipe.name, split=number, metric=options.metric or None)
@@ -49,86 +94,94 @@ def rows_of(recipe: Recipe) -> Rows:
             "[tables] needs nodes and edges, the paths of two files; `unimp init NODES EDGES` "
             "writes a recipe for them"
         )
-    return read_rows(tables.nodes, tables.edges, layout_of(recipe))
+    layout = Layout(**tables.model_dump(exclude={"nodes", "edges"}))
+    return read_rows(tables.nodes, tables.edges, layout)
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """What the recipe says of its tables' columns."""
-    return Layout(**recipe.tables.model_dump(exclude={"nodes", "edges"}))
+def preparation(recipe: Recipe) -> dict[str, bool]:
+    """How the recipe prepares the graph of any task."""
+    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
 
 
-def groups_of(recipe: Recipe, task: Task, learns_from_labels: bool) -> Tensor | None:
-    """The groups that are hidden or observed as one; None where each node stands for itself.
+def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:
+    """The recipe's model, or the user's own, for a task; checked against both."""
+    if factory is None:
+        try:
+            model = build_model(recipe.model, task.sizes)
+        except ModelError as error:
+            raise RecipeError(f"[model] of recipe {recipe.name}: {error}") from None
+    else:
+        model = factory(task.sizes)
+        if not isinstance(model, NodeModel):
+            raise RecipeError(
+                f"model returned a {type(model).__name__}, which does not state its inputs; wrap "
+                "it: MaskedLabels(module, sizes, width=…)"
+            )
+    groups_of(recipe, task, model)
+    refuse_smoothing(recipe, task, model)
+    count = task.split.train.numel()
+    rate = recipe.mask.label_rate
+    if factory is None and model.learns_from_labels and round(rate * count) >= count:
+        raise RecipeError(
+            f"mask.label_rate is {rate:g}, but there are only {count} train labels: none of them "
+            "would be hidden and predicted; provide more labels, or lower mask.label_rate"
+        )
+    return model
 
-    Where no label is ever observed there is nothing to group.
-    """
-    if recipe.mask.unit == "node" or not learns_from_labels:
+
+def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
+    """The groups of nodes that are hidden or observed together; None: each node on its own."""
+    if recipe.mask.unit == "node" or not model.learns_from_labels:
         return None
     if task.groups is None:
         raise RecipeError(
             f"mask.unit is 'group', but {task.name} has no groups; set mask.unit=node, or give the "
-            "task its groups"
+            "task groups"
         )
     return task.groups
 
 
-def refuse_smoothing(recipe: Recipe, task: Task, *, own_model: bool) -> None:
-    """Correct & Smooth needs a model's probabilities, of one class a node."""
-    if recipe.smooth.form != "none" and (why := never_smoothed(recipe, task, own_model=own_model)):
+def refuse_smoothing(recipe: Recipe, task: Task, model: NodeModel) -> None:
+    """Refuse Correct & Smooth where there is nothing that it could be applied to."""
+    if recipe.smooth.form != "none" and (why := cannot_smooth(task, model)):
         raise RecipeError(f"smooth.form is {recipe.smooth.form!r}, but {why}; set smooth.form=none")
 
 
-def never_smoothed(recipe: Recipe, task: Task, *, own_model: bool) -> str:
-    """Why nothing can be smoothed here; empty where it can."""
-    if recipe.model.name == "label-propagation" and not own_model:
-        return "label propagation has no probabilities to smooth: it spreads labels already"
-    return f"{task.name} has binary tasks, not one class a node" if task.is_multilabel else ""
-
-
-def refuse_nothing_hidden(recipe: Recipe, count: int) -> None:
-    """Masked label prediction hides some of the train labels; all of too few would be observed."""
-    if recipe.model.name != "label-propagation" and round(recipe.label_rate * count) >= count:
-        raise RecipeError(
-            f"{count} train labels are too few for mask.label_rate {recipe.label_rate:g}: none "
-            "would be hidden and predicted; give more of them, or lower mask.label_rate"
-        )
-
-
-def preparation(recipe: Recipe) -> dict[str, bool]:
-    """What the recipe does to any task's graph."""
-    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
+def cannot_smooth(task: Task, model: NodeModel) -> str:
+    """The reason why Correct & Smooth cannot be applied; empty if it can."""
+    if not model.learns:
+        return "label propagation spreads labels already and gives no probabilities to smooth"
+    if task.is_multilabel:
+        return f"{task.name} has binary tasks instead of one class per node"
+    return ""
 
 
 def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Graph:
-    """The graph with the edges that the model needs, on the device if it is scored there as a whole
-    or in parts that are cut there."""
-    graph = model.prepare(task.graph)
-    if recipe.inference.regime == "exact":
-        there = fits_one_chunk(graph, recipe.inference.chunk_edges)
-    else:
-        there = device.startswith("cuda") and fits_gpu(graph.nbytes, device)
-    return graph.to(device) if there else graph
+    """The graph with the edges that the model needs, placed by the policy of `ops/placement.py`."""
+    exact = recipe.inference.regime == "exact"
+    chunk_edges = recipe.inference.chunk_edges if exact else None
+    return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
 
 
 def choose_device(device: str) -> str:
-    """`auto` as what is here; anything else as it is, if it can be used."""
+    """The device that an option names: `auto` is a GPU if there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise RecipeError(f"no device {device!r}; there are cpu, cuda, cuda:0 … and auto")
+        raise RecipeError(f"train.device is {device!r}; it is cpu, cuda, cuda:0, … or auto")
     if kind == "cuda" and not torch.cuda.is_available():
         raise RecipeError(
-            f"train.device is {device!r}, but torch sees no GPU here; use cpu or auto"
+            f"train.device is {device!r}, but torch finds no GPU; use cpu or auto instead"
         )
     # With its number, as tensors name their device: "cuda" alone would compare as another one.
     return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
 
 
 @contextmanager
-def seeded(seed: int, device: str) -> Iterator[str]:
-    """Seed torch for initialization and dropout on the device, and leave its state as it was."""
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed torch for initialization and dropout, and restore its random state afterwards."""
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
-        yield device
+        yield

@@ -1,8 +1,9 @@
-"""A run once it is trained: its model, its task, and all that it can be asked."""
+"""A trained run: its model, its task, and everything it can be asked."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,244 +12,216 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from unimp.analysis.audit import Audit, audit
+from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
-from unimp.data.tables.label_file import Given, later_labels
-from unimp.data.tables.more_rows import extend_task
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.label_files import Given, later_labels
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import Whole
-from unimp.inference.incremental.live import Live
+from unimp.inference.incremental.changes import FullRecomputation
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import probabilities
-from unimp.model.label_propagation import propagate_labels
-from unimp.model.node_model import NodeModel
-from unimp.runs.folder import files as run_folder
+from unimp.model.node_model import NodeModel, count_parameters
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import seconds_per_epoch
 from unimp.runs.preparation import (
-    choose_device,
+    cannot_smooth,
     graph_for,
     groups_of,
-    never_smoothed,
     preparation,
     refuse_smoothing,
-    task_of,
 )
 from unimp.runs.scoring import logits_of, score_split
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import FEW_NODES, score
-from unimp.tasks.task import Sizes, Task
-from unimp.training.checkpoint import load_weights
+from unimp.tasks.names import classes_of, nodes_of
+from unimp.tasks.task import Task
+from unimp.training.loop import Fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+UNLIMITED = 2**62
+
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its task, and the folder that holds both."""
+    """A trained model with its task, and the folder that stores both."""
 
     recipe: Recipe
     seed: int
     task: Task
-    model: NodeModel | None  # None: label propagation, which has no parameters
+    model: NodeModel
     metrics: Mapping[str, Any]
     device: str
     folder: Path | None = None
 
-    @property
-    def takes_labels(self) -> bool:
-        """Whether labels are inputs: of an X,A model or an MLP they are if its answers are
-        smoothed."""
-        smoothed = self.recipe.smooth.form != "none"
-        return self.model is None or self.model.takes_labels or smoothed
-
-    @property
-    def protocols(self) -> tuple[str, ...]:
-        """The protocols that differ: without label inputs, revealing more means nothing."""
-        return PROTOCOLS if self.takes_labels else ("train",)
-
-    def logits(self, observed: Tensor) -> Tensor:
-        """Logits of all nodes, given the labels that may be seen: [N, classes]."""
-        if self.model is None:
-            options = self.recipe.model
-            return propagate_labels(
-                self.task.graph,
-                observed,
-                self.task.num_classes,
-                normalization=options.normalization,
-                steps=options.steps,
-                restart=options.restart,
-                clamp=options.clamp,
-            )
-        graph = graph_for(self.recipe, self.model, self.task, self.device)
-        return logits_of(
-            self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
-        )
-
-    def scores(self, observed: Tensor) -> Tensor:
-        """What nodes are scored by: logits, or probabilities if the recipe smooths them."""
-        return self.scores_of(self.logits(observed), observed)
-
-    def scores_of(self, logits: Tensor, observed: Tensor) -> Tensor:
-        """The same of logits that the model gave already."""
-        options = self.recipe.smooth.model_dump()
-        if options["form"] == "none":
-            return logits
-        chances = probabilities(logits, multilabel=False)
-        return correct_and_smooth(self.task.graph, chances, observed, **options)
-
-    def hold(
-        self, labels: Mapping[int, int] | Tensor | None = None, *, around: Tensor | None = None
-    ) -> Live | Whole:
-        """What answers for scores after a change, without computing everything again.
-
-        labels: as of `predict`. around: the only nodes that will be asked about. A model that
-        cannot be run one layer at a time, label propagation and smoothed scores are computed anew.
-        """
-        observed, smoothed = self.observed_with(labels), self.recipe.smooth.form != "none"
-        if self.model is None or not self.model.by_layer or smoothed:
-
-            def scores(graph: Graph, observed: Tensor) -> Tensor:
-                return replace(self, task=self.task.with_graph(graph)).scores(observed)
-
-            return Whole(scores, self.task.graph, observed)
-        return Live(
-            self.model,
-            graph_for(self.recipe, self.model, self.task, self.device),
-            observed,
-            around=around,
-            device=self.device,
-            precision=self.recipe.train.precision,
-        )
-
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
-        """Scores under a protocol: with train labels as inputs, or train and validation labels.
+        """Scores under a protocol: train labels are inputs, or train and validation labels.
 
-        A set whose labels are inputs is not scored, as the model would be told the answers.
+        A set whose labels are inputs is not scored, because the model would see the answers.
         """
         known = self.task.split.known(reveal)
-        return score_split(self.scores(reveal_only(known, self.task.labels)), self.task, reveal)
+        return score_split(self.outputs(reveal_only(known, self.task.labels)), self.task, reveal)
 
-    @property
-    def temperature(self) -> float:
-        """What logits are divided by before they become probabilities; 1: as they are."""
-        return float(self.metrics.get("calibration", {}).get("temperature", 1.0))
+    def predict(self, labels: Given | None = None, *, reveal: Reveal | None = None) -> Tensor:
+        """Probabilities of each class for all nodes, [N, classes], without training.
 
-    def chances(self, scores: Tensor) -> Tensor:
-        """Calibrated probabilities [N, classes], of scores."""
-        if self.model is None and not self.task.is_multilabel:
-            # Propagated labels are shares already; a node that none reaches is even.
-            even = torch.full_like(scores, 1.0 / self.task.num_classes)
-            total = scores.sum(1, keepdim=True)
-            return torch.where(total > 0, scores / total.clamp(min=1e-30), even)
-        logits = scores if self.recipe.smooth.form == "none" else as_logits(scores)
-        return probabilities(logits / self.temperature, multilabel=self.task.is_multilabel)
+        reveal: the labels of the task that are inputs: `train`, `train+val`, or `known` for all.
+        By default all known labels of your own graph are inputs, and the train labels of a task
+        with a name, whose other labels are there for scoring.
+        labels: labels that arrived later, which are inputs too: {node: class} by names (by numbers
+        if there are no names), a tensor like the task's labels (−1 where nothing is new), or the
+        path of a label file.
 
-    def calibrate(self, scores: Tensor) -> dict[str, Any]:
-        """A temperature fitted on validation, of scores with train labels as inputs, and the
-        calibration error with and without it: what metrics.json keeps."""
-        if self.model is None:
-            why = "label propagation gives shares of labels, not logits"
-            return measured(as_logits(self.chances(scores)), self.task, 1.0, why)
-        return calibrate(
-            scores if self.recipe.smooth.form == "none" else as_logits(scores), self.task
-        )
-
-    def predict(self, labels: Given | None = None, *, reveal: Reveal = "train") -> Tensor:
-        """Probabilities of each class for all nodes, [N, classes], without retraining.
-
-        Train labels are inputs (with reveal="train+val" validation's too, with "known" every label
-        that the task has), and so are `labels`: those that arrived since, as {node: class}
-        by names (numbers where there are none), as a tensor like the task's own (−1 where nothing
-        new is known), or as the path of a label file. What was an input is kept: its probability
-        is 1. Where it was not, probabilities are calibrated.
+        A label that was an input is returned with probability 1. All other probabilities are
+        calibrated on the validation set.
         """
-        observed = self.observed_with(labels, reveal)
-        return keep_observed(self.chances(self.scores(observed)), observed)
-
-    def smoothed(self) -> Run:
-        """This run with Correct & Smooth after its model: the same weights, calibrated anew."""
-        observed = self.observed_with(None)
-        return self._smoothed(self.logits(observed), observed)[0]
-
-    def _smoothed(self, logits: Tensor, observed: Tensor) -> tuple[Run, Tensor]:
-        """The same of the logits that the train labels give, and its scores."""
-        recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
-        refuse_smoothing(recipe, self.task, own_model=self.model is not None)
-        smooth = replace(self, recipe=recipe)
-        scores = smooth.scores_of(logits, observed)
-        metrics = {**self.metrics, "calibration": smooth.calibrate(scores)}
-        return replace(smooth, metrics=metrics), scores
-
-    def smoothed_if_better(self) -> Run:
-        """This run with Correct & Smooth after its model if that scores better on validation, and
-        else as it is.
-
-        Train labels are inputs; the test set has no say. `metrics["smoothing"]` tells whether it is
-        `smoothed` now, both validation scores, and in `note` why nothing was compared.
-        """
-        labels = self.task.labels[self.task.split.val]
-        known = int(is_known(labels).sum())
-        note = never_smoothed(self.recipe, self.task, own_model=self.model is not None)
-        if self.recipe.smooth.form != "none":
-            note = "its recipe smooths already"
-        elif not note and known < FEW_NODES:
-            note = f"{known} validation labels are too few to choose by, {FEW_NODES} would do"
-        chosen, scores = self, {}
-        if not note:
-            observed = self.observed_with(None)
-            logits = self.logits(observed)
-            smooth, answers = self._smoothed(logits, observed)
-            for form, given in (("none", logits), (smooth.recipe.smooth.form, answers)):
-                scores[form] = score(self.task.metric, given[self.task.split.val], labels)
-            before, after = scores.values()
-            chosen = smooth if after > before else self
-            if math.isnan(before):  # an area under a curve, where one class alone is there
-                note = "there is no validation score to choose by"
-        found = {"smoothed": chosen is not self, "val": scores, "note": note}
-        return replace(chosen, metrics={**chosen.metrics, "smoothing": found})
+        observed = self.observed_labels(labels, reveal)
+        return keep_observed(self.probabilities_of(self.outputs(observed)), observed)
 
     def predictions(
         self,
         labels: Given | None = None,
         *,
-        reveal: Reveal = "train",
+        reveal: Reveal | None = None,
         probabilities: bool | None = None,
     ) -> pa.Table:
-        """What `predict` says as an Arrow table under the task's names, one row a node.
+        """The result of `predict` as a table with one row per node, under the task's names.
 
-        It is what `unimp predict` writes; its columns are told by `predictions_table`.
+        `unimp predict` writes this table; `predictions_table` describes its columns.
         """
-        chances = self.predict(labels, reveal=reveal)
-        observed = self.observed_with(labels, reveal)
-        return predictions_table(self.task, chances, observed, every_class=probabilities)
-
-    def suggest(self, number: int = 50, labels: Given | None = None) -> pa.Table:
-        """The unknown nodes whose label would teach most, as an Arrow table, best first.
-
-        `labels` arrived since: they are inputs, and not asked for again. `unimp suggest` asks
-        `smoothed_if_better()`.
-        """
-        observed = self.observed_with(labels)
-        return suggestions(self.task, self.chances(self.scores(observed)), observed, number)
-
-    def observed_share(self, rate: float) -> Tensor:
-        """A random share of the train labels, as the model may see them; smaller ones lie in
-        larger."""
-        task = self.task
-        mask = mask_labels(
-            mask_of(task.split.train, len(task.labels)),
-            rate,
-            generator=torch.Generator().manual_seed(self.seed),
-            groups=groups_of(self.recipe, task, self.takes_labels),
+        return predictions_table(
+            self.task,
+            self.predict(labels, reveal=reveal),
+            self.observed_labels(labels, reveal),
+            every_class=probabilities,
         )
-        return mask.reveal(task.labels)
 
-    def observed_with(self, labels: Given | None, reveal: Reveal = "train") -> Tensor:
-        """The labels that are inputs, with labels that arrived since laid over them."""
+    def explain(
+        self,
+        node: Any,
+        *,
+        about: Any = None,
+        labels: Given | None = None,
+        reveal: Reveal | None = None,
+        top: int = 10,
+        exact: int = EXACT,
+        budget: int | None = BUDGET,
+    ) -> Explanation:
+        """The neighbors and known labels behind the prediction of a node.
+
+        node and about: the node and the class (or binary task), by name, or by number if there are
+        no names; by default the most likely class. labels and reveal: as for `predict`. The `exact`
+        labels and edges with the largest shares are removed one by one, as far as `budget` (edges
+        to compute; None: no limit) allows.
+        """
+        number = nodes_of(self.task).find(node)
+        target = None if about is None else classes_of(self.task).find(about)
+        observed = self.observed_labels(labels, reveal)
+        return explain(
+            self.incremental(observed, around=torch.tensor([number])),
+            self.task.graph,
+            observed,
+            number,
+            chances=self.probabilities_of,
+            takes_labels=self.takes_labels,
+            target=target,
+            top=top,
+            exact=exact,
+            budget=UNLIMITED if budget is None else budget,
+        )
+
+    def audit(
+        self,
+        labels: Given | None = None,
+        *,
+        reveal: Reveal | None = None,
+        folds: int | None = None,
+        by_group: bool = False,
+        on_part: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Audit:
+        """Known labels that the model doubts when it sees all the others, the most doubtful first.
+
+        labels and reveal: as for `predict`; these labels are hidden in turn. folds: 0 hides each
+        label alone; k hides the k-th part of them at a time; None chooses by the size of the graph.
+        by_group: a label is hidden together with its group.
+        """
+        observed = self.observed_labels(labels, reveal)
+        known = torch.nonzero(is_known(observed)).squeeze(1)
+        labels_now = torch.where(observed >= 0, observed, self.task.labels)
+        return audit(
+            self.incremental(observed),
+            replace(self.task, labels=labels_now),
+            known,
+            chances=self.probabilities_of,
+            folds=folds,
+            by_group=by_group,
+            on_part=on_part,
+        )
+
+    def suggest(
+        self, number: int = 50, labels: Given | None = None, *, reveal: Reveal | None = None
+    ) -> pa.Table:
+        """The unknown nodes whose labels would help most, best first.
+
+        labels and reveal: as for `predict`; nodes with such a label are not suggested. `unimp
+        suggest` uses `smoothed_if_better()`.
+        """
+        observed = self.observed_labels(labels, reveal)
+        outputs = self.outputs(observed)
+        return suggestions(self.task, self.probabilities_of(outputs), observed, number)
+
+    def report(self) -> Path:
+        """Write report.html into the run's folder again, and return its path."""
+        from unimp.runs.reporting import write_report
+
+        if self.folder is None:
+            raise RunError("the run has no folder for its report; pass out=… to unimp.run")
+        return write_report(self.folder, self)
+
+    def extended(
+        self, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
+    ) -> Run:
+        """This run on a larger graph, without training: new nodes follow the old ones.
+
+        nodes and edges are paths, frames of pandas or polars, Arrow tables or dictionaries of
+        arrays with the columns of the tables that the run was trained on; its transforms encode
+        them. An id that exists already is refused. unknown_ids="skip" leaves out edges with an
+        unknown id.
+        """
+        task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
+        return replace(self, task=prepare(task, **preparation(self.recipe)))
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether labels are inputs, of the model or of smoothing after it."""
+        return self.model.takes_labels or self.smooths
+
+    @property
+    def smooths(self) -> bool:
+        """Whether Correct & Smooth follows the model."""
+        return self.recipe.smooth.form != "none"
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The label protocols; without labels as inputs there is only one."""
+        return PROTOCOLS if self.takes_labels else ("train",)
+
+    @property
+    def default_reveal(self) -> Reveal:
+        """The labels that are inputs of predictions unless stated otherwise."""
+        return "known" if self.recipe.is_of_own_data else "train"
+
+    def observed_labels(self, labels: Given | None = None, reveal: Reveal | None = None) -> Tensor:
+        """The labels that are inputs: those of the task that `reveal` names, and later ones."""
+        reveal = reveal or self.default_reveal
         observed = self.task.labels.clone()
         if reveal != "known":
             observed = reveal_only(self.task.split.known(reveal), self.task.labels)
@@ -257,55 +230,156 @@ class Run:
         later = later_labels(labels, self.task)
         return torch.where(later >= 0, later, observed)
 
-    def extended(
-        self, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
-    ) -> Run:
-        """This run on a larger graph, without retraining: old nodes keep their numbers, new ones
-        follow.
+    def observed_share(self, rate: float) -> Tensor:
+        """A random share of the train labels as the model may see them; shares are nested."""
+        task = self.task
+        mask = mask_labels(
+            mask_of(task.split.train, len(task.labels)),
+            rate,
+            generator=torch.Generator().manual_seed(self.seed),
+            groups=groups_of(self.recipe, task, self.model),
+        )
+        return mask.reveal(task.labels)
 
-        Paths, frames of pandas or polars, Arrow tables or dicts of arrays, with the columns of the
-        tables that the run was made from; its transforms encode them. Ids that are known already
-        are refused; with unknown_ids="skip", edges that name an unknown id are left out.
+    def logits(self, observed: Tensor) -> Tensor:
+        """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
+        graph = graph_for(self.recipe, self.model, self.task, self.device)
+        return logits_of(
+            self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
+        )
+
+    def outputs(self, observed: Tensor) -> Tensor:
+        """What nodes are ranked by, [N, classes]: logits, or probabilities after smoothing."""
+        return self.smoothed_outputs(self.logits(observed), observed)
+
+    def smoothed_outputs(self, logits: Tensor, observed: Tensor) -> Tensor:
+        """The same from logits that were computed before."""
+        if not self.smooths:
+            return logits
+        given = probabilities(logits, multilabel=False)
+        options = self.recipe.smooth.model_dump()
+        return correct_and_smooth(self.task.graph, given, observed, **options)
+
+    def probabilities_of(self, outputs: Tensor) -> Tensor:
+        """Calibrated probabilities [N, classes] from outputs."""
+        multilabel, temperature = self.task.is_multilabel, self.temperature
+        if self.smooths:
+            return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
+        return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
+
+    @property
+    def temperature(self) -> float:
+        """The number that logits are divided by before they become probabilities."""
+        return float(self.metrics.get("calibration", {}).get("temperature", 1.0))
+
+    def calibrate(self, outputs: Tensor) -> dict[str, Any]:
+        """The temperature fitted on validation, from outputs with train labels as inputs, and the
+        calibration error with and without it."""
+        if not self.model.learns:
+            why = "label propagation gives shares of labels, not logits"
+            return measured(as_logits(self.probabilities_of(outputs)), self.task, 1.0, why)
+        return calibrate(as_logits(outputs) if self.smooths else outputs, self.task)
+
+    def incremental(
+        self, observed: Tensor | None = None, *, around: Tensor | None = None
+    ) -> IncrementalLogits | FullRecomputation:
+        """An engine that computes outputs after a change without computing everything again.
+
+        observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
+        will be asked for. A model that cannot run one layer at a time, and smoothed outputs, are
+        computed as a whole after each change.
         """
-        task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
-        return replace(self, task=prepare(task, **preparation(self.recipe)))
+        observed = self.observed_labels() if observed is None else observed
+        if not self.model.by_layer or self.smooths:
+
+            def outputs(graph: Graph, observed: Tensor) -> Tensor:
+                return replace(self, task=self.task.with_graph(graph)).outputs(observed)
+
+            return FullRecomputation(outputs, self.task.graph, observed)
+        return IncrementalLogits(
+            self.model,
+            graph_for(self.recipe, self.model, self.task, self.device),
+            observed,
+            around=around,
+            device=self.device,
+            precision=self.recipe.train.precision,
+        )
+
+    def smoothed(self) -> Run:
+        """This run with Correct & Smooth after its model: same weights, calibrated again."""
+        observed = self.observed_labels(reveal="train")
+        return self._smoothed(self.logits(observed), observed)[0]
+
+    def _smoothed(self, logits: Tensor, observed: Tensor) -> tuple[Run, Tensor]:
+        """The smoothed run and its outputs, from the logits with train labels as inputs."""
+        recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
+        refuse_smoothing(recipe, self.task, self.model)
+        smooth = replace(self, recipe=recipe)
+        outputs = smooth.smoothed_outputs(logits, observed)
+        metrics = {**self.metrics, "calibration": smooth.calibrate(outputs)}
+        return replace(smooth, metrics=metrics), outputs
+
+    def smoothed_if_better(self) -> Run:
+        """This run with Correct & Smooth after its model if that scores better on validation.
+
+        Train labels are inputs, and the test set is not used. `metrics["smoothing"]` states whether
+        the returned run is `smoothed`, both validation scores, and in `note` why nothing was
+        compared.
+        """
+        labels = self.task.labels[self.task.split.val]
+        known = int(is_known(labels).sum())
+        note = cannot_smooth(self.task, self.model)
+        if self.smooths:
+            note = "its recipe smooths already"
+        elif not note and known < FEW_NODES:
+            note = f"there are only {known} validation labels to compare by; {FEW_NODES} are needed"
+        chosen, scores = self, {}
+        if not note:
+            observed = self.observed_labels(reveal="train")
+            logits = self.logits(observed)
+            smooth, outputs = self._smoothed(logits, observed)
+            for form, given in (("none", logits), (smooth.recipe.smooth.form, outputs)):
+                scores[form] = score(self.task.metric, given[self.task.split.val], labels)
+            before, after = scores.values()
+            chosen = smooth if after > before else self
+            if math.isnan(before):  # ROC-AUC is not defined if only one class is present
+                note = "there is no validation score to compare by"
+        found = {"smoothed": chosen is not self, "val": scores, "note": note}
+        return replace(chosen, metrics={**chosen.metrics, "smoothing": found})
 
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         for protocol, scores in self.metrics["scores"].items():
             text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            lines.append(f"  {protocol if self.takes_labels else 'no'} labels revealed: {text}")
-        return "\n".join(lines + ([f"  in {self.folder}"] if self.folder else []))
+            inputs = f"{protocol} labels" if self.takes_labels else "no labels"
+            lines.append(f"  {inputs} as inputs: {text}")
+        return "\n".join(lines + ([f"  stored in {self.folder}"] if self.folder else []))
 
 
-def load_run(
-    folder: Path | str,
-    *,
-    device: str = "auto",
-    model: Callable[[Sizes], NodeModel] | None = None,
-) -> Run:
-    """A run from its folder, once its data and weights are seen to be those it was made with.
-
-    `model` is what `run` was given to make a model of your own.
-    """
-    folder = Path(folder)
-    recipe, metrics, manifest = run_folder.read_run(folder)
-    task = task_of(recipe, manifest["seed"])
-    if task.data_hash() != manifest["data_hash"]:
-        raise RunError(
-            f"{folder} was made with other data than {recipe.task.name!r} gives now; restore the "
-            "data, or train again"
-        )
-    task = run_folder.with_transforms(task, folder)
-    device = choose_device(device)
-    if manifest.get("model") and model is None:
-        raise RunError(
-            f"{folder} was made with a model of your own ({manifest['model']}); load it with "
-            "unimp.load_run(folder, model=…), given what made the model then"
-        )
-    loaded = None
-    if recipe.model.name != "label-propagation" or model is not None:
-        loaded = (model or recipe.build_model)(task.sizes)
-        load_weights(loaded, folder / "model.safetensors")
-        loaded = loaded.to(device).eval()
-    return Run(recipe, manifest["seed"], task, loaded, metrics, device, folder)
+def scored_run(
+    experiment: Experiment, model: NodeModel, task: Task, fit: Fit
+) -> tuple[Run, Tensor]:
+    """The run of a trained model with its metrics, and its predictions with train labels as
+    inputs: [N, classes]."""
+    run = Run(
+        experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
+    )
+    observed = run.observed_labels(reveal="train")
+    outputs = run.outputs(observed)
+    scores = {"train": score_split(outputs, task, "train")}
+    scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
+    metrics = {
+        "metric": task.metric,
+        "scores": scores,
+        "calibration": run.calibrate(outputs),
+        "best_epoch": fit.best.epoch if fit.best else None,
+        "epochs": len(fit.history),
+        "stopped": fit.stopped,
+        "cut_short": fit.cut_short,
+        "failed": fit.failed,
+        "parameters": count_parameters(model),
+        "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
+        "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
+    }
+    run = replace(run, metrics=metrics)
+    return run, keep_observed(run.probabilities_of(outputs), observed)

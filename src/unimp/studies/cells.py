@@ -16,7 +16,7 @@ from typing import Any
 from unimp.config.choices import Metric
 from unimp.config.presets import recipe_with_preset
 from unimp.config.recipe import SECTIONS, Recipe, load_recipe
-from unimp.data.catalog import OGB, SYNTHETIC
+from unimp.config.task_names import OGB, SYNTHETIC
 from unimp.errors import UnimpError
 from unimp.runs.preparation import task_of
 from unimp.tasks.task import Sizes

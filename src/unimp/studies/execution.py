@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from unimp.config.options import TaskOptions
-from unimp.config.recipe import differences
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
+from unimp.runs.folder.resume import differences
 from unimp.runs.preparation import task_of
 from unimp.studies.cells import Cell, settings_of
 from unimp.tasks.labels import Split

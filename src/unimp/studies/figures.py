@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject
@@ -228,7 +229,7 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
         for rate in INFERENCE_RATES:
-            scores = score_split(run.scores(run.observed_share(rate)), run.task, "train")
+            scores = score_split(run.outputs(run.observed_share(rate)), run.task, "train")
             for part, value in scores.items():
                 found.setdefault((part, rate), {})[seed] = value
     series = tuple(
@@ -289,7 +290,7 @@ def degree_names() -> list[str]:
 
 def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
     """The test score of each group of nodes by number of neighbors, and the size of the group."""
-    logits, task = run.scores(run.observed_with(None)), run.task
+    logits, task = run.outputs(run.observed_labels(reveal="train")), run.task
     nodes = task.split.test
     degree = task.graph.without_self_loops().in_degree[nodes]
     group = torch.bucketize(degree, torch.tensor(DEGREES[1:]), right=True)

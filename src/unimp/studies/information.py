@@ -12,6 +12,7 @@ from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
 from unimp.model.label_propagation import propagate_labels
+from unimp.model.registry import build_model
 from unimp.runs.preparation import seeded
 from unimp.studies import paper
 from unimp.studies.cells import Subject
@@ -77,7 +78,7 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
         return [propagate_labels(task.graph, observed, task.num_classes)]
     known = mask_of(task.split.train, task.graph.num_nodes)
     with seeded(0, "cpu"):
-        model = recipe.build_model(task.sizes)
+        model = build_model(recipe.model, task.sizes)
         batches: Batches = make_batches(
             model.prepare(task.graph),
             task.labels,
@@ -99,7 +100,7 @@ def infer(recipe: Recipe, task: Task, weights: Sequence[Tensor], observed: Tenso
     if recipe.model.name == "label-propagation":
         return propagate_labels(task.graph, observed, task.num_classes)
     with seeded(0, "cpu"):
-        model = recipe.build_model(task.sizes)
+        model = build_model(recipe.model, task.sizes)
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), weights, strict=True):
             parameter.copy_(value)

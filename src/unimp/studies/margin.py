@@ -112,7 +112,7 @@ def margins_of(run: Run) -> list[Margin]:
         )  # √(d_i/d_j), which at each node is proportional to 1/√(d_i d_j)
         weights = [hop.edge_attr]
     else:
-        observed = run.observed_with(None).to(run.device)
+        observed = run.observed_labels(reveal="train").to(run.device)
         x = None if graph.x is None else graph.x.to(run.device)
         model.eval()
         weights = model.attention_weights(x, observed, [hop] * model.num_layers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unimp.data.catalog import SYNTHETIC
+from unimp.config.task_names import SYNTHETIC
 from unimp.model.node_model import count_parameters
+from unimp.model.registry import build_model
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject, kind_of_residual
 from unimp.studies.paper import Number
@@ -89,7 +90,7 @@ def conclude_results(subject: Subject, outcomes: Outcomes) -> Findings:
             outcome.remark,
         )
     )
-    model = cell.recipe.build_model(subject.sizes)
+    model = build_model(cell.recipe.model, subject.sizes)
     norm = getattr(model, "input_norm", None)
     count = count_parameters(model)
     note = (

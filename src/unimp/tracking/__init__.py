@@ -1,1 +1,1 @@
-"""Progress, and metrics sent to other tools."""
+"""Progress on the terminal, and metrics for TensorBoard, W&B and MLflow."""

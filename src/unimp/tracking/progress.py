@@ -1,12 +1,15 @@
-"""How far a run is: one live line where somebody watches, plain lines now and then elsewhere."""
+"""Show how far training is: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,139 +17,120 @@ from unimp.config.recipe import Recipe
 from unimp.ops.memory import peak_memory
 from unimp.training.loop import Epoch
 
-BETWEEN, SOONEST = 30.0, 1.0
-"""Seconds after which another plain line is due, and before which none is."""
-OFTEN, SELDOM = 1 / 20, 1 / 10
-"""Parts of a run: no plain line comes more often after the first, and one is due as often."""
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHARE, SECONDS, MIN_SECONDS = 1 / 10, 30.0, 1.0
+"""A plain line follows each tenth of a run, and the first comes after half a minute at the latest;
+there is at most one per second."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What tells of a run while it goes on."""
+class Progress:
+    """The functions that show what happens during a run; by default they show nothing."""
 
-    on_epoch: Callable[[Epoch], None]  # called after each epoch
-    note: Callable[[str], None]  # something to know beside
-    is_watched: bool = True  # whether anybody reads it
-
-
-UNSEEN = Shown(lambda epoch: None, lambda text: None, is_watched=False)
+    epoch: Callable[[Epoch], None] = lambda epoch: None  # called after each epoch
+    note: Callable[[str], None] = lambda text: None  # prints a message
+    is_visible: bool = False
 
 
 @contextmanager
-def shown_progress(recipe: Recipe, seed: int, wanted: bool | None = None) -> Iterator[Shown]:
-    """Epoch, loss, validation score, time left and memory after each epoch, on stderr.
+def show_progress(recipe: Recipe, seed: int, wanted: bool | None = None) -> Iterator[Progress]:
+    """Show epoch, loss, validation score, time left and memory on stderr after each epoch.
 
-    On a terminal or in a notebook the line is redrawn in place, unless `wanted` is False.
-    Elsewhere nothing is printed, unless it is True: then a plain line now and then.
+    wanted: None shows a live bar on a terminal or in a notebook and nothing elsewhere; True also
+    prints plain lines elsewhere, now and then; False shows nothing.
     """
     from rich.console import Console
 
-    line = Line(recipe, seed)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if wanted is False:
-        yield UNSEEN
-    elif "ipykernel" in sys.modules:
-        with _overwritten(line) as shown:
-            yield shown
-    elif console.is_terminal and not console.is_dumb_terminal:
-        from rich.live import Live
-        from rich.text import Text
-
-        def drawn(text: str) -> Text:
-            return Text(text, no_wrap=True, overflow="ellipsis")
-
-        with Live(drawn(f"{line.title}: loading"), console=console, transient=True) as live:
-            yield Shown(
-                lambda epoch: live.update(drawn(line.after(epoch))),
-                lambda text: live.console.print(f"{line.title}: {text}"),
-            )
-    elif wanted:
-        yield _now_and_then(line)
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    if console.is_jupyter:  # rich needs widgets there
+        is_live, wanted = find_spec("ipywidgets") is not None, wanted is not False
+    if wanted is not False and is_live:
+        with _live_bar(Status(recipe, seed), console) as progress:
+            yield progress
     else:
-        yield UNSEEN
+        yield _plain_lines(Status(recipe, seed)) if wanted else Progress()
 
 
-class Line:
-    """The text of the line: it remembers the last score and when the first epoch began."""
+class Status:
+    """The state of a run in words."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         self.title = f"{recipe.name} seed {seed}"
-        self._epochs, self._limit = recipe.train.epochs, recipe.train.time_limit
+        self.epochs, self._limit = recipe.train.epochs, recipe.train.time_limit
         self._validation = ""
-        self._began: tuple[float, int] | None = None  # when, however long loading took; and where
-        self.done = 0.0  # the part of what this process is to do that is done
+        self._start: tuple[float, int] | None = None  # the time and epoch when training started
+        self.share_done = 0.0  # of the epochs that this process trains, or of the time limit
 
     def after(self, epoch: Epoch) -> str:
-        if self._began is None:
-            self._began = time.perf_counter() - epoch.seconds, epoch.epoch - 1
+        if self._start is None:
+            self._start = time.perf_counter() - epoch.seconds, epoch.epoch - 1
         if epoch.scores and "val" in epoch.scores:
             self._validation = f"  val {epoch.scores['val']:.4f}"
-        since, first = self._began
-        spent = time.perf_counter() - since
-        left = time_left(epoch.epoch - first, spent, self._epochs - first, self._limit)
-        self.done = (epoch.epoch - first) / (self._epochs - first)
+        started, first = self._start
+        spent = time.perf_counter() - started
+        left = time_left(epoch.epoch - first, spent, self.epochs - first, self._limit)
+        self.share_done = (epoch.epoch - first) / (self.epochs - first)
         if self._limit:
-            self.done = max(self.done, min(1.0, spent / self._limit))
-        return (
-            f"{self.title}: epoch {epoch.epoch}/{self._epochs}  loss {epoch.loss:.4f}"
-            f"{self._validation}  {clock(left)} left  {memory()}"
-        )
-
-
-def _now_and_then(line: Line) -> Shown:
-    """A plain line each tenth of the run, or each half minute of one that goes on for long; at
-    most one a second, and some twenty in all."""
-    last, told = time.monotonic(), 0.0
-    printed = False
-
-    def on_epoch(epoch: Epoch) -> None:
-        nonlocal last, told, printed
-        text, done = line.after(epoch), line.done
-        since, more = time.monotonic() - last, done - told + 1e-9
-        long_ago = since >= BETWEEN and (more >= OFTEN or not printed)
-        if long_ago or (since >= SOONEST and more >= SELDOM):
-            print(text, file=sys.stderr, flush=True)
-            last, told, printed = time.monotonic(), done, True
-
-    return Shown(on_epoch, lambda text: print(f"{line.title}: {text}", file=sys.stderr, flush=True))
+            self.share_done = max(self.share_done, min(1.0, spent / self._limit))
+        clock = timedelta(seconds=round(left))
+        return f"loss {epoch.loss:.4f}{self._validation}  {clock} left  {memory()}"
 
 
 @contextmanager
-def _overwritten(line: Line) -> Iterator[Shown]:
-    """In a notebook, where a carriage return begins the line anew."""
-    last, width = float("-inf"), 0
+def _live_bar(status: Status, console: Console) -> Iterator[Progress]:
+    from rich import progress
+    from rich.table import Column
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(10),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(
+            "{task.fields[status]}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis"),
+        ),
+    )
+    with progress.Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
+        task = bar.add_task(status.title, total=status.epochs, status="loading")
+        yield Progress(
+            lambda epoch: bar.update(task, completed=epoch.epoch, status=status.after(epoch)),
+            lambda text: bar.console.print(f"{status.title}: {text}"),
+            is_visible=True,
+        )
+
+
+def _plain_lines(status: Status) -> Progress:
+    printed_at, share_printed = time.monotonic(), 0.0
+
+    def note(text: str) -> None:
+        print(f"{status.title}: {text}", file=sys.stderr, flush=True)
 
     def on_epoch(epoch: Epoch) -> None:
-        nonlocal last, width
-        text = line.after(epoch)
-        if time.monotonic() - last >= 0.2:
-            print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
-            last, width = time.monotonic(), len(text)
+        nonlocal printed_at, share_printed
+        text = status.after(epoch)
+        seconds = time.monotonic() - printed_at
+        is_due = status.share_done - share_printed > SHARE - 1e-9
+        if (is_due and seconds >= MIN_SECONDS) or (share_printed == 0 and seconds >= SECONDS):
+            note(f"epoch {epoch.epoch}/{status.epochs}  {text}")
+            printed_at, share_printed = time.monotonic(), status.share_done
 
-    try:
-        yield Shown(on_epoch, lambda text: print(f"{line.title}: {text}", file=sys.stderr))
-    finally:
-        with suppress(OSError, ValueError):
-            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
+    return Progress(on_epoch, note, is_visible=True)
 
 
 def time_left(done: int, spent: float, epochs: int, limit: float) -> float:
-    """Seconds until training ends, at the pace of the epochs so far; a limit of 0 is none."""
+    """Return the seconds until training ends, at the pace so far; a limit of 0 means none."""
     left = spent / done * (epochs - done)
     return max(0.0, min(left, limit - spent)) if limit else left
 
 
-def clock(seconds: float) -> str:
-    """1:05, or 2:03:04 from an hour on."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
 def memory() -> str:
-    """The most memory taken so far: the GPU's where one is in use, else the process's."""
+    """Return the peak memory so far: of the GPU if one is in use, otherwise of the process."""
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     if on_gpu:
-        return f"{on_gpu / 2**30:.1f} GiB of GPU memory"
+        return f"{on_gpu / 2**30:.1f} GiB GPU"
     peak = peak_memory()
-    return f"{peak / 2**30:.1f} GiB of memory" if peak else ""
+    return f"{peak / 2**30:.1f} GiB" if peak else ""

@@ -1,4 +1,4 @@
-"""The three regimes as one shape: a batch is seeds, what surrounds them, and hops."""
+"""Batches for the three regimes, in one shape: seeds, the nodes around them, and hops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL, Redraw
-from unimp.errors import RecipeError
+from unimp.errors import TrainingError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.graph.hop import Hop, lies_on
-from unimp.ops.memory import available_memory
+from unimp.graph.hop import Hop, is_on
+from unimp.ops.placement import place_for_batches
 from unimp.ops.sampling import induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one step of the model sees: nodes, seeds first, and one hop a layer.
+    """The input of one step: nodes, seeds first, and one hop per layer.
 
-    The model's logits belong to nodes[:num_seeds]. `observed` holds labels as the model may see
-    them, UNLABELED elsewhere; `hidden` says which seeds are to be predicted. It holds their numbers
-    rather than a mask: how many there are is then known without asking a GPU.
+    The model's logits belong to nodes[:num_seeds]. `observed` contains the labels that the model
+    may see, and UNLABELED elsewhere. `hidden` contains the rows of the seeds to predict. It is a
+    list of rows instead of a mask, so that its length is known without waiting for a GPU.
     """
 
     nodes: Tensor  # [n] node numbers
@@ -46,9 +46,9 @@ class Batch:
         return self.nodes[: self.num_seeds]
 
     def to(self, device: torch.device | str) -> Batch:
-        if lies_on(self.nodes, device):
+        if is_on(self.nodes, device):
             return self
-        # Layers may share one hop, and with it one transpose; moving must not pull them apart.
+        # Layers that share one hop, and its transpose, must still share it after the move.
         moved = {id(hop): hop.to(device) for hop in self.hops}
         return Batch(
             self.nodes.to(device),
@@ -61,9 +61,9 @@ class Batch:
 
 
 class Masks:
-    """The label masks of a run: which mask is in force is a function of (seed, epoch, step).
+    """The label masks of a run: the current mask is a function of (seed, epoch, step).
 
-    With `groups`, each group of nodes is hidden or observed as one.
+    With `groups`, all nodes of a group are hidden or observed together.
     """
 
     def __init__(
@@ -80,32 +80,35 @@ class Masks:
         self._last: tuple[tuple[int, int], LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
+        """The mask of a step."""
         moment = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
         last = self._last
-        if last is None or last[0] != moment:  # steps of an epoch ask for the same one
-            last = self._last = moment, self._drawn(moment)
+        if last is None or last[0] != moment:  # all steps of an epoch may use the same mask
+            last = self._last = moment, self._draw(moment)
         return last[1]
 
-    def _drawn(self, moment: tuple[int, int]) -> LabelMask:
+    def _draw(self, moment: tuple[int, int]) -> LabelMask:
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
         return mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
 
 
 class Batches(Protocol):
-    """A regime: the batches of one epoch, from the one numbered `begin` on."""
+    """A regime: a way to divide the nodes of each epoch into batches."""
 
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]: ...
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, starting with batch number `begin`."""
+        ...
 
 
 @dataclass(frozen=True)
 class FullBatch:
-    """One batch an epoch, with every edge of the graph.
+    """One batch per epoch, with every edge of the graph.
 
-    Every node is a seed and every layer runs on the whole graph. With `prune`, the hidden nodes
-    are the seeds and each layer computes only what they can be reached from: the same loss and
-    gradients for less work where few nodes are hidden. The graph may lie on a GPU already, so that
-    it does not travel once an epoch; it is not pruned then, and the next mask is drawn while the
-    GPU works.
+    Every node is a seed and every layer runs on the whole graph. With `prune`, only the hidden
+    nodes are seeds and each layer computes only nodes from which a seed can be reached. The loss
+    and gradients are the same, with less work where few nodes are hidden. If the graph is on a GPU,
+    it is not pruned, it is not copied in each epoch, and the next mask is drawn while the GPU
+    works.
     """
 
     graph: Graph
@@ -113,7 +116,7 @@ class FullBatch:
     masks: Masks
     num_layers: int
     prune: bool = False
-    _drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _next: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         if begin:
@@ -124,10 +127,9 @@ class FullBatch:
             everyone = (ALL,) * self.num_layers
             yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
             return
-        _ = self.graph.hop.transpose  # found once, and not within a model that may be compiled
+        _ = self.graph.hop.transpose  # computed once, outside a model that may be compiled
         device = self.graph.device
-        drawn = self._drawn.pop(epoch) if epoch in self._drawn else self._draw(epoch)
-        observed, hidden = drawn
+        observed, hidden = self._next.pop(epoch) if epoch in self._next else self._draw(epoch)
         yield Batch(
             nodes=torch.arange(self.graph.num_nodes, device=device),
             num_seeds=self.graph.num_nodes,
@@ -136,11 +138,11 @@ class FullBatch:
             hidden=hidden.to(device, non_blocking=True),
             hops=(self.graph.hop,) * self.num_layers,
         )
-        if device.type == "cuda":  # which has been told what to do, and is at it
-            self._drawn[epoch + 1] = self._draw(epoch + 1)
+        if device.type == "cuda":  # it still works on this epoch
+            self._next[epoch + 1] = self._draw(epoch + 1)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """What may be seen in an epoch, and which rows are hidden."""
+        """The observed labels of an epoch, and the rows that are hidden."""
         mask = self.masks.at(epoch, 0)
         drawn = mask.reveal(self.labels), torch.nonzero(mask.hidden).squeeze(1)
         if self.graph.device.type != "cuda":
@@ -151,9 +153,9 @@ class FullBatch:
 
 @dataclass(frozen=True)
 class RandomPartition:
-    """The nodes in `parts` random parts, drawn anew each epoch; a part sees its own edges alone.
+    """The nodes in `parts` random parts, drawn again in each epoch; a part has only its own edges.
 
-    The graph may lie on a GPU, which then cuts the parts, many times as quickly.
+    If the graph is on a GPU, the GPU cuts the parts.
     """
 
     graph: Graph
@@ -173,15 +175,15 @@ class RandomPartition:
     def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
         def make() -> Batch:
             mask = self.masks.at(epoch, step)
-            there = nodes.to(self.graph.device)
-            hop = induced_hop(self.graph, there)
+            placed = nodes.to(self.graph.device)
+            hop = induced_hop(self.graph, placed)
             _derive(hop, self.for_gpu)
             return Batch(
-                nodes=there,
+                nodes=placed,
                 num_seeds=nodes.numel(),
-                x=None if self.graph.x is None else self.graph.x[there],
-                observed=_revealed(mask, self.labels, there),
-                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(there.device),
+                x=None if self.graph.x is None else self.graph.x[placed],
+                observed=_reveal(mask, self.labels, placed),
+                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
                 hops=(hop,) * self.num_layers,
             )
 
@@ -190,16 +192,16 @@ class RandomPartition:
 
 @dataclass(frozen=True)
 class NeighborSampling:
-    """Batches of hidden nodes, each with sampled in-neighbors, layer by layer outward.
+    """Batches of hidden nodes, each with sampled in-neighbors for every layer.
 
-    A batch depends on (seed, epoch, step) and not on how many workers prepare batches ahead, nor on
-    whether the graph lies on a GPU, which then samples.
+    A batch depends only on (seed, epoch, step). It does not depend on the number of workers that
+    prepare batches, nor on whether the graph is on a GPU.
     """
 
     graph: Graph
     labels: Tensor
     masks: Masks
-    fanout: tuple[int, ...]  # of each layer, the layer next to the seeds last
+    fanout: tuple[int, ...]  # per layer; the last is that of the layer next to the seeds
     batch_size: int
     workers: int = 1
     for_gpu: bool = False
@@ -214,8 +216,8 @@ class NeighborSampling:
         def make() -> Batch:
             mask = self.masks.at(epoch, step)
             pool = torch.nonzero(mask.hidden).squeeze(1)
-            # A mask that lasts the epoch is walked through once, in an order of the epoch's own;
-            # a mask drawn for this step gives its seeds alone.
+            # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch.
+            # A mask that is drawn for one step provides only the seeds of this step.
             fresh = self.masks.redraw == "step"
             order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
             begin = 0 if fresh else step * self.batch_size
@@ -231,9 +233,9 @@ class NeighborSampling:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Batches whose features are gathered on the GPU, where all of them lie.
+    """Batches whose features are gathered on the GPU, which holds the features of all nodes.
 
-    What is cut on CPU then travels as node numbers and edges alone.
+    Batches that are cut on CPU are then copied to the GPU without features.
     """
 
     batches: Batches
@@ -241,8 +243,8 @@ class Gathered:
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         for batch in self.batches.epoch(epoch, begin):
-            there = batch.to(self.x.device)
-            yield replace(there, x=self.x[there.nodes])
+            moved = batch.to(self.x.device)
+            yield replace(moved, x=self.x[moved.nodes])
 
 
 def sampled_batch(
@@ -255,7 +257,7 @@ def sampled_batch(
     seed: int,
     for_gpu: bool = False,
 ) -> Batch:
-    """A batch for hidden `seeds`, with (some of) their in-neighbors."""
+    """Create a batch for hidden `seeds` with their in-neighbors, or a sample of them."""
     nodes, hops = sample_hops(graph, seeds.to(graph.device), fanout, seed=seed)
     for hop in hops:
         _derive(hop, for_gpu)
@@ -263,28 +265,28 @@ def sampled_batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
         x=None if graph.x is None else graph.x[nodes],
-        observed=_revealed(mask, labels, nodes),
+        observed=_reveal(mask, labels, nodes),
         hidden=torch.arange(seeds.numel(), device=nodes.device),
         hops=tuple(hops),
     )
 
 
-def _revealed(mask: LabelMask, labels: Tensor, nodes: Tensor) -> Tensor:
-    """Labels of some nodes as the model may see them; `labels` lie where the nodes do."""
+def _reveal(mask: LabelMask, labels: Tensor, nodes: Tensor) -> Tensor:
+    """Labels of some nodes as the model may see them; labels and nodes are on one device."""
     of_nodes = LabelMask(*(rows.to(nodes.device)[nodes] for rows in (mask.observed, mask.hidden)))
     return of_nodes.reveal(labels[nodes])
 
 
 def _workers(graph: Graph, workers: int) -> int:
-    # A GPU does one thing after the other: who cuts ahead on it keeps it from training.
+    # A GPU runs one task at a time: cutting batches ahead would delay training.
     return workers if graph.device.type == "cpu" else 0
 
 
 def _derive(hop: Hop, for_gpu: bool) -> None:
-    """Find here, beside training, what kernels need of a hop, rather than in its way."""
+    """Compute what kernels need of a hop while the batch is prepared, in parallel to training."""
     _ = hop.transpose
     if for_gpu:
-        _ = hop.schedule, hop.transpose.schedule
+        _ = hop.schedule, hop.source_schedule
 
 
 def make_batches(
@@ -301,48 +303,49 @@ def make_batches(
     workers: int = 1,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """The batches of a regime, for a model of `num_layers` layers on a device."""
+    """Create the batches of a regime for a model of `num_layers` layers on a device."""
     if regime == "full":
         return FullBatch(graph, labels, masks, num_layers, prune)
     for_gpu = torch.device(device).type == "cuda"
-    if for_gpu and fits_gpu(graph.nbytes, device):
-        graph = graph.to(device)  # which cuts and samples many times as quickly
+    graph, x = place_for_batches(graph, device)
     labels = labels.to(graph.device)
-    travels = graph.x if for_gpu and graph.device.type == "cpu" else None
-    x = travels if travels is not None and fits_gpu(travels.nbytes, device) else None
-    cut = graph if x is None else graph.with_features(None)
     batches: Batches
     if regime == "partition":
-        batches = RandomPartition(cut, labels, masks, num_layers, parts, workers, for_gpu)
+        batches = RandomPartition(graph, labels, masks, num_layers, parts, workers, for_gpu)
     else:
-        # A model without graph layers has nothing to sample; one number serves all layers.
-        per_layer = tuple(fanout) * (num_layers if len(fanout) == 1 else 1) if num_layers else ()
-        if len(per_layer) != num_layers:
-            raise RecipeError(
-                f"batch.fanout names {len(fanout)} layers and the model has {num_layers}; give one "
-                "number a layer, or one for all"
-            )
-        batches = NeighborSampling(cut, labels, masks, per_layer, batch_size, workers, for_gpu)
-    return batches if x is None else Gathered(batches, x.to(device))
+        per_layer = fanout_per_layer(fanout, num_layers)
+        batches = NeighborSampling(graph, labels, masks, per_layer, batch_size, workers, for_gpu)
+    return batches if x is None else Gathered(batches, x)
 
 
-def fits_gpu(size: int, device: torch.device | str) -> bool:
-    """Whether so many bytes leave most of a GPU's free memory to training."""
-    return 4 * size <= available_memory(str(device))
+def fanout_per_layer(fanout: Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """One fanout per layer; a single number applies to all layers."""
+    if num_layers == 0:  # nothing is sampled
+        return ()
+    per_layer = tuple(fanout) * (num_layers if len(fanout) == 1 else 1)
+    if len(per_layer) != num_layers:
+        raise TrainingError(
+            f"the fanout has {len(fanout)} numbers, but the model has {num_layers} layers; give "
+            "one number per layer, or one number for all layers"
+        )
+    return per_layer
 
 
 def random_parts(num_nodes: int, parts: int, *, rng: np.random.Generator) -> list[Tensor]:
-    """Every node in exactly one of `parts` random parts of nearly equal size."""
+    """Divide the nodes into `parts` random parts of nearly equal size; each node is in one part."""
     if not 1 <= parts <= num_nodes:
-        raise RecipeError(f"cannot divide {num_nodes} nodes into {parts} parts")
+        raise TrainingError(
+            f"{num_nodes} nodes cannot be divided into {parts} parts; choose 1 to {num_nodes} parts"
+        )
     order = rng.permutation(num_nodes)
     return [torch.from_numpy(np.sort(part)) for part in np.array_split(order, parts)]
 
 
 def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[T]:
-    """Run jobs ahead of whoever consumes their results, in threads; results keep their order.
+    """Run jobs in threads, ahead of the consumer of their results; results keep their order.
 
-    At most workers + 1 results wait, so that memory is bounded. workers = 0 runs them in place.
+    At most workers + 1 results wait, so memory is bounded. With workers = 0, jobs run in the
+    calling thread.
     """
     if workers == 0:
         yield from (job() for job in jobs)
@@ -362,7 +365,7 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
 
 
 def _derived_seed(seed: int, purpose: str, *counters: int) -> int:
-    """One seed for each purpose and moment, so that no draw depends on another having happened."""
+    """A seed for each purpose and moment, so that no draw depends on an earlier draw."""
     key = [seed, *purpose.encode(), *counters]
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 

@@ -109,13 +109,13 @@ class Checkpoints:
     def __call__(self, state: Callable[[], TrainingState], ended: bool) -> None:
         since = time.monotonic() - self._written
         pause = max(self._every, SHARE * self._took) if self._every else float("inf")
-        asked = self._interruption.asked is not None
-        if asked or since >= (min(pause, UNKEPT) if ended else pause):
+        stopping = self._interruption.requested is not None
+        if stopping or since >= (min(pause, UNKEPT) if ended else pause):
             begun = time.monotonic()
             save_checkpoint(self.path, state(), self.made_with)
             self._written = time.monotonic()
             self._took = self._written - begun
-        if asked:
+        if stopping:
             self._interruption.deliver()
 
 

@@ -1,4 +1,9 @@
-"""Being asked to stop: a signal waits until what was learned is kept."""
+"""Stop on Ctrl-C (SIGINT) or SIGTERM without losing what was trained.
+
+`signals_raised` turns both signals into exceptions: the command line runs inside it. `signals_held`
+makes them wait until a checkpoint is written or a lock is complete. The module imports nothing
+slow, because the command line needs it before any other module is loaded.
+"""
 
 from __future__ import annotations
 
@@ -12,57 +17,93 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interruption:
-    """The signals that ask this process to stop, held back until `deliver`.
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received; SIGINT raises KeyboardInterrupt itself."""
 
-    The first one waits; a second one is not made to wait. Delivered, a signal does what it would
-    have done at once: Ctrl-C raises KeyboardInterrupt, and whoever handles a signal otherwise does.
-    """
 
-    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
-        self.asked: int | None = None
-        self._say = say
-        self._before: dict[int, Any] = {}
-
-    def hold(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return  # only the main thread may decide about signals
-        for number in SIGNALS:
-            before = signal.getsignal(number)
-            if before not in (signal.SIG_IGN, None):  # None: not Python's to put back
-                self._before[number] = before
-                signal.signal(number, self._on_signal)
-
-    def release(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before = {}
-
-    def deliver(self) -> None:
-        """Let the signal that waits do its work; nothing, if none does."""
-        if self.asked is None:
-            return
-        number, self.asked = self.asked, None
-        self.release()
-        signal.raise_signal(number)
-        self.hold()  # whoever handled it lets us go on
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
-            return self.deliver()
-        self.asked = number
-        self._say("stopping after this step, to keep what was learned; once more stops at once")
-        return None
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that a signal stopped: 128 + the number of the signal."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 @contextmanager
-def signals_held(say: Callable[[str], None] = lambda text: None) -> Iterator[Interruption]:
-    """Within, signals wait to be asked for; at the end one that still waits is delivered."""
-    interruption = Interruption(say)
+def signals_raised() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    before = handle_signals(stop)
+    try:
+        yield
+    finally:
+        restore_handlers(before)
+
+
+@contextmanager
+def signals_held(report: Callable[[str], None] = lambda text: None) -> Iterator[Interruption]:
+    """Make signals wait inside the block; a signal that still waits at its end is delivered."""
+    interruption = Interruption(report)
     interruption.hold()
     try:
         yield interruption
     finally:
         interruption.release()
-    if interruption.asked is not None:
-        signal.raise_signal(interruption.asked)
+    if interruption.requested is not None:
+        signal.raise_signal(interruption.requested)
+
+
+class Interruption:
+    """A request to stop that waits until `deliver` is called.
+
+    The first signal waits; a second one is delivered at once. A delivered signal does what it would
+    have done without this class: the previous handler receives it.
+    """
+
+    def __init__(self, report: Callable[[str], None] = lambda text: None) -> None:
+        self.requested: int | None = None  # the number of the signal that waits
+        self._report = report
+        self._before: dict[int, Any] = {}
+
+    def hold(self) -> None:
+        self._before = handle_signals(self._on_signal)
+
+    def release(self) -> None:
+        restore_handlers(self._before)
+        self._before = {}
+
+    def deliver(self) -> None:
+        """Deliver the signal that waits, if there is one."""
+        if self.requested is None:
+            return
+        number, self.requested = self.requested, None
+        self.release()
+        signal.raise_signal(number)
+        self.hold()  # the previous handler returned, so training continues
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            self.deliver()
+        else:
+            self.requested = number
+            self._report("stopping after this step and saving; a second Ctrl-C stops at once")
+
+
+def handle_signals(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Install a handler for SIGNALS and return the previous ones.
+
+    A signal that is ignored stays ignored, and so does one whose handler was not installed from
+    Python. Only the main thread may install handlers; in any other thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {n: old for n, old in before.items() if old not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handler)
+    return before
+
+
+def restore_handlers(before: dict[int, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,12 +37,22 @@ class Epoch:
 
 @dataclass
 class Fit:
-    """What training came to; the model itself holds the chosen state."""
+    """The result of training; the model itself is left in the chosen state."""
 
     history: list[Epoch] = field(default_factory=list)
-    best: Epoch | None = None
-    stopped: str = "all epochs done"
-    failed: bool = False  # the loss stopped being a number; the model holds the last good state
+    best: Epoch | None = None  # the epoch with the best validation score; None: none was scored
+    stopped: str = "all epochs done"  # why training ended
+    cut_short: bool = False  # the time limit ended training before the last epoch
+    failed: bool = False  # the loss became non-finite; the model is in the last good state
+    spent_before: float = 0.0  # seconds of training before it was resumed
+
+
+class End(NamedTuple):
+    """Why training ends."""
+
+    reason: str
+    cut_short: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,65 +62,71 @@ class Schedule:
     epochs: int
     eval_from: int = 1  # the first epoch that is scored
     eval_every: int = 1  # the last epoch is always scored
-    patience: int = 0  # epochs without as good a validation score before stopping; 0: never
-    time_limit: float = 0.0  # seconds that training and what follows it may take; 0: any
-    spent_before: float = 0.0  # seconds of the limit that were gone when training began
+    patience: int = 0  # stop after so many epochs without an equal or better score; 0: never
+    time_limit: float = 0.0  # seconds for training and the scoring after it; 0: no limit
+    spent_before: float = 0.0  # seconds of the limit that had passed when training started
     scorings_after: int = 0  # how often all nodes are predicted after training
 
     def scores_at(self, epoch: int) -> bool:
         due = epoch >= self.eval_from and (epoch - self.eval_from) % self.eval_every == 0
         return due or epoch == self.epochs
 
-    def ended(self, fit: Fit, *, spent: float, scoring: float) -> str:
-        """Why no further epoch is begun after `spent` seconds; empty: one is.
+    def end(self, fit: Fit, *, spent: float, scoring: float) -> End | None:
+        """Return why no further epoch is started after `spent` seconds; None: one is started.
 
-        Of the limit is kept what another epoch like the last ones takes, and what follows
-        training, where predicting all nodes takes `scoring` seconds.
+        The time limit reserves time for another epoch like the last ones and for the predictions
+        after training, each of which takes `scoring` seconds. The first epoch is always trained:
+        an untrained model is not a result.
         """
-        last = fit.history[-1] if fit.history else None
-        # Decided where a score came: between scores nothing was learned about being better.
-        waited = last.epoch - fit.best.epoch if last and last.scores is not None and fit.best else 0
+        if not fit.history:
+            return None
+        last = fit.history[-1]
+        # Only a scored epoch shows whether the model became better.
+        waited = last.epoch - fit.best.epoch if last.scores is not None and fit.best else 0
         if self.patience and waited >= self.patience:
-            return f"no better validation score in {self.patience} epochs"
-        if last and last.epoch >= self.epochs:
-            return "all epochs done"
-        another = max((epoch.seconds for epoch in fit.history[-3:]), default=0.0)
+            return End(f"no better validation score in {self.patience} epochs")
+        if last.epoch >= self.epochs:
+            return End("all epochs done")
+        another = max(epoch.seconds for epoch in fit.history[-3:])
         after = self.scorings_after * (scoring or another)
         if self.time_limit and self.spent_before + spent + another + after > self.time_limit:
-            done = last.epoch if last else 0
-            return f"time limit of {self.time_limit:g} s after epoch {done} of {self.epochs}"
-        return ""
+            return End(
+                f"cut short by the time limit of {self.time_limit:g} s after {last.epoch} of "
+                f"{self.epochs} epochs",
+                cut_short=True,
+            )
+        return None
 
 
 @dataclass
 class Position:
-    """Where training is, between two steps."""
+    """The position of training between two steps."""
 
     epoch: int = 1
-    step: int = 0  # batches of this epoch that are done
-    loss: float | Tensor = 0.0  # summed over the hidden nodes of these
-    hidden: int = 0  # how many they were
-    seconds: float = 0.0  # that this epoch has taken
-    spent: float = 0.0  # that training has taken in all
-    scoring: float = 0.0  # that the last scoring took
+    step: int = 0  # completed batches of this epoch
+    loss: float | Tensor = 0.0  # summed over the hidden nodes of these batches
+    hidden: int = 0  # the number of these nodes
+    seconds: float = 0.0  # time of this epoch so far
+    spent: float = 0.0  # time of training in total
+    scoring: float = 0.0  # time of the last scoring
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that the rest of training depends on: gone on from here, it ends in the same weights.
+    """The complete state of training: resumed from it, training ends with the same weights.
 
-    Masks, parts and sampled neighbors are functions of (seed, epoch, step), so their random
-    states are the position.
+    Masks, parts and sampled neighbors are functions of (seed, epoch, step), so the position
+    replaces their random states.
     """
 
     tensors: Mapping[str, Tensor]  # weights.…, best.…, optimizer.…, random.…
     position: Position
     history: Sequence[Epoch]
-    best: int | None  # the epoch of `best.…`; None: none was scored, and it is the last good state
+    best: int | None  # the epoch of `best.…`; None: none was scored, `best.…` is the last good one
 
 
 Keep = Callable[[Callable[[], TrainingState], bool], None]
-"""Called between steps with what gives the state there, and whether training has ended."""
+"""Called between steps with a function that returns the state, and whether training has ended."""
 
 
 def fit(
@@ -121,7 +137,7 @@ def fit(
     *,
     lr: float,
     weight_decay: float,
-    evaluate: Callable[[], Scores],  # raises NonFiniteError where logits are no numbers
+    evaluate: Callable[[], Scores],  # raises NonFiniteError if logits are not finite
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
@@ -131,11 +147,11 @@ def fit(
 ) -> Fit:
     """Train on the hidden labels of each batch, and leave the model at its best validation score.
 
-    `labels` are those of all nodes; only those of hidden nodes are looked at. A loss that is not a
-    finite number ends the run at once and the last good state is kept. On ties of the validation
-    score the latest epoch is kept. `precision` is of the forward pass: weights, the loss and the
-    optimizer stay in single precision. `replay`: on GPU, record a step that stays the same and
-    replay it. Training goes on from `resume`, if given; `keep` may store what to go on from.
+    `labels` contains the labels of all nodes; only those of hidden nodes are used. If a loss is
+    not finite, training stops at once and the model returns to the last good state. If validation
+    scores are equal, the latest epoch wins. `precision` applies to the forward pass: weights, loss
+    and optimizer stay in single precision. `replay`: on a GPU, record a step that does not change
+    and replay it. Training continues from `resume`, if given; `keep` may store such a state.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
@@ -146,13 +162,14 @@ def fit(
         capturable=on_gpu,  # so that its step can be recorded
     )
     step = Step(model, optimizer, labels.to(device), precision)
-    # Nothing is recorded yet when a state is restored, so a recording works on what was restored.
+    # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay else step
     result, at = Fit(), Position()
     best_state = _state(model)
     if resume is not None:
         best_state = _restore(resume, model, optimizer, device)
         at = Position(**vars(resume.position))
+        result.spent_before = resume.position.spent
         result.history = list(resume.history)
         result.best = next((e for e in result.history if e.epoch == resume.best), None)
     started = time.perf_counter() - at.spent
@@ -164,35 +181,36 @@ def fit(
         best = result.best.epoch if result.best else None
         return TrainingState(tensors, position, tuple(result.history), best)
 
+    end: End | None = None
     while at.step or not (
-        ended := schedule.ended(result, spent=time.perf_counter() - started, scoring=at.scoring)
+        end := schedule.end(result, spent=time.perf_counter() - started, scoring=at.scoring)
     ):
-        begun = time.perf_counter() - at.seconds
+        epoch_started = time.perf_counter() - at.seconds
         if result.best is None and at.step == 0:
             best_state = _state(model)
         with matmuls_in(precision):
             for loss in _steps(model, batches, take, at, device):
                 if not math.isfinite(loss):
                     break
-                at.seconds = time.perf_counter() - begun
+                at.seconds = time.perf_counter() - epoch_started
                 keep(state, False)
             else:
-                loss = float(at.loss) / _some(at.hidden)
+                loss = float(at.loss) / _require_hidden(at.hidden)
         epoch = at.epoch
         if not math.isfinite(loss):
-            ended, result.failed = f"the loss became {loss} in epoch {epoch}", True
+            end = End(f"the loss became {loss} in epoch {epoch}", failed=True)
             break
-        if not _is_finite(model):  # a finite loss can have a gradient that is not
-            ended, result.failed = f"a weight became non-finite in epoch {epoch}", True
+        if not _is_finite(model):  # a finite loss can have a gradient that is not finite
+            end = End(f"a weight became non-finite in epoch {epoch}", failed=True)
             break
         trained = time.perf_counter()
         try:
             scores = evaluate() if schedule.scores_at(epoch) else None
         except NonFiniteError as error:
-            ended, result.failed = f"{error} in epoch {epoch}", True
+            end = End(f"{error} in epoch {epoch}", failed=True)
             break
         now = time.perf_counter()
-        record = Epoch(epoch, loss, now - begun, scores)
+        record = Epoch(epoch, loss, now - epoch_started, scores)
         result.history.append(record)
         if scores is not None:
             at.scoring = now - trained
@@ -201,7 +219,8 @@ def fit(
         at = Position(epoch + 1, scoring=at.scoring)
         on_epoch(record)
         keep(state, False)
-    result.stopped = ended
+    assert end is not None
+    result.stopped, result.cut_short, result.failed = end
     if not result.failed:
         keep(state, True)
     if result.best is not None or result.failed:
@@ -216,33 +235,34 @@ def _steps(
     at: Position,
     device: torch.device | str,
 ) -> Iterator[float]:
-    """The rest of an epoch, step by step; the loss of each where asking for it stops nobody.
+    """Take the remaining steps of an epoch, and yield the loss of each.
 
-    Where it does, on a GPU, 0: a loss that is no number is then found in the sum.
+    On a GPU, reading each loss would wait for the device, so that 0 is yielded instead: a loss that
+    is not finite is then found in the sum.
     """
     model.train()
     at.loss = torch.as_tensor(at.loss, dtype=torch.float64, device=device)
     for batch in batches.epoch(at.epoch, at.step):
         at.step += 1
         hidden_here = batch.hidden.numel()
-        if hidden_here == 0:  # a small part may hold no hidden node
+        if hidden_here == 0:  # a small part may contain no hidden node
             continue
         loss = take(batch.to(device))
         at.loss, at.hidden = at.loss + loss * hidden_here, at.hidden + hidden_here
         yield loss.item() if loss.device.type == "cpu" else 0.0
 
 
-def _some(hidden: int) -> int:
+def _require_hidden(hidden: int) -> int:
     if hidden == 0:
         raise TrainingError(
-            "no label is hidden, so there is nothing to predict; lower mask.label_rate or add "
-            "training labels"
+            "no label is hidden, so there is nothing to predict. Lower mask.label_rate, or add "
+            "training labels."
         )
     return hidden
 
 
 def _validation(scores: Scores | None) -> float:
-    """The validation score; the lowest there is where no validation label can be scored."""
+    """Return the validation score, or −∞ if no validation label can be scored."""
     value = math.nan if scores is None else scores.get("val", math.nan)
     return -math.inf if math.isnan(value) else value
 
@@ -263,7 +283,7 @@ def _tensors(
     optimizer: torch.optim.Optimizer,
     device: torch.device | str,
 ) -> dict[str, Tensor]:
-    """What training goes on from, by name, on CPU, nothing shared with what goes on."""
+    """Copy everything that training resumes from to the CPU, by name."""
     tensors = {f"weights.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in best_state.items()}
     for index, moments in optimizer.state_dict()["state"].items():
@@ -280,7 +300,7 @@ def _restore(
     optimizer: torch.optim.Optimizer,
     device: torch.device | str,
 ) -> dict[str, Tensor]:
-    """Put weights, moments and random states back; the best state so far is returned."""
+    """Restore weights, moments and random states, and return the best state so far."""
 
     def part(kind: str) -> dict[str, Tensor]:
         named = ((name.partition("."), value) for name, value in state.tensors.items())

@@ -1,14 +1,15 @@
-"""Where a recorded step finds its batch: tensors that stay, into which every batch is put.
+"""Static memory for a recorded step: tensors at fixed addresses into which each batch is copied.
 
-A recording works on addresses and sizes. A full batch keeps both: only its mask is copied. Parts of
-a graph are of nearly the same size, and are put into a place with a little room to spare:
+A CUDA graph works on fixed addresses and sizes. A full batch keeps both, so only its mask is
+copied. The parts of a random partition have nearly the same size, so they are copied into tensors
+with some spare room. The spare room is padding:
 
-    nodes     rows left over have no label, and no edge to or from a node of the part
-    edges     those left over join the last row to itself
-    hidden    what is left over names the last row, whose label is unknown and does not count
+    nodes     unused rows have no label and no edge to or from a node of the part
+    edges     unused edges connect the last row to itself
+    hidden    unused entries name the last row, whose label is unknown and does not count
 
-So a model that takes rows apart, but for edges, gives the nodes of a part what it would give them
-without the padding.
+A model that processes rows independently, apart from edges, therefore gives the nodes of a part
+the same result with and without padding.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from unimp.graph.hop import PIECE, Hop, Schedule, Transpose
+from unimp.graph.hop import PIECE, Derived, Hop, Schedule, Transpose
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
 
 MOST_EDGES = 4_000_000
-"""The most edges of a part that is given a place. A larger one keeps a GPU busy for longer than its
-kernels take to be asked for; recording it would save nothing and hold its memory."""
+"""The largest part, in edges, that is recorded. A larger part keeps a GPU busy for longer than its
+kernels take to launch, so recording it would save no time and occupy memory."""
 
 
 class Place(Protocol):
-    """What a recording works on."""
+    """The tensors that a recording works on."""
 
     def put(self, batch: Batch) -> bool:
-        """Make a batch the one in place; False: it does not fit, and nothing is changed."""
+        """Copy a batch into these tensors; return False and change nothing if it does not fit."""
         ...
 
     def batch(self) -> Batch:
-        """The batch in place."""
+        """The batch that is stored in these tensors."""
         ...
 
 
 def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
-    """A place for a batch that did not fit the one before; None: there was none.
+    """Create a place for a batch that did not fit `before` (None: the first batch).
 
-    A batch of other edges than the last one is a part, if all of its layers run on these edges.
-    `padding` is the number of a node that is not in the graph, whose label is unknown.
+    A batch with other edges than the last one is a part, if all of its layers run on the same
+    edges. `padding` is the number of an extra node whose label is unknown.
     """
     if before is None or not is_part(batch) or batch.hops[0].num_edges > MOST_EDGES:
         return FixedPlace(batch)
@@ -55,7 +56,7 @@ def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
 
 
 def is_part(batch: Batch) -> bool:
-    """Whether all layers run on the same edges, among seeds alone, and features are dense."""
+    """Whether all layers run on the same edges among the seeds, and features are dense."""
     hop = batch.hops[0] if batch.hops else None
     return (
         hop is not None
@@ -66,27 +67,27 @@ def is_part(batch: Batch) -> bool:
 
 
 class FixedPlace:
-    """The place of a batch of which only the mask changes."""
+    """A place for batches that differ only in their mask."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch, self._is_copied = batch, False
 
     def put(self, batch: Batch) -> bool:
-        there = self._batch
+        stored = self._batch
         fits = (
-            batch.num_seeds == there.num_seeds
-            and batch.x is there.x
-            and len(batch.hops) == len(there.hops)
-            and all(hop is other for hop, other in zip(batch.hops, there.hops, strict=True))
-            and batch.observed.shape == there.observed.shape
-            and batch.hidden.shape == there.hidden.shape
+            batch.num_seeds == stored.num_seeds
+            and batch.x is stored.x
+            and len(batch.hops) == len(stored.hops)
+            and all(hop is other for hop, other in zip(batch.hops, stored.hops, strict=True))
+            and batch.observed.shape == stored.observed.shape
+            and batch.hidden.shape == stored.hidden.shape
         )
         if not fits:
             return False
-        if not self._is_copied:  # what came first is not ours to write into
+        if not self._is_copied:  # the tensors of the first batch belong to its creator
             self._is_copied = True
             self._batch = replace(
-                there, observed=batch.observed.clone(), hidden=batch.hidden.clone()
+                stored, observed=batch.observed.clone(), hidden=batch.hidden.clone()
             )
         self._batch.observed.copy_(batch.observed)
         self._batch.hidden.copy_(batch.hidden)
@@ -97,29 +98,29 @@ class FixedPlace:
 
 
 class Room(NamedTuple):
-    """What a batch takes of a place, or what a place has."""
+    """The sizes that a batch needs, or that a place has."""
 
     nodes: int
     edges: int
     hidden: int
     hubs: int  # by target
-    by_source_hubs: int
+    source_hubs: int  # by source
 
     @classmethod
     def of(cls, batch: Batch) -> Room:
-        """What a part takes; at least one node is padding."""
+        """The sizes that a part needs, including one node of padding."""
         hop = batch.hops[0]
         return cls(
             hop.num_sources + 1,
             hop.num_edges,
             batch.hidden.numel(),
             len(hop.schedule.hubs),
-            len(hop.transpose.schedule.hubs),
+            len(hop.source_schedule.hubs),
         )
 
     @classmethod
     def around(cls, batch: Batch) -> Room:
-        """Enough for others like it: parts drawn at random differ by a few in a hundred."""
+        """Sizes with spare room for similar parts: random parts differ by a few percent."""
         nodes, edges, hidden, *hubs = cls.of(batch)
         return cls(
             nodes + 1,
@@ -132,11 +133,11 @@ class Room(NamedTuple):
         return Room(*map(max, self, other))
 
     def holds(self, other: Room) -> bool:
-        return all(there >= wanted for there, wanted in zip(self, other, strict=True))
+        return all(size >= needed for size, needed in zip(self, other, strict=True))
 
 
 class PartPlace:
-    """The place of parts of a graph, one after the other."""
+    """A place for parts of a graph, one at a time."""
 
     def __init__(self, batch: Batch, room: Room, padding: int) -> None:
         hop = batch.hops[0]
@@ -151,14 +152,14 @@ class PartPlace:
         self._target = _rows(hop.target, room.edges)
         by_source = hop.transpose
         self._by_source = _Entries(
-            by_source.indptr, by_source.target, room.nodes, room.edges, room.by_source_hubs
+            by_source.indptr, by_source.target, room.nodes, room.edges, room.source_hubs
         )
         self._slot = _rows(by_source.slot, room.edges)
         self._slots = torch.arange(room.edges, dtype=self._slot.dtype, device=self._slot.device)
         self.put(batch)
 
     def is_like(self, batch: Batch) -> bool:
-        """Whether a batch is a part like those here, whatever its size."""
+        """Whether a batch is a part of the same kind, whatever its size."""
         return is_part(batch) and _kind(batch) == self._kind
 
     def put(self, batch: Batch) -> bool:
@@ -175,34 +176,37 @@ class PartPlace:
         self._by_target.put(hop.indptr, hop.source, hop.schedule)
         _fill(self._target, hop.target, last)
         by_source = hop.transpose
-        self._by_source.put(by_source.indptr, by_source.target, by_source.schedule)
+        self._by_source.put(by_source.indptr, by_source.target, hop.source_schedule)
         _fill(self._slot, by_source.slot, self._slots[hop.num_edges :])
         return True
 
     def batch(self) -> Batch:
-        """The part in place; a hop of its own each time, so that what a model derives from the
-        edges is derived again, and is part of a recording."""
-        by_source = Transpose(self._by_source.indptr, self._by_source.ends, self._slot)
-        by_source.__dict__["schedule"] = self._by_source.schedule
-        hop = Hop(
-            self._by_target.indptr, self._by_target.ends, self.room.nodes, edge_attr=self._edge_attr
+        """The part that is stored here.
+
+        Each call returns a new hop, so that whatever a model derives from the edges is computed
+        again and becomes part of a recording.
+        """
+        by_target, by_source = self._by_target, self._by_source
+        derived = Derived(
+            target=self._target,
+            transpose=Transpose(by_source.indptr, by_source.ends, self._slot),
+            schedule=by_target.schedule,
+            source_schedule=by_source.schedule,
         )
-        hop.__dict__.update(
-            target=self._target, transpose=by_source, schedule=self._by_target.schedule
-        )
+        hop = Hop(by_target.indptr, by_target.ends, self.room.nodes, self._edge_attr, derived)
         hops = (hop,) * self._num_layers
         return Batch(self._nodes, self.room.nodes, self._x, self._observed, self._hidden, hops)
 
 
 class _Entries:
-    """The place of a hop's edges, grouped by one of their ends."""
+    """A place for the edges of a hop, grouped by one of their ends."""
 
     def __init__(self, indptr: Tensor, ends: Tensor, rows: int, edges: int, hubs: int) -> None:
         self.indptr, self.ends = _rows(indptr, rows + 1), _rows(ends, edges)
-        # As many pieces as so many edges can make.
+        # The largest number of pieces that this many edges can have.
         pieces = indptr.new_zeros((rows + edges // PIECE, 4))
         self.schedule = Schedule(pieces, indptr.new_zeros((hubs, 3)))
-        # A row without entries is a piece too; the last row needs none of those it is given.
+        # A row without entries is also a piece; extra pieces belong to the last row.
         self._empty = indptr.new_zeros((len(pieces), 4))
         self._empty[:, 0] = torch.arange(len(pieces), device=indptr.device).clamp(max=rows - 1)
         self._empty[:, 3] = -1
@@ -213,8 +217,8 @@ class _Entries:
         _fill(self.indptr, indptr, len(ends))
         self.indptr[-1:] = len(self.ends)
         _fill(self.ends, ends, len(self.indptr) - 2)
-        left = len(self.schedule.pieces) - len(schedule.pieces)
-        _fill(self.schedule.pieces, schedule.pieces, self._empty[rows:][:left])
+        unused = len(self.schedule.pieces) - len(schedule.pieces)
+        _fill(self.schedule.pieces, schedule.pieces, self._empty[rows:][:unused])
         _fill(self.schedule.hubs, schedule.hubs, self._no_hub)
 
 
@@ -228,12 +232,12 @@ def _fill(place: Tensor, rows: Tensor, rest: Tensor | float) -> None:
 
 
 def _dense(x: object) -> Tensor:
-    assert isinstance(x, Tensor)  # `is_part` sees to that
+    assert isinstance(x, Tensor)  # `is_part` checks it
     return x
 
 
 def _kind(batch: Batch) -> tuple[object, ...]:
-    """What parts of one place have in common beside their room: dtypes and lengths of rows."""
+    """The properties besides size that all parts of one place share: dtypes and row shapes."""
     hop = batch.hops[0]
     x = None if batch.x is None else _dense(batch.x)
     rows = (x, batch.observed, batch.hidden, batch.nodes, hop.source, hop.edge_attr)

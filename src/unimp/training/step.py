@@ -1,8 +1,8 @@
-"""One step of training; on a GPU recorded once, where steps are alike, and replayed.
+"""One training step; on a GPU, similar steps are recorded once and then replayed.
 
-A step of a small model is some two hundred kernels of a few microseconds each, and a GPU then waits
-for whoever asks for them. A CUDA graph asks for all of them at once. What a step works on must stay
-where it is, so each batch is put into place: see `training/place.py`.
+A step of a small model consists of about two hundred kernels of a few microseconds each, so the GPU
+waits for their launches. A CUDA graph launches all of them at once. The recorded tensors must keep
+their addresses, so each batch is copied into static memory: see `training/place.py`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Forward pass, loss of the hidden labels, backward pass, and the optimizer's step."""
+    """A forward pass, the loss of the hidden labels, a backward pass, and an optimizer step."""
 
     model: NodeModel
     optimizer: torch.optim.Optimizer
-    labels: Tensor  # of all nodes, on the device
+    labels: Tensor  # labels of all nodes, on the device
     precision: Precision
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The loss, detached; on CPU a loss that is no number is not learned from."""
+        """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
         with autocast(self.labels.device, self.precision):
             logits = self.model(batch.x, batch.observed, batch.hops)
         labels = self.labels[batch.seeds]
@@ -43,11 +43,11 @@ class Step:
             spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
             extra = masked_label_loss(spread.float(), labels, batch.hidden)
             loss = loss + self.model.regularizer_weight * extra
-        # Asking a GPU would stop it; there a loss that is no number is found out after the epoch.
+        # Checking on a GPU would stall it; there, a non-finite loss is detected after the epoch.
         if loss.device.type == "cpu" and not bool(loss.isfinite()):
             return loss.detach()
         self.optimizer.zero_grad(set_to_none=True)
-        # In this thread: waking another one, and being woken by it, takes longer than it saves.
+        # In this thread, because handing over to another thread takes longer than it saves.
         with torch.autograd.set_multithreading_enabled(False):
             loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -55,23 +55,23 @@ class Step:
 
 
 class ReplayedStep:
-    """A step on GPU: taken as it is while batches differ, recorded when they fit, then replayed.
+    """A step on GPU that is recorded when batches fit one place, and then replayed.
 
-    The first steps in a place are taken as they are: what is compiled or allocated on first use
-    must not be part of the recording. A model that cannot be recorded, as it asks the GPU for a
-    value, trains on as before.
+    The first steps in a place run normally, because compilation and allocation on first use must
+    not be part of the recording. A model that cannot be recorded, because it reads a value back
+    from the GPU, continues to train normally.
     """
 
-    TAKEN = 3
-    """Steps before one is recorded."""
+    WARMUP = 3
+    """Steps that run normally before a step is recorded."""
 
     def __init__(self, step: Step) -> None:
-        self._padding = len(step.labels)  # one more node, of which nothing is known
+        self._padding = len(step.labels)  # an additional node without a known label
         unknown = torch.full_like(step.labels[:1], UNLABELED)
         self.step = replace(step, labels=torch.cat((step.labels, unknown)))
         self._stream = torch.cuda.Stream(step.labels.device)  # type: ignore[no-untyped-call]
-        self._place: Place | None = None  # what the recording works on
-        self._taken = 0
+        self._place: Place | None = None  # the tensors that the recording works on
+        self._warmed_up = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._loss: Tensor | None = None
         self._gave_up = False
@@ -80,12 +80,12 @@ class ReplayedStep:
         if self._gave_up:
             return self.step(batch)
         if self._place is None or not self._place.put(batch):
-            self._taken, self._graph = 0, None
+            self._warmed_up, self._graph = 0, None
             self._place = place_for(batch, self._place, self._padding)
-        if self._graph is None and self._taken < self.TAKEN:
-            self._taken += 1
+        if self._graph is None and self._warmed_up < self.WARMUP:
+            self._warmed_up += 1
             with torch.cuda.device(self._stream.device):
-                return self._beside(self._place.batch())
+                return self._step_on_stream(self._place.batch())
         if self._graph is None and not self._record(self._place.batch()):
             return self.step(batch)
         assert self._graph is not None
@@ -93,8 +93,8 @@ class ReplayedStep:
         self._graph.replay()
         return self._loss
 
-    def _beside(self, batch: Batch) -> Tensor:
-        """A step on the stream that will be recorded: autograd keeps to the stream it began on."""
+    def _step_on_stream(self, batch: Batch) -> Tensor:
+        """Run a step on the stream that will be recorded: autograd stays on its first stream."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -114,8 +114,8 @@ class ReplayedStep:
             ):
                 self._loss = self.step(batch)
         except RuntimeError as error:
-            generator.graphsafe_set_state(before)  # it would wait for the recording to go on
-            logger.warning("training step by step, as the model cannot be recorded: %s", error)
+            generator.graphsafe_set_state(before)  # the failed recording left it in capture mode
+            logger.warning("The model cannot be recorded; steps run one by one: %s", error)
             self._gave_up, self._place = True, None
             return False
         self._graph = graph

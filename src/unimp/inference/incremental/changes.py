@@ -34,7 +34,7 @@ class Change:
         return cls(without=torch.as_tensor(pairs, dtype=torch.int64).reshape(-1, 2).t())
 
 
-class Answers(Protocol):
+class ChangeableLogits(Protocol):
     """Logits under what is known now, and under changes of it; nodes are numbered as the task's."""
 
     @property
@@ -52,7 +52,7 @@ class Answers(Protocol):
         """Make a change for good."""
 
 
-class Whole:
+class FullRecomputation:
     """Answers by computing everything anew, for what cannot be run one layer at a time.
 
     scores: what gives the scores [N, classes] of all nodes of a graph, given observed labels.

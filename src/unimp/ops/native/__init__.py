@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import sysconfig
 import zlib
 from functools import cache
 from pathlib import Path
@@ -80,7 +79,7 @@ def checksum(folder: Path) -> int:
 @cache
 def library() -> ctypes.CDLL:
     """The shared library; torch must be loaded before it, so that both use one thread pool."""
-    path = FOLDER / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    path = FOLDER / "_core.so"
     if not path.exists():
         raise BackendError(
             "the native core was not built when unimp was installed; attention on CPU uses the "

@@ -1,84 +1,79 @@
-"""One process a folder: a lock that ends with whoever holds it."""
+"""A lock that lets one process at a time write into a run folder.
+
+The operating system releases the lock when its process ends, however it ends, so a lock file that
+is left behind blocks nobody.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unimp.errors import RunError
+from filelock import FileLock, Timeout
 
-NAME = ".lock"
+from unimp.errors import RunError
+from unimp.runs.folder.names import LOCK
+from unimp.training.interruption import signals_held
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; refused, with the number of the process, where another one holds it.
+    """Lock the folder; raise RunError if another process holds the lock.
 
-    The system lets go of the lock when its process ends, however it ends, so a file that is left
-    behind blocks nobody.
+    Signals wait while the lock is taken or released: afterwards there is a complete lock or none.
     """
-    descriptor = _take(folder)
-    if descriptor is None:
-        raise RunError(
-            f"{folder} is in use by {_holder(folder)}; wait for it, or choose another folder"
-        )
+    lock, holder = None, _holder(folder / LOCK)
     try:
+        with signals_held():
+            lock = _acquire(folder / LOCK)
+        if lock is None:
+            raise RunError(
+                f"{folder} is in use by {holder}. Wait until it ends, or choose another folder."
+            )
         yield
     finally:
-        with suppress(OSError):
-            (folder / NAME).unlink()
-        os.close(descriptor)
+        with signals_held():
+            if lock is not None:
+                with suppress(OSError):  # Windows removes it when the lock is released
+                    (folder / LOCK).unlink()
+                lock.release()
 
 
 def in_use(folder: Path) -> bool:
-    """Whether some process holds the folder now."""
-    if not (folder / NAME).exists():
+    """Return whether some process holds the lock of the folder now."""
+    if not (folder / LOCK).exists():
         return False
-    descriptor = _take(folder)
-    if descriptor is None:
-        return True
-    os.close(descriptor)
-    return False
-
-
-def _take(folder: Path) -> int | None:
-    """An open, locked file, with our number in it; None where another process has it."""
+    lock = FileLock(folder / LOCK)
     try:
-        import fcntl
-    except ImportError:  # not on Windows, where a folder is not held
-        return os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
-    path = folder / NAME
-    while True:
-        descriptor, held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-            # Whoever held it before may have taken the file away since we opened it.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                    return descriptor
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
-            raise RunError(
-                f"{path} cannot be locked ({error.strerror}); choose a folder on another disk"
-            ) from error
-        except BaseException:  # a signal may come at any moment
-            if held:
-                path.unlink(missing_ok=True)
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        with lock.acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
-def _holder(folder: Path) -> str:
+def _acquire(path: Path) -> FileLock | None:
+    """Take the lock and store the process id in its file; None if another process holds it."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+        while not path.exists():  # its last holder removed the file after we had opened it
+            lock.release()
+            lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be locked ({error.strerror}). Choose a folder on another disk."
+        ) from error
+    with suppress(OSError):  # Windows does not let a locked file be written through another handle
+        path.write_text(str(os.getpid()), encoding="ascii")
+    return lock
+
+
+def _holder(path: Path) -> str:
     with suppress(OSError):
-        if number := (folder / NAME).read_text(encoding="ascii", errors="replace").strip():
+        if number := path.read_text(encoding="ascii", errors="replace").strip():
             return f"process {number}"
     return "another process"

@@ -1,0 +1,106 @@
+"""The context of one experiment: what every step of a run needs to know."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+
+from unimp.config.recipe import Recipe, Settings
+from unimp.data.catalog import prepare
+from unimp.errors import RecipeError
+from unimp.runs.folder.names import TASK, is_started
+from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
+from unimp.tasks.task import Task
+from unimp.tracking.progress import Progress, show_progress
+from unimp.tracking.trackers import Place, Trackers
+from unimp.training.loop import Epoch
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run` other than the seeds, for type checkers."""
+
+    out: Path | str | None
+    settings: Settings
+    preset: str | None
+    model: ModelFactory | None
+    on_epoch: Callable[[Epoch], None]
+    on_run: Callable[[Run], object]
+    progress: bool | None
+    log: Sequence[str]
+    report: bool
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One seed of a recipe, before and while it runs."""
+
+    recipe: Recipe
+    seed: int
+    device: str
+    folder: Path | None = None  # None: nothing is stored
+    own_task: Task | None = None  # a task without a name: an object, or read from tables
+    own_model: ModelFactory | None = None  # in place of the recipe's model
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None
+    show: bool | None = None  # whether progress is shown; None: if somebody can see it
+    log: Sequence[str] = ()
+    report: bool = True
+    started: float = field(default_factory=time.perf_counter)
+    progress: Progress = field(default_factory=Progress)
+    trackers: Trackers | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.own_model, torch.nn.Module):
+            raise RecipeError(
+                "model is a module; pass a function that makes it, such as lambda sizes: "
+                "MaskedLabels(module, sizes, width=…)"
+            )
+
+    @property
+    def stored_recipe(self) -> Recipe:
+        """The recipe as the folder stores it: a task without a name is stored beside it."""
+        unnamed = self.own_task is not None or self.recipe.task.name == "tables"
+        return self.recipe.with_task(self.folder / TASK) if unnamed and self.folder else self.recipe
+
+    def with_tables(self) -> Experiment:
+        """This experiment with the task read from its tables, if the recipe names tables."""
+        if self.own_task is not None or self.recipe.task.name != "tables":
+            return self
+        return replace(self, own_task=tables_of(self.recipe, self.seed))
+
+    def task(self) -> Task:
+        """The task with its graph prepared as the recipe says."""
+        if self.own_task is None:
+            return task_of(self.recipe, self.seed)
+        return prepare(self.own_task, **preparation(self.recipe))
+
+    def after_epoch(self, epoch: Epoch) -> None:
+        """Show an epoch, track it, and hand it to the caller."""
+        self.progress.epoch(epoch)
+        if self.trackers is not None:
+            self.trackers.epoch(epoch)
+        self.on_epoch(epoch)
+
+    def after_scores(self, metrics: Mapping[str, Any]) -> None:
+        """Track the scores of the finished run."""
+        if self.trackers is not None:
+            self.trackers.scores(metrics)
+
+    @contextmanager
+    def watched(self) -> Iterator[Experiment]:
+        """This experiment with its progress display and its trackers open."""
+        resumed = self.folder is not None and is_started(self.folder)
+        with show_progress(self.recipe, self.seed, self.show) as progress:
+            report = progress.note if progress.is_visible else warnings.warn
+            place = Place(self.recipe, self.seed, self.folder, resumed, report)
+            with Trackers(self.log, place) as trackers:
+                yield replace(self, progress=progress, trackers=trackers)

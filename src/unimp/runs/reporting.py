@@ -1,0 +1,52 @@
+"""Write report.html: for one run into its folder, or one page for many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unimp.data.files import write_atomically
+from unimp.errors import RunError
+from unimp.runs.evidence import find_runs, gather
+from unimp.runs.run import Run
+
+PAGE = "report.html"
+
+
+def write_report(folder: Path, run: Run | None = None) -> Path:
+    """Write report.html into the folder of a finished run; pass `run` to avoid loading it again.
+
+    The label-rate curve needs four more predictions. It is left out if they may take two seconds.
+    """
+    from unimp.report.page import page_html
+
+    path = folder / PAGE
+    write_atomically(path, page_html([gather(folder, run)]).encode())
+    return path
+
+
+def write_comparison(
+    places: Sequence[Path],
+    path: Path | None = None,
+    *,
+    label_rates: bool = True,
+    on_run: Callable[[Path], None] = lambda folder: None,
+) -> tuple[Path, int]:
+    """Write one page for all runs at and below some folders; returns its path and their number.
+
+    The default path is report.html in the folder if one is given, else in the current folder.
+    `on_run` is called before each run is read.
+    """
+    from unimp.report.page import page_html
+
+    folders = find_runs(places)
+    if path is None:
+        path = (places[0] if len(places) == 1 else Path()) / PAGE
+    if path.is_dir():
+        raise RunError(f"{path} is a folder; name the file to write")
+    runs = []
+    for folder in folders:
+        on_run(folder)
+        runs.append(gather(folder, label_rates=label_rates))
+    write_atomically(path, page_html(runs).encode())
+    return path, len(runs)

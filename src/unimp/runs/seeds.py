@@ -1,0 +1,90 @@
+"""Several seeds of one recipe, and their summary."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from unimp.runs.folder.files import write_json
+from unimp.runs.folder.names import SUMMARY
+from unimp.runs.run import Run
+from unimp.tasks.metrics import mean_and_std, mean_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Runs(Sequence[Run]):
+    """The runs of several seeds, in the order of the seeds."""
+
+    runs: tuple[Run, ...]
+    folder: Path | None = None
+
+    @property
+    def summary(self) -> pa.Table:
+        """Mean and standard deviation over seeds: one row per label protocol and set."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(
+            [
+                {"labels_as_inputs": protocol, "set": name, **values}
+                for protocol, sets in self.scores.items()
+                for name, values in sets.items()
+            ]
+        )
+
+    @property
+    def scores(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Per protocol and set: mean, unbiased standard deviation, and the value of each seed."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for protocol, sets in self.runs[0].metrics["scores"].items():
+            found[protocol] = {}
+            for name in sets:
+                values = [run.metrics["scores"][protocol][name] for run in self.runs]
+                mean, std = mean_and_std(values)
+                found[protocol][name] = {"mean": mean, "std": std, "values": values}
+        return found
+
+    def write_summary(self) -> None:
+        """Write summary.json into the folder of the runs."""
+        if self.folder is None:
+            return
+        first = self.runs[0]
+        write_json(
+            self.folder / SUMMARY,
+            {
+                "recipe": first.recipe.name,
+                "metric": first.task.metric,
+                "seeds": [run.seed for run in self.runs],
+                "scores": self.scores,
+                "parameters": first.metrics["parameters"],
+                "device": first.device,
+                "command": sys.argv,
+            },
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Run, ...]: ...
+    def __getitem__(self, index: int | slice) -> Run | tuple[Run, ...]:
+        return self.runs[index]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __repr__(self) -> str:
+        first = self.runs[0]
+        lines = [f"Runs({first.recipe.name!r}, {len(self)} seeds, {first.task.metric} in %)"]
+        for protocol, sets in self.scores.items():
+            text = ", ".join(f"{n} {mean_text(values['values'])}" for n, values in sets.items())
+            inputs = f"{protocol} labels" if first.takes_labels else "no labels"
+            lines.append(f"  {inputs} as inputs: {text}")
+        return "\n".join(lines + ([f"  stored in {self.folder}"] if self.folder else []))
