@@ -29,8 +29,8 @@ from unimp.analysis.explain import EXACT, explain
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
-from unimp.runs.preparation import task_of
 from unimp.runs.loading import load_run
+from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
 
 ROOT = Path(__file__).parent.parent
