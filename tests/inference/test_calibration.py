@@ -214,4 +214,4 @@ def test_the_proof_measures_runs_that_are_there(tmp_path: Path) -> None:
     for part, ece in made.metrics["calibration"]["ece"].items():
         assert found["runs"][0]["ece"][part] == pytest.approx(ece)
     after = made.metrics["calibration"]["ece"]["test"]["after"]
-    assert found["held"] == (after <= 0.03) == (code == 0)
+    assert found["passed"] == (after <= 0.03) == (code == 0)
