@@ -34,6 +34,7 @@ from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import GraphTransformerLayer
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
@@ -91,7 +92,7 @@ class Setting:
     def model(self, *, pyg: bool = False) -> UniMP:
         torch.manual_seed(3)
         sizes = Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
-        model = RECIPE.build_model(sizes)
+        model = build_model(RECIPE.model, sizes)
         assert isinstance(model, UniMP)
         if pyg:
             edges = edge_index_of(self.graph.hop)

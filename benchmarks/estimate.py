@@ -31,6 +31,7 @@ RATIO = "estimated ÷ measured"
 PROGRAM = """
 import json, statistics, sys, time, types
 import unimp.runs.estimate, unimp.training.loop
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 keep_freed_memory()
 from unimp.runs.estimate import estimate
@@ -45,7 +46,7 @@ recipe = load_recipe(sys.argv[2], sys.argv[3:])
 device = choose_device("cpu")
 task = task_of(recipe, 0)
 with seeded(0, device):
-    model = recipe.build_model(task.sizes)
+    model = build_model(recipe.model, task.sizes)
     estimated = estimate(recipe, model, task, device)
     recipe = recipe.with_settings([f"batch.regime={estimated.regime}"])
     epochs = []

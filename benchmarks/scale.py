@@ -24,6 +24,7 @@ import torch
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.inference.logits import predict_logits
+from unimp.model.registry import build_model
 from unimp.runs.fitting import train
 from unimp.runs.preparation import seeded, task_of
 from unimp.tasks.labels import reveal_only
@@ -47,7 +48,7 @@ def measure(name: str, scale: float, epochs: int) -> dict[str, Any]:
     task = task_of(recipe, 0)
     loaded = peak_memory()
     with seeded(0, "cpu"):
-        model = recipe.build_model(task.sizes)
+        model = build_model(recipe.model, task.sizes)
         fitted = train(model, recipe, task, seed=0, device="cpu")
     begun = time.perf_counter()
     observed = reveal_only(task.split.train, task.labels)

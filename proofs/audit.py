@@ -29,6 +29,7 @@ from unimp import __version__
 from unimp.analysis.audit import Audit, audit
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.files import write_atomically
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.fitting import train
 from unimp.runs.preparation import task_of
@@ -56,7 +57,7 @@ def flipped(task: Task, seed: int, share: float = SHARE) -> tuple[Task, Tensor]:
 def trained(recipe: Recipe, task: Task, seed: int, weights: Path | None, keep: Path | None) -> Run:
     """A run on the given task, trained here or with stored weights."""
     torch.manual_seed(seed)
-    model = recipe.build_model(task.sizes)
+    model = build_model(recipe.model, task.sizes)
     if weights is not None:
         load_weights(model, weights / f"flipped-{seed}.safetensors")
     else:
@@ -77,10 +78,10 @@ def prove(recipe: Recipe, seed: int, weights: Path | None, keep: Path | None) ->
     task, wrong = flipped(task_of(recipe, seed), seed)
     run = trained(recipe, task, seed, weights, keep)
     began = time.perf_counter()
-    answers = run.hold()
-    alone = audit(answers, task, task.split.train, chances=run.chances, folds=0)
+    answers = run.incremental()
+    alone = audit(answers, task, task.split.train, chances=run.probabilities_of, folds=0)
     seconds = time.perf_counter() - began
-    quick = audit(answers, task, task.split.train, chances=run.chances, folds=20)
+    quick = audit(answers, task, task.split.train, chances=run.probabilities_of, folds=20)
     places = torch.nonzero(torch.isin(alone.node, wrong)).squeeze(1)
     return {
         "seed": seed,

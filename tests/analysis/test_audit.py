@@ -11,6 +11,7 @@ from unimp.analysis.audit import FOLDS, audit
 from unimp.config.recipe import load_recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TaskError
+from unimp.model.registry import build_model
 from unimp.runs.experiment import run
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
@@ -52,7 +53,13 @@ def test_most_labels_made_wrong_are_among_the_first_tenth(
     wrong: tuple[Run, Tensor], folds: int
 ) -> None:
     done, which = wrong
-    found = audit(done.hold(), done.task, done.task.split.train, chances=done.chances, folds=folds)
+    found = audit(
+        done.incremental(),
+        done.task,
+        done.task.split.train,
+        chances=done.probabilities_of,
+        folds=folds,
+    )
     assert sorted(found.nodes.tolist()) == sorted(done.task.split.train.tolist())
     head = found.nodes[: round(0.1 * len(found))]
     assert float(torch.isin(which, head).double().mean()) >= 0.6
@@ -64,12 +71,12 @@ def test_a_label_is_judged_with_itself_hidden_and_all_others_seen(
 ) -> None:
     done, _ = wrong
     train = done.task.split.train
-    found = audit(done.hold(), done.task, train[:5], chances=done.chances, folds=0)
+    found = audit(done.incremental(), done.task, train[:5], chances=done.probabilities_of, folds=0)
     rows = found.to_pylist()
     for k, node in enumerate(found.nodes.tolist()):
-        observed = done.observed_with(None)
+        observed = done.observed_labels(reveal="train")
         observed[node] = -1
-        chances = done.chances(done.scores(observed)[[node]])[0]
+        chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         given = int(done.task.labels[node])
         assert int(rows[k]["given"]) == given
         assert rows[k]["p_given"] == pytest.approx(float(chances[given]), abs=1e-5)
@@ -85,16 +92,18 @@ def test_a_group_is_hidden_as_one(wrong: tuple[Run, Tensor]) -> None:
     done, _ = wrong
     task = replace(done.task, groups=torch.arange(600) // 3)
     siblings = task.split.train[(task.split.train // 3).argsort(stable=True)][:12]
-    grouped = audit(done.hold(), task, siblings, chances=done.chances, folds=0, by_group=True)
+    grouped = audit(
+        done.incremental(), task, siblings, chances=done.probabilities_of, folds=0, by_group=True
+    )
     rows = grouped.to_pylist()
     for k, node in enumerate(grouped.nodes.tolist()):
-        observed = done.observed_with(None)
+        observed = done.observed_labels(reveal="train")
         observed[siblings[siblings // 3 == node // 3]] = -1
-        chances = done.chances(done.scores(observed)[[node]])[0]
+        chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         expected = float(chances[int(task.labels[node])])
         assert rows[k]["p_given"] == pytest.approx(expected, abs=1e-5)
     with pytest.raises(TaskError, match="no groups"):
-        audit(done.hold(), done.task, siblings, chances=done.chances, by_group=True)
+        audit(done.incremental(), done.task, siblings, chances=done.probabilities_of, by_group=True)
 
 
 def test_if_hiding_each_label_alone_takes_too_long_labels_are_hidden_in_folds(
@@ -102,14 +111,14 @@ def test_if_hiding_each_label_alone_takes_too_long_labels_are_hidden_in_folds(
 ) -> None:
     done, _ = wrong
     train = done.task.split.train
-    assert audit(done.hold(), done.task, train, chances=done.chances).folds == 0
+    assert audit(done.incremental(), done.task, train, chances=done.probabilities_of).folds == 0
     monkeypatch.setattr("unimp.analysis.audit.MAX_EDGES", 1000)
     parts: list[tuple[int, int]] = []
     found = audit(
-        done.hold(),
+        done.incremental(),
         done.task,
         train,
-        chances=done.chances,
+        chances=done.probabilities_of,
         on_part=lambda *part: parts.append(part),
     )
     assert found.folds == FOLDS
@@ -120,9 +129,9 @@ def test_every_known_entry_of_binary_tasks_is_a_row() -> None:
     recipe = load_recipe("synthetic-proteins", ["task.scale=0.001", "model.width=4"])
     task = task_of(recipe, 0)
     torch.manual_seed(0)
-    done = Run(recipe, 0, task, recipe.build_model(task.sizes).eval(), {}, "cpu")
+    done = Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
     nodes = task.split.train[:3]
-    found = audit(done.hold(), task, nodes, chances=done.chances, folds=0)
+    found = audit(done.incremental(), task, nodes, chances=done.probabilities_of, folds=0)
     assert len(found) == int((task.labels[nodes] >= 0).sum())
     names = class_names(task)
     for node, row in zip(found.nodes.tolist(), found.to_pylist(), strict=True):
@@ -144,7 +153,7 @@ def test_the_table_uses_the_names_of_the_task(
         node_names=tuple(f"n{i}" for i in range(600)),
         class_names=("red", "green", "blue", "gray"),
     )
-    found = audit(done.hold(), task, task.split.train[:20], chances=done.chances)
+    found = audit(done.incremental(), task, task.split.train[:20], chances=done.probabilities_of)
     found.head(7).write(tmp_path / name)
     read = pyarrow.csv.read_csv if name.endswith("csv") else pyarrow.parquet.read_table
     rows = read(tmp_path / name).to_pylist()

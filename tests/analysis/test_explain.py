@@ -11,6 +11,7 @@ from unimp.analysis.rollout import roll_out, weigh_by_attention, weigh_evenly
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.logits import IncrementalLogits
+from unimp.model.registry import build_model
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split
@@ -25,18 +26,18 @@ def run_of(*settings: str, **options: Any) -> Run:
     task = options.get("task") or task_of(recipe, 0)
     torch.manual_seed(0)
     trains = recipe.model.name != "label-propagation"
-    model = recipe.build_model(task.sizes).eval() if trains else None
+    model = build_model(recipe.model, task.sizes).eval() if trains else None
     return Run(recipe, 0, task, model, {}, "cpu")
 
 
 def explained(run: Run, node: int, **options: Any) -> Explanation:
-    answers = options.pop("answers", None) or run.hold()
+    answers = options.pop("answers", None) or run.incremental()
     return explain(
         answers,
         run.task,
-        run.observed_with(None),
+        run.observed_labels(reveal="train"),
         node,
-        chances=run.chances,
+        chances=run.probabilities_of,
         takes_labels=run.takes_labels,
         **options,
     )
@@ -44,14 +45,14 @@ def explained(run: Run, node: int, **options: Any) -> Explanation:
 
 def probability(run: Run, node: int, target: int, *, hidden: int = -1, without: Any = ()) -> float:
     """By a prediction of everything, on the graph and the labels that are left."""
-    observed, graph = run.observed_with(None), run.task.graph
+    observed, graph = run.observed_labels(reveal="train"), run.task.graph
     if hidden >= 0:
         observed[hidden] = -1
     if len(without):
         source, target_of = torch.tensor(without).t()
         graph = graph.without_edges(source, target_of)
     changed = Run(run.recipe, 0, run.task.with_graph(graph), run.model, {}, "cpu")
-    return float(run.chances(changed.scores(observed)[[node]])[0, target])
+    return float(run.probabilities_of(changed.outputs(observed)[[node]])[0, target])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,9 @@ def test_effects_are_those_of_predicting_everything_without(settings: list[str])
         assert label.without == pytest.approx(expected, abs=1e-5)
         assert label.label == int(run.task.labels[label.node])
         assert label.node in run.task.split.train
-    bare = run.chances(run.scores(torch.full_like(run.task.labels, -1))[[3]])[0, found.target]
+    bare = run.probabilities_of(run.outputs(torch.full_like(run.task.labels, -1))[[3]])[
+        0, found.target
+    ]
     assert found.without_labels == pytest.approx(float(bare), abs=1e-5)
 
 
@@ -97,14 +100,16 @@ def test_without_edges_a_node_is_left_with_itself() -> None:
     changed = Run(run.recipe, 0, run.task.with_graph(alone), run.model, {}, "cpu")
     for node in (0, 3, int(run.task.graph.in_degree.argmax())):
         found = explained(run, node, exact=0)
-        expected = changed.chances(changed.logits(run.observed_with(None))[[node]])
+        expected = changed.probabilities_of(
+            changed.logits(run.observed_labels(reveal="train"))[[node]]
+        )
         assert found.without_edges == pytest.approx(float(expected[0, found.target]), abs=1e-5)
 
 
 def test_what_one_node_rests_on_gives_the_same_explanation() -> None:
     run = run_of()
     whole = explained(run, 7)
-    around = explained(run, 7, answers=run.hold(around=torch.tensor([7])))
+    around = explained(run, 7, answers=run.incremental(around=torch.tensor([7])))
     assert around.probability == pytest.approx(whole.probability, abs=1e-5)
     assert around.without_labels == pytest.approx(whole.without_labels, abs=1e-5)
     assert {one.node for one in around.labels} == {one.node for one in whole.labels}
@@ -153,7 +158,7 @@ def test_attention_of_a_layer_is_that_of_the_node() -> None:
 
 def test_shares_rolled_out_add_up_to_one() -> None:
     run = run_of()
-    live = run.hold()
+    live = run.incremental()
     assert isinstance(live, IncrementalLogits)
     weigh = weigh_by_attention(live)
     assert weigh is not None
@@ -202,9 +207,9 @@ def test_binary_tasks_are_explained_one_at_a_time() -> None:
     recipe = load_recipe("synthetic-proteins", ["task.scale=0.001", "model.width=4"])
     task = task_of(recipe, 0)
     torch.manual_seed(0)
-    run = Run(recipe, 0, task, recipe.build_model(task.sizes).eval(), {}, "cpu")
+    run = Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
     found = explained(run, 2, target=5, exact=2)
-    everything = run.chances(run.logits(run.observed_with(None)))[2]
+    everything = run.probabilities_of(run.logits(run.observed_labels(reveal="train")))[2]
     assert found.probability == pytest.approx(float(everything[5]), abs=1e-5)
     assert found.classes[0][1] == pytest.approx(float(everything.max()), abs=1e-5)
     held = torch.nonzero(task.labels[found.labels[0].node] == 1).squeeze(1).tolist()

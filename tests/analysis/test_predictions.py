@@ -63,7 +63,7 @@ def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) 
     assert table["node"] == list(range(200))
     seen = torch.tensor(table["observed"])
     assert torch.equal(torch.nonzero(seen).squeeze(1), made.task.split.train.sort().values)
-    own = made.chances(made.scores(made.observed_with(None))).argmax(1)
+    own = made.probabilities_of(made.outputs(made.observed_labels(reveal="train"))).argmax(1)
     assert not torch.equal(own[seen], made.task.labels[seen])  # the model alone would not do
     expected = torch.where(seen, made.task.labels, own)
     assert table["prediction"] == [str(c) for c in expected.tolist()]

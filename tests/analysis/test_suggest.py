@@ -205,7 +205,7 @@ def test_answers_are_smoothed_only_if_validation_scores_better_and_test_has_no_s
     # Validation labels that the other form meets: the choice is the other one.
     for form, other in (("none", made), ("correct-and-smooth", made.smoothed())):
         labels, val = made.task.labels.clone(), made.task.split.val
-        labels[val] = other.scores(made.observed_with(None))[val].argmax(1)
+        labels[val] = other.outputs(made.observed_labels(reveal="train"))[val].argmax(1)
         labels[made.task.split.test] = 0
         again = replace(made, task=replace(made.task, labels=labels)).smoothed_if_better()
         assert again.recipe.smooth.form == form

@@ -104,7 +104,7 @@ def done() -> Run:
 
 def test_a_run_keeps_its_temperature_and_the_errors_it_measured(done: Run) -> None:
     found, task = done.metrics["calibration"], done.task
-    logits, chances = done.logits(done.observed_with(None)), done.predict()
+    logits, chances = done.logits(done.observed_labels(reveal="train")), done.predict()
     assert found["temperature"] == done.temperature != 1.0
     for name in ("val", "test"):
         nodes = getattr(task.split, name)
@@ -117,8 +117,8 @@ def test_a_run_keeps_its_temperature_and_the_errors_it_measured(done: Run) -> No
 
 
 def test_a_temperature_changes_no_prediction(done: Run) -> None:
-    scores = done.scores(done.observed_with(None))
-    assert torch.equal(done.chances(scores).argmax(1), scores.argmax(1))
+    scores = done.outputs(done.observed_labels(reveal="train"))
+    assert torch.equal(done.probabilities_of(scores).argmax(1), scores.argmax(1))
 
 
 def test_without_validation_labels_probabilities_stay_as_they_are() -> None:
@@ -186,10 +186,10 @@ def test_label_propagation_is_measured_but_not_calibrated() -> None:
 
 def test_smoothed_probabilities_are_calibrated_by_their_logarithms() -> None:
     done = run(Recipe(name="small").with_settings([*SETTINGS, "smooth.form=correct-and-smooth"]))
-    scores = done.scores(done.observed_with(None))
+    scores = done.outputs(done.observed_labels(reveal="train"))
     assert done.temperature != 1.0
-    assert torch.equal(done.chances(scores).argmax(1), scores.argmax(1))
-    torch.testing.assert_close(done.chances(scores).sum(1), torch.ones(len(scores)))
+    assert torch.equal(done.probabilities_of(scores).argmax(1), scores.argmax(1))
+    torch.testing.assert_close(done.probabilities_of(scores).sum(1), torch.ones(len(scores)))
     found = done.metrics["calibration"]["ece"]["val"]
     assert found["after"] < found["before"]
 

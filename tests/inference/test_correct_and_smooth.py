@@ -298,7 +298,7 @@ def test_a_run_smooths_what_any_model_says(model: str, form: str) -> None:
         expected = correct_and_smooth(task.graph, chances, observed, form=form)  # type: ignore[arg-type]
         assert done.metrics["scores"][protocol] == score_split(expected, task, protocol)
         if protocol == "train":
-            assert torch.equal(done.scores(observed), expected)
+            assert torch.equal(done.outputs(observed), expected)
             assert torch.equal(
                 done.predict()[task.split.test].argmax(1), expected[task.split.test].argmax(1)
             )

@@ -222,8 +222,10 @@ def test_a_model_of_ours_with_labels_trains_in_every_regime(
     again = load_run(tmp_path / "run", device="cpu", model=make)
     assert torch.equal(again.predict(), done.predict())
     node = int(done.task.split.test[0])
-    observed = done.observed_with(None)
-    why = explain(done.hold(), done.task.graph, observed, node, chances=done.chances)
+    observed = done.observed_labels(reveal="train")
+    why = explain(
+        done.incremental(), done.task.graph, observed, node, chances=done.probabilities_of
+    )
     assert why.probability == pytest.approx(float(done.predict()[node].max()), rel=1e-4)
 
 

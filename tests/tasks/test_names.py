@@ -90,12 +90,18 @@ def test_explanations_and_audits_give_ids_as_predictions_do(whole: Task, tmp_pat
     run = unimp.run(whole, settings=["model.width=4", "train.epochs=1", "train.device=cpu"])
     node = int(whole.split.test[0])
     ids = run.predictions()["node"].to_pylist()
-    why = explain(run.hold(), whole, run.observed_with(None), node, chances=run.chances)
+    why = explain(
+        run.incremental(),
+        whole,
+        run.observed_labels(reveal="train"),
+        node,
+        chances=run.probabilities_of,
+    )
     told = why.to_dict()
     assert told["node"] == ids[node]
     assert {one["node"] for one in told["labels"]} <= set(ids)
     assert {one["source"] for one in told["edges"]} <= set(ids)
-    found = audit(run.hold(), whole, whole.split.train, chances=run.chances)
+    found = audit(run.incremental(), whole, whole.split.train, chances=run.probabilities_of)
     found.write(tmp_path / "audit.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "audit.parquet")
     assert table["node"].to_pylist() == [ids[int(n)] for n in found.nodes]

@@ -77,7 +77,7 @@ def test_a_run_in_bf16_scores_as_one_in_fp32(
     assert not half.metrics["failed"]
     assert half.model is not None
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
-    logits = half.logits(half.observed_with(None))
+    logits = half.logits(half.observed_labels(reveal="train"))
     assert logits.dtype == torch.float32
     one, other = (done.metrics["scores"]["train"]["test"] for done in (full, half))
     assert one == pytest.approx(other, abs=0.06)
@@ -85,7 +85,7 @@ def test_a_run_in_bf16_scores_as_one_in_fp32(
     # The same weights in single precision give nearly the same, but not the same.
     recipe = half.recipe.with_settings(["train.precision=fp32"])
     single = Run(recipe, 0, half.task, half.model, {}, half.device)
-    exact = single.logits(half.observed_with(None))
+    exact = single.logits(half.observed_labels(reveal="train"))
     assert not torch.equal(logits, exact)
     assert_near(logits, exact)
 

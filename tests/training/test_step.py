@@ -11,6 +11,7 @@ from torch import Tensor
 from unimp.config.recipe import load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.runs.experiment import run
 from unimp.runs.preparation import graph_for
@@ -196,7 +197,7 @@ def test_a_graph_too_large_to_be_scored_at_once_is_still_cut_on_the_gpu(regime: 
     task = some_task()
     settings = [f"batch.regime={regime}", "inference.chunk_edges=100", "batch.parts=3"]
     recipe = load_recipe("synthetic", settings)
-    graph = graph_for(recipe, recipe.build_model(task.sizes), task, "cuda").graph
+    graph = graph_for(recipe, build_model(recipe.model, task.sizes), task, "cuda").graph
     assert graph.device.type == "cpu"
     masks = masks_of(task, "step")
     options = {"regime": regime, **CUT}
@@ -208,7 +209,7 @@ def test_a_graph_too_large_to_be_scored_at_once_is_still_cut_on_the_gpu(regime: 
 def test_a_graph_that_is_scored_in_parts_lies_on_the_gpu() -> None:
     settings = ["batch.regime=partition", "batch.parts=3", "inference.regime=partition"]
     recipe, task = load_recipe("synthetic", settings), some_task()
-    model = recipe.build_model(task.sizes)
+    model = build_model(recipe.model, task.sizes)
     assert graph_for(recipe, model, task, "cuda").graph.device.type == "cuda"
 
 
