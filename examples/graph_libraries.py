@@ -19,11 +19,10 @@ except ImportError as missing:
     ) from None
 
 # [imports]
-from unimp import Graph, Run, UniMPClassifier
+from unimp import Graph, Run, UniMPClassifier, run
 from unimp.data.networkx import task_from_networkx
 from unimp.data.pyg import task_from_pyg, task_to_pyg
 from unimp.data.scipy import graph_from_adjacency
-from unimp.runs import experiment as run
 
 QUICK: dict[str, Any] = {"model.width": 8, "model.feature_encoder": True, "train.lr": 0.01}
 # [end]

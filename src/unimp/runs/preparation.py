@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
 from unimp.inference.exact import fits_one_chunk
 from unimp.model.node_model import NodeModel
+from unimp.runs.folder.files import TASK, with_transforms
 from unimp.tasks.task import Task
 from unimp.training.batching import fits_gpu
 
@@ -27,7 +29,14 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     options = recipe.task.model_dump()
     split = options.pop("split")
     options["metric"] = options["metric"] or None
-    return load_task(**options, split=seed if split == "seed" else split)
+    task = load_task(**options, split=seed if split == "seed" else split)
+    path = Path(recipe.task.name)
+    # A run on tables keeps their transforms beside its task.
+    return (
+        with_transforms(task, path.parent)
+        if path.name == TASK and not recipe.task.features
+        else task
+    )
 
 
 def tables_of(recipe: Recipe, seed: int) -> Task:

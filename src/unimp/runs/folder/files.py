@@ -36,9 +36,9 @@ from unimp.analysis.predictions import MOST_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.data.files import write_atomically
 from unimp.data.npz import save_npz
-from unimp.data.tables.transforms import TASK, TRANSFORMS, load_transforms
+from unimp.data.tables.transforms import load_transforms
 from unimp.data.tables.writing import write_table
-from unimp.errors import RecipeError, RunError, nearest_names
+from unimp.errors import RecipeError, RunError, TaskError, nearest_names
 from unimp.model.node_model import NodeModel
 from unimp.ops.attention import backend_in_words
 from unimp.tasks.task import Task
@@ -46,6 +46,7 @@ from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch
 
 FORMAT = 1
+TASK, TRANSFORMS = "task.npz", "transforms.json"
 
 
 def is_finished(folder: Path) -> bool:
@@ -60,9 +61,14 @@ def write_task(folder: Path, task: Task) -> None:
 
 
 def with_transforms(task: Task, folder: Path) -> Task:
-    """The task of a run with the transforms that the run keeps, if it does."""
+    """Attach the transforms in a run folder to its task, if there are any."""
     path = folder / TRANSFORMS
-    return replace(task, tables=load_transforms(path)) if path.is_file() else task
+    if not path.is_file():
+        return task
+    try:
+        return replace(task, tables=load_transforms(path))
+    except TaskError as error:
+        raise RunError(str(error)) from error
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:

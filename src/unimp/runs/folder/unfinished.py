@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from unimp.config.recipe import Recipe, differences
-from unimp.data.tables.transforms import TASK, TRANSFORMS
 from unimp.errors import RunError
 from unimp.runs.folder import files as run_folder
+from unimp.runs.folder.files import TASK, TRANSFORMS
 from unimp.runs.folder.lock import NAME as LOCK
 from unimp.runs.folder.lock import in_use, locked
 from unimp.tracking.sinks import KNOWN_AS, SINKS
