@@ -19,7 +19,7 @@ from unimp.analysis.predictions import (
 )
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RunError
+from unimp.errors import TaskError
 from unimp.graph.graph import Graph
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
@@ -131,13 +131,13 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
     ],
 )
 def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(TaskError, match=told):
         named.predict(labels)
 
 
 def test_names_are_refused_where_there_are_none(made: Run) -> None:
     with pytest.raises(
-        RunError, match="no node 'git'; there are no names; numbers run from 0 to 199"
+        TaskError, match="no node 'git'; there are no names; numbers run from 0 to 199"
     ):
         made.predict({"git": 1})
 

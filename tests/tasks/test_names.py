@@ -16,7 +16,7 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.label_files import later_labels
-from unimp.errors import RunError, TaskError
+from unimp.errors import TaskError
 from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task
 
@@ -62,9 +62,9 @@ def test_a_whole_number_is_an_id_and_never_a_place(
 def test_a_place_that_is_no_id_is_refused_with_the_nearest(
     whole: Task, node: Any, way: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((RunError, TaskError), match=f"no node '?{node}'?; did you mean '[123]"):
+    with pytest.raises(TaskError, match=f"no node '?{node}'?; did you mean '[123]"):
         later_labels(WAYS[way](node, 1, tmp_path), whole)
-    with pytest.raises((RunError, TaskError), match=r"no class '?0'?; choose one of 1, 2, 3"):
+    with pytest.raises(TaskError, match=r"no class '?0'?; choose one of 1, 2, 3"):
         later_labels(WAYS[way](27, 0, tmp_path), whole)
 
 

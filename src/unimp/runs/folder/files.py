@@ -39,7 +39,7 @@ from unimp.config.recipe import Recipe, read_recipe
 from unimp.data.files import write_atomically
 from unimp.data.npz import save_npz
 from unimp.data.tables.transforms import load_transforms
-from unimp.errors import RecipeError, RunError, nearest_names
+from unimp.errors import RecipeError, RunError, TaskError, nearest_names
 from unimp.ops.attention import backend_in_words
 from unimp.runs.folder.names import (
     HISTORY,
@@ -74,7 +74,12 @@ def write_task(folder: Path, task: Task) -> None:
 def with_transforms(task: Task, folder: Path) -> Task:
     """The task of a run with the transforms that the folder contains, if any."""
     path = folder / TRANSFORMS
-    return replace(task, tables=load_transforms(path)) if path.is_file() else task
+    if not path.is_file():
+        return task
+    try:
+        return replace(task, tables=load_transforms(path))
+    except TaskError as error:
+        raise RunError(str(error)) from error
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
