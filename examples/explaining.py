@@ -47,7 +47,7 @@ def main(epochs: int = 40) -> float:
     changes = [
         Change.hide([why.labels[0].node]),  # a label is not seen any more
         Change(nodes=asked, labels=torch.tensor([2])),  # a label becomes known
-        Change.take_away([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
+        Change.remove_edges([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
     ]
     for logits in answers.after(changes, [asked] * len(changes)):
         print(run.chances(logits))

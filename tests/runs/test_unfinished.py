@@ -197,7 +197,7 @@ def test_a_model_of_ones_own_that_is_built_otherwise_is_refused_in_words(tmp_pat
     interrupted(1, tmp_path / "run", task, model=own_model, settings=settings)
     before = bytes_in(tmp_path / "run")
     with pytest.raises(
-        RunError, match=r"built otherwise: .*shape.*16.*the model needs.*24"
+        RunError, match=r"different model: .*shape.*16.*the model needs.*24"
     ) as told:
         run(task, model=wider, settings=settings, out=tmp_path / "run")
     assert "more. Give the model that the run was begun with" in str(told.value)
@@ -371,7 +371,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_name_and_the_fix(
     interrupted(3, tmp_path / "run", RECIPE)
     path = tmp_path / "run" / unfinished.CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(RunError, match="remove it to begin this run anew") as error:
+    with pytest.raises(RunError, match="Remove it") as error:
         run(RECIPE, out=tmp_path / "run")
     assert str(path) in str(error.value)
     path.unlink()
