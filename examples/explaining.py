@@ -44,7 +44,7 @@ def main(epochs: int = 40) -> float:
     changes = [
         Change.hide([why.labels[0].node]),  # a label is hidden
         Change(nodes=asked, labels=torch.tensor([2])),  # a label becomes known
-        Change.take_away([(why.edges[0].source, why.edges[0].target)]),  # an edge is removed
+        Change.remove_edges([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
     ]
     for logits in answers.after(changes, [asked] * len(changes)):
         print(run.probabilities_of(logits))

@@ -37,7 +37,7 @@ def test_answers_that_follow_a_change_are_the_same(both: list[Run]) -> None:
     task = both[0].task
     hidden, asked = task.split.train[:5], task.split.test[:40]
     edge = torch.stack((task.graph.source[:1].long(), task.graph.target[:1].long()), 1)
-    for change in (Change(), Change.hide(hidden), Change.take_away(edge)):
+    for change in (Change(), Change.hide(hidden), Change.remove_edges(edge)):
         (found,), (expected,) = (one.incremental().after([change], [asked]) for one in both)
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""Audits: a label is judged by the others, and labels made wrong come first."""
+"""Audits: a label is judged by the others, and wrong labels come first."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +49,7 @@ def wrong() -> tuple[Run, Tensor]:
 
 
 @pytest.mark.parametrize("folds", [0, 10])
-def test_most_labels_made_wrong_are_among_the_first_tenth(
-    wrong: tuple[Run, Tensor], folds: int
-) -> None:
+def test_most_wrong_labels_are_among_the_first_tenth(wrong: tuple[Run, Tensor], folds: int) -> None:
     done, which = wrong
     found = audit(
         done.incremental(),
@@ -66,7 +64,7 @@ def test_most_labels_made_wrong_are_among_the_first_tenth(
     assert found.folds == folds
 
 
-def test_a_label_is_judged_with_itself_hidden_and_all_others_seen(
+def test_a_label_is_predicted_from_all_others(
     wrong: tuple[Run, Tensor],
 ) -> None:
     done, _ = wrong
@@ -88,7 +86,7 @@ def test_a_label_is_judged_with_itself_hidden_and_all_others_seen(
     assert found.disagreements == sum(row["p_suggested"] > row["p_given"] for row in rows)
 
 
-def test_a_group_is_hidden_as_one(wrong: tuple[Run, Tensor]) -> None:
+def test_a_group_is_hidden_together(wrong: tuple[Run, Tensor]) -> None:
     done, _ = wrong
     task = replace(done.task, groups=torch.arange(600) // 3)
     siblings = task.split.train[(task.split.train // 3).argsort(stable=True)][:12]

@@ -1,4 +1,4 @@
-"""Explanations: effects are exact, shares add up, and names are the task's own."""
+"""Explanations: effects are exact, shares sum to 1, and names are those of the task."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SMALL = ["task.scale=0.02", "model.width=4", "train.device=cpu"]
 
 
 def run_of(*settings: str, **options: Any) -> Run:
-    """A run whose weights are as they are drawn."""
+    """A run with random weights."""
     recipe = load_recipe("synthetic", [*SMALL, *settings])
     task = options.get("task") or task_of(recipe, 0)
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def explained(run: Run, node: int, **options: Any) -> Explanation:
 
 
 def probability(run: Run, node: int, target: int, *, hidden: int = -1, without: Any = ()) -> float:
-    """By a prediction of everything, on the graph and the labels that are left."""
+    """Predict everything on the remaining graph and labels."""
     observed, graph = run.observed_labels(reveal="train"), run.task.graph
     if hidden >= 0:
         observed[hidden] = -1
@@ -69,7 +69,7 @@ def probability(run: Run, node: int, target: int, *, hidden: int = -1, without: 
     ],
     ids=lambda settings: " ".join(settings) or "unimp",
 )
-def test_effects_are_those_of_predicting_everything_without(settings: list[str]) -> None:
+def test_effects_equal_a_full_prediction_without_the_label_or_edge(settings: list[str]) -> None:
     run = run_of(*settings)
     found = explained(run, 3, exact=4, top=6)
     assert found.probability == pytest.approx(probability(run, 3, found.target), abs=1e-5)
@@ -94,7 +94,7 @@ def test_effects_are_those_of_predicting_everything_without(settings: list[str])
     assert found.without_labels == pytest.approx(float(bare), abs=1e-5)
 
 
-def test_without_edges_a_node_is_left_with_itself() -> None:
+def test_without_edges_a_node_depends_only_on_itself() -> None:
     run = run_of()
     alone = run.task.graph.without_edges(*run.task.graph.edge_index)
     changed = Run(run.recipe, 0, run.task.with_graph(alone), run.model, {}, "cpu")
@@ -106,7 +106,7 @@ def test_without_edges_a_node_is_left_with_itself() -> None:
         assert found.without_edges == pytest.approx(float(expected[0, found.target]), abs=1e-5)
 
 
-def test_what_one_node_rests_on_gives_the_same_explanation() -> None:
+def test_the_states_around_one_node_give_the_same_explanation() -> None:
     run = run_of()
     whole = explained(run, 7)
     around = explained(run, 7, answers=run.incremental(around=torch.tensor([7])))
@@ -128,14 +128,14 @@ def test_the_strongest_effects_come_first_and_those_not_computed_last() -> None:
     assert all(one.share <= least for one in found.labels if one.without is None)
 
 
-def test_a_budget_leaves_out_what_it_cannot_pay_for() -> None:
+def test_a_small_budget_computes_fewer_effects() -> None:
     run = run_of()
     assert explained(run, 3, budget=0).exact_labels == 0
     some = explained(run, 3, budget=3000)
     assert some.exact_labels < explained(run, 3).exact_labels
 
 
-def test_another_class_may_be_asked_about() -> None:
+def test_another_class_can_be_explained() -> None:
     run = run_of()
     likeliest = explained(run, 3, exact=2)
     other = (likeliest.target + 1) % 10
@@ -145,7 +145,7 @@ def test_another_class_may_be_asked_about() -> None:
     assert found.classes == likeliest.classes
 
 
-def test_attention_of_a_layer_is_that_of_the_node() -> None:
+def test_attention_of_a_layer_belongs_to_the_node() -> None:
     run = run_of()
     found = explained(run, 3, top=200)
     assert len(found.attention) == 3
@@ -156,29 +156,29 @@ def test_attention_of_a_layer_is_that_of_the_node() -> None:
         assert sum(weight for _, weight in layer) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_shares_rolled_out_add_up_to_one() -> None:
+def test_shares_of_a_rollout_sum_to_one() -> None:
     run = run_of()
-    live = run.incremental()
-    assert isinstance(live, IncrementalLogits)
-    weigh = weigh_by_attention(live)
+    incremental = run.incremental()
+    assert isinstance(incremental, IncrementalLogits)
+    weigh = weigh_by_attention(incremental)
     assert weigh is not None
-    rollout = roll_out(live.graph, 3, 3, weigh, beam=10_000)
+    rollout = roll_out(incremental.graph, 3, 3, weigh, beam=10_000)
     assert rollout.followed == pytest.approx(1.0, abs=1e-4)
     assert (np.diff(rollout.share) <= 0).all()
-    assert 0 < roll_out(live.graph, 3, 3, weigh, beam=3).followed < 1
+    assert 0 < roll_out(incremental.graph, 3, 3, weigh, beam=3).followed < 1
 
 
-def test_an_even_walk_gives_every_in_edge_the_same() -> None:
-    # 1 and 2 → 0, 3 → 1: a node keeps half of its share, and hears from each alike.
+def test_a_uniform_walk_gives_every_in_edge_the_same_share() -> None:
+    # 1 and 2 → 0, 3 → 1: a node keeps half of its share and splits the rest evenly.
     graph = Graph.from_edges(torch.tensor([[1, 2, 3], [0, 0, 1]]))
     rollout = roll_out(graph, 0, 2, weigh_evenly)
     share = dict(zip(rollout.nodes.tolist(), rollout.share.tolist(), strict=True))
-    # Node 2 hears from nobody and keeps all that it was given.
+    # Node 2 has no in-edges and keeps everything.
     assert share == pytest.approx({0: 0.25, 1: 0.125 + 0.125, 2: 0.125 + 0.25, 3: 0.125})
     assert dict(zip(rollout.nodes.tolist(), rollout.hops.tolist(), strict=True))[3] == 2
 
 
-def test_names_are_the_tasks_own_and_json_can_hold_them() -> None:
+def test_names_are_those_of_the_task() -> None:
     nodes = torch.arange(8)
     edges = torch.stack((nodes, (nodes + 1) % 8))
     generator = torch.Generator().manual_seed(0)

@@ -74,7 +74,7 @@ def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) 
         assert nodes == sorted(getattr(made.task.split, name).tolist())
 
 
-def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) -> None:
+def test_only_predictions_have_a_confidence_and_it_is_their_probability(made: Run) -> None:
     table, chances = made.predictions().to_arrow().to_pydict(), made.predict()
     for node, confidence in enumerate(table["confidence"]):
         if table["observed"][node]:
@@ -85,7 +85,7 @@ def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) 
             assert confidence == table[f"p_{table['prediction'][node]}"][node]
 
 
-def test_the_folder_and_the_table_say_the_same(made: Run) -> None:
+def test_the_folder_and_the_table_agree(made: Run) -> None:
     assert made.folder is not None
     kept = pyarrow.parquet.read_table(made.folder / "predictions.parquet")
     assert kept.equals(made.predictions().to_arrow())
@@ -104,7 +104,7 @@ def test_predictions_have_the_names_of_nodes_and_classes(named: Run, tmp_path: P
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == read["node"]
 
 
-def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_path: Path) -> None:
+def test_labels_given_by_name_equal_labels_given_as_a_tensor(named: Run, tmp_path: Path) -> None:
     nodes = named.task.split.test[:3].tolist()
     by_name = {f"package-{node}": "c" for node in nodes}
     by_place = torch.full_like(named.task.labels, -1)
@@ -121,7 +121,7 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; choose one of a, b, c"),
@@ -130,19 +130,19 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
         ({"package-3": 2}, "no class 2; choose one of a, b, c"),
     ],
 )
-def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:
-    with pytest.raises(TaskError, match=told):
+def test_an_unknown_name_is_an_error(named: Run, labels: dict[str, str], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
         named.predict(labels)
 
 
-def test_names_are_refused_where_there_are_none(made: Run) -> None:
+def test_names_are_refused_if_the_task_has_none(made: Run) -> None:
     with pytest.raises(
         TaskError, match="no node 'git'; there are no names; numbers run from 0 to 199"
     ):
         made.predict({"git": 1})
 
 
-def test_predictions_of_binary_tasks_have_a_column_each() -> None:
+def test_predictions_of_binary_tasks_have_one_column_per_task() -> None:
     task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
     task = replace(task, class_names=("red", "round", "ripe"))
     chances = torch.full((20, 3), 0.1)
@@ -163,7 +163,7 @@ def test_predictions_of_binary_tasks_have_a_column_each() -> None:
     assert table["confidence"][5] == pytest.approx(0.9)
 
 
-def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_whole() -> None:
+def test_confidence_in_binary_tasks_equals_suggestions_and_is_null_for_observed_nodes() -> None:
     task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
     chances, observed = torch.rand(20, 3), torch.full_like(task.labels, -1)
     observed[5] = task.labels[5].clamp(min=0)
@@ -176,7 +176,7 @@ def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_w
         assert confidence[row["node"]] == pytest.approx(row["confidence"])
 
 
-def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
+def test_names_in_a_cell_use_the_separator_of_the_tables() -> None:
     nodes = {
         "id": list("abcdef"),
         "label": ["red wine|white", "white", "red wine", "beer", "beer|white", ""],
@@ -201,7 +201,7 @@ def test_known_neighbors_are_counted_once_each_and_without_the_node_itself() -> 
     assert known_in_neighbors(graph, known).tolist() == [2, 0, 0, 1]
 
 
-def test_known_neighbors_follow_the_labels_that_are_given(
+def test_known_neighbors_include_given_labels(
     made: Run, random_graph: Callable[..., Graph]
 ) -> None:
     source, target = made.task.graph.source, made.task.graph.target
@@ -212,7 +212,7 @@ def test_known_neighbors_follow_the_labels_that_are_given(
     assert after[node] == before[node] + 1
 
 
-def test_probabilities_of_very_many_are_left_out_unless_asked_for(
+def test_very_many_probabilities_are_left_out_unless_requested(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "p_0" in made.predictions().column_names

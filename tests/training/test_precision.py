@@ -143,7 +143,7 @@ def test_the_loss_and_the_gradients_are_in_single_precision(
     assert {p.grad.dtype for p in done.model.parameters() if p.grad is not None} == {torch.float32}
 
 
-def test_fp32_is_fp32_whoever_asks() -> None:
+def test_fp32_is_fp32_for_every_caller() -> None:
     task = some_task()
     observed = reveal_only(task.split.train, task.labels)
     model = model_for(task)
@@ -156,7 +156,7 @@ def test_fp32_is_fp32_whoever_asks() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_tf32_is_asked_for_while_it_is_wanted_and_not_after() -> None:
+def test_tf32_is_enabled_only_inside_the_block() -> None:
     matmul = torch.backends.cuda.matmul
     assert not matmul.allow_tf32
     with matmuls_in("tf32"):

@@ -227,9 +227,9 @@ def explain(
     known = np.flatnonzero(seen.numpy()[rollout.nodes]) if takes_labels else np.empty(0, int)
     hide = {k: Change.hide([int(rollout.nodes[k])]) for k in known[:exact].tolist()}
     edges = _joined_ways(rollout, max(top, exact))
-    cut = {e: Change.take_away(_ways(graph, *e)) for e in list(edges)[:exact]}
+    cut = {e: Change.remove_edges(_ways(graph, *e)) for e in list(edges)[:exact]}
     hide, cut = (_affordable(answers, changes, here, budget // 2) for changes in (hide, cut))
-    alone = Change.take_away([(s, node) for s in _sources(graph, node) if s != node])
+    alone = Change.remove_edges([(s, node) for s in _sources(graph, node) if s != node])
     *found, without_edges = after([*hide.values(), *cut.values(), alone])
     label_without = dict(zip(hide, found, strict=False))
     edge_without = dict(zip(cut, found[len(hide) :], strict=True))
