@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from measure import FOLDER, Figures, cpu_gib, seconds
 from sampler import PRODUCTS, graph_of_size
 from unimp.config.recipe import load_recipe
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops import absorbed, native
 from unimp.ops.allocator import keep_freed_memory
@@ -100,8 +101,8 @@ def whole_step(model: UniMP, batch: Batch, labels: Tensor) -> Callable[[], None]
 def compare(figures: Figures, size: int, repeats: int, *, memory: bool) -> None:
     batch, labels = batch_of(size)
     torch.manual_seed(0)
-    model = RECIPE.build_model(
-        Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
+    model = build_model(
+        RECIPE.model, Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
     )
     assert isinstance(model, UniMP)
     hop = batch.hops[0]

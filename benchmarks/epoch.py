@@ -34,6 +34,7 @@ from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import GraphTransformerLayer
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
@@ -83,7 +84,7 @@ class Setting:
         self.graph = Graph(hop.indptr, hop.source, edge_id=hop.source, x=x)
         known = torch.zeros(nodes, dtype=torch.bool)
         known[torch.randperm(nodes)[: round(scale * KNOWN)]] = True
-        self.masks = Masks(known, RECIPE.label_rate, redraw=RECIPE.mask.redraw, seed=0)
+        self.masks = Masks(known, RECIPE.mask.label_rate, redraw=RECIPE.mask.redraw, seed=0)
         _ = self.graph.hop.transpose  # belongs to the graph and is computed once
         if device == "cuda":
             _ = self.graph.hop.schedule, self.graph.hop.source_schedule
@@ -91,7 +92,7 @@ class Setting:
     def model(self, *, pyg: bool = False) -> UniMP:
         torch.manual_seed(3)
         sizes = Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
-        model = RECIPE.build_model(sizes)
+        model = build_model(RECIPE.model, sizes)
         assert isinstance(model, UniMP)
         if pyg:
             edges = edge_index_of(self.graph.hop)

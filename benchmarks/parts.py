@@ -20,6 +20,7 @@ from measure import FOLDER, Figures, hop_of_size, seconds
 from unimp.config.choices import Precision
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import Masks, make_batches
@@ -45,7 +46,7 @@ def epochs_of(graph: Graph, precision: Precision) -> dict[str, Callable[[], None
 
     def one_way(place: str, replay: bool) -> Callable[[], None]:
         torch.manual_seed(0)
-        model = recipe.build_model(sizes).cuda()
+        model = build_model(recipe.model, sizes).cuda()
         optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
         step = Step(model, optimizer, labels.cuda(), precision)
         take = ReplayedStep(step) if replay else step

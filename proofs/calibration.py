@@ -39,7 +39,7 @@ def runs(folders: Sequence[Path], recipe: str, seeds: Sequence[int]) -> Iterator
 
 def one(run: unimp.Run) -> dict[str, Any]:
     """The temperature and errors of a run, fitted again here."""
-    found = run.calibrate(run.scores(run.observed_with(None)))
+    found = run.calibrate(run.outputs(run.observed_labels(reveal="train")))
     return {
         "seed": run.seed,
         "test": run.metrics["scores"]["train"]["test"],

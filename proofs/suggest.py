@@ -64,18 +64,18 @@ class Answers:
 
     def scores(self, form: str, key: str, nodes: Tensor) -> Tensor:
         """Scores when the true labels of `nodes` are inputs as well; `key` names these nodes."""
-        observed = self.run.observed_with(None)
+        observed = self.run.observed_labels(reveal="train")
         observed[nodes] = self.run.task.labels[nodes]
         if key not in self.logits:
             self.logits[key] = self.run.logits(observed)
-        return self.forms[form].scores_of(self.logits[key], observed)
+        return self.forms[form].smoothed_outputs(self.logits[key], observed)
 
 
 def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
     """The gains of suggested and random labels in one run, for each form."""
     task, answers = run.task, Answers(run)
     nothing = torch.empty(0, dtype=torch.int64)
-    observed = run.observed_with(None)
+    observed = run.observed_labels(reveal="train")
     unknown = unknown_nodes(task, observed)
     candidates = torch.nonzero(unknown).squeeze(1)
     generator = torch.Generator().manual_seed(run.seed)
@@ -95,7 +95,7 @@ def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
         before = answers.scores(form, "train", nothing)
         asked = answers.forms[form]
         calibrated = replace(asked, metrics={"calibration": asked.calibrate(before)})
-        error = chance_of_error(calibrated.chances(before), multilabel=False)
+        error = chance_of_error(calibrated.probabilities_of(before), multilabel=False)
         chosen = suggest_nodes(task.graph, error, unknown, number)
         nodes = torch.tensor([suggestion.node for suggestion in chosen])
         revealed = mask_of(torch.cat((nodes, *random)), task.graph.num_nodes)
