@@ -84,7 +84,7 @@ class Setting:
         self.graph = Graph(hop.indptr, hop.source, edge_id=hop.source, x=x)
         known = torch.zeros(nodes, dtype=torch.bool)
         known[torch.randperm(nodes)[: round(scale * KNOWN)]] = True
-        self.masks = Masks(known, RECIPE.label_rate, redraw=RECIPE.mask.redraw, seed=0)
+        self.masks = Masks(known, RECIPE.mask.label_rate, redraw=RECIPE.mask.redraw, seed=0)
         _ = self.graph.hop.transpose  # belongs to the graph and is computed once
         if device == "cuda":
             _ = self.graph.hop.schedule, self.graph.hop.source_schedule

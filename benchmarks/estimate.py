@@ -38,7 +38,9 @@ from unimp.runs.estimate import estimate
 from unimp.ops.memory import peak_memory
 from unimp.runs.preparation import choose_device, seeded, task_of
 from unimp.config.recipe import load_recipe
-from unimp.runs.fitting import train
+from unimp.model.registry import build_model
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import fit_model
 if sys.argv[1] == "cpu":
     clock = types.SimpleNamespace(perf_counter=time.process_time)
     unimp.runs.estimate.time = unimp.training.loop.time = clock
@@ -50,7 +52,7 @@ with seeded(0, device):
     estimated = estimate(recipe, model, task, device)
     recipe = recipe.with_settings([f"batch.regime={estimated.regime}"])
     epochs = []
-    train(model, recipe, task, seed=0, device=device, on_epoch=epochs.append)
+    fit_model(Experiment(recipe, 0, device, on_epoch=epochs.append), model, task, data_hash="")
 plain = [e.seconds for e in epochs[1:] if e.scores is None]
 print(json.dumps({
     "regime": estimated.regime,

@@ -45,21 +45,21 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
     task = task_of(recipe, 0)
     torch.manual_seed(0)
     run = Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
+    observed = run.observed_labels(reveal="train")
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     began = clock()
-    answers = run.incremental()
+    answers = run.incremental(observed)
     held, began = clock() - began, clock()
     answers.without_labels  # noqa: B018  (computed once and kept)
     bare = clock() - began
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(task.graph.num_nodes, generator=generator)[:count].tolist()
     hubs = torch.argsort(task.graph.in_degree, descending=True)[:HUBS].tolist()
-    observed = run.observed_labels(reveal="train")
     taken, busy, labels, edges = {}, {}, {}, {}
-    explain(answers, task.graph, observed, drawn[0], chances=run.probabilities_of)  # warms up
+    explain(answers, task, observed, drawn[0], chances=run.probabilities_of)  # warms up
     for node in [*drawn, *hubs]:
         began, worked = time.perf_counter(), time.process_time()
-        found = explain(answers, task.graph, observed, node, chances=run.probabilities_of)
+        found = explain(answers, task, observed, node, chances=run.probabilities_of)
         taken[node] = time.perf_counter() - began
         busy[node] = time.process_time() - worked
         labels[node], edges[node] = found.exact_labels, found.exact_edges
@@ -83,8 +83,8 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
         alone = []
         for node in drawn[:ALONE]:
             began = time.perf_counter()
-            around = run.incremental(around=torch.tensor([node]))
-            explain(around, task.graph, observed, node, chances=run.probabilities_of)
+            around = run.incremental(observed, around=torch.tensor([node]))
+            explain(around, task, observed, node, chances=run.probabilities_of)
             alone.append(time.perf_counter() - began)
         what = f"s for one node, including the states that it depends on, median of {ALONE}; {wall}"
         figures.add("alone-median-s", median(alone), what, "< 1")
@@ -99,16 +99,13 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
 def measure_candidates(folder: Path, figures: Figures, nodes: int = 20) -> None:
     """How many of the largest effects among many candidates have one of the largest shares."""
     run = load_run(folder, device="cpu")
-    answers, observed, test = (
-        run.incremental(),
-        run.observed_labels(reveal="train"),
-        run.task.split.test,
-    )
+    observed, test = run.observed_labels(reveal="train"), run.task.split.test
+    answers = run.incremental(observed)
     order = torch.randperm(len(test), generator=torch.Generator().manual_seed(1))
     found: list[float] = []
     for node in test[order[:nodes]].tolist():
         why = explain(
-            answers, run.task.graph, observed, node, chances=run.probabilities_of,
+            answers, run.task, observed, node, chances=run.probabilities_of,
             top=MANY, exact=MANY, budget=10**12,
         )  # fmt: skip
         for effects in (why.labels, why.edges):

@@ -25,7 +25,8 @@ from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.inference.logits import predict_logits
 from unimp.model.registry import build_model
-from unimp.runs.fitting import train
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import fit_model
 from unimp.runs.preparation import seeded, task_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
@@ -49,7 +50,7 @@ def measure(name: str, scale: float, epochs: int) -> dict[str, Any]:
     loaded = peak_memory()
     with seeded(0, "cpu"):
         model = build_model(recipe.model, task.sizes)
-        fitted = train(model, recipe, task, seed=0, device="cpu")
+        fitted = fit_model(Experiment(recipe, 0, "cpu"), model, task, data_hash="")
     begun = time.perf_counter()
     observed = reveal_only(task.split.train, task.labels)
     graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()

@@ -31,7 +31,8 @@ from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.files import write_atomically
 from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
-from unimp.runs.fitting import train
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import fit_model
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
@@ -61,7 +62,7 @@ def trained(recipe: Recipe, task: Task, seed: int, weights: Path | None, keep: P
     if weights is not None:
         load_weights(model, weights / f"flipped-{seed}.safetensors")
     else:
-        train(model, recipe, task, seed=seed, device="cpu")
+        fit_model(Experiment(recipe, seed, "cpu"), model, task, data_hash="")
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             save_weights(model, keep / f"flipped-{seed}.safetensors")
@@ -70,7 +71,7 @@ def trained(recipe: Recipe, task: Task, seed: int, weights: Path | None, keep: P
 
 def found_first(ranking: Audit, wrong: Tensor, first: float = FIRST) -> float:
     """The share of wrong labels among the first part of a ranking."""
-    head = ranking.node[: round(first * len(ranking))]
+    head = ranking.nodes[: round(first * len(ranking))]
     return float(torch.isin(wrong, head).double().mean())
 
 
@@ -78,11 +79,11 @@ def prove(recipe: Recipe, seed: int, weights: Path | None, keep: Path | None) ->
     task, wrong = flipped(task_of(recipe, seed), seed)
     run = trained(recipe, task, seed, weights, keep)
     began = time.perf_counter()
-    answers = run.incremental()
+    answers = run.incremental(run.observed_labels(reveal="train"))
     alone = audit(answers, task, task.split.train, chances=run.probabilities_of, folds=0)
     seconds = time.perf_counter() - began
     quick = audit(answers, task, task.split.train, chances=run.probabilities_of, folds=20)
-    places = torch.nonzero(torch.isin(alone.node, wrong)).squeeze(1)
+    places = torch.nonzero(torch.isin(alone.nodes, wrong)).squeeze(1)
     return {
         "seed": seed,
         "known": len(alone),

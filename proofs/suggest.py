@@ -68,7 +68,7 @@ class Answers:
         observed[nodes] = self.run.task.labels[nodes]
         if key not in self.logits:
             self.logits[key] = self.run.logits(observed)
-        return self.forms[form].scores_of(self.logits[key], observed)
+        return self.forms[form].smoothed_outputs(self.logits[key], observed)
 
 
 def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
