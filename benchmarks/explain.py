@@ -30,7 +30,8 @@ from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.preparation import task_of
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 ROOT = Path(__file__).parent.parent
 HUBS = 10

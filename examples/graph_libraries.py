@@ -20,8 +20,9 @@ except ImportError as missing:
 
 # [imports]
 from unimp import Graph, Run, UniMPClassifier, run
-from unimp.data.graph_interop import graph_from_adjacency
-from unimp.data.interop import task_from_networkx, task_from_pyg, task_to_pyg
+from unimp.data.networkx import task_from_networkx
+from unimp.data.pyg import task_from_pyg, task_to_pyg
+from unimp.data.scipy import graph_from_adjacency
 
 QUICK: dict[str, Any] = {"model.width": 8, "model.feature_encoder": True, "train.lr": 0.01}
 # [end]

@@ -11,7 +11,7 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.config.recipe import Recipe
 from unimp.inference.incremental.changes import Change
-from unimp.runs import experiment as run
+from unimp.runs.experiment import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 

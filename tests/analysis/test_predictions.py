@@ -23,7 +23,8 @@ from unimp.data.tables.writing import write_table
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 RECIPE = Recipe(name="small").with_settings(
     [

@@ -23,7 +23,8 @@ from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import smoothing_in_words
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 PROOF = Path(__file__).parents[2] / "proofs" / "suggest.py"
 SETTINGS = [

@@ -25,11 +25,11 @@ from unimp.cli.console import app, main, out, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
 from unimp.config.recipe import choices, load_recipe, options, recipe_names
 from unimp.data.debian import load_debian
-from unimp.data.tables.label_file import read_labels
+from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.runs.folder.lock import locked
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task

@@ -18,7 +18,7 @@ from unimp.cli import app
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 
 SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
 

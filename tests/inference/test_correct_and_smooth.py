@@ -17,7 +17,8 @@ from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.logits import probabilities
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score

@@ -26,7 +26,7 @@ from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
 from unimp.runs import fitting
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Sizes, Task
 

@@ -23,7 +23,7 @@ from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 

@@ -16,7 +16,8 @@ from unimp.graph.graph import Graph
 from unimp.runs import evidence
 from unimp.runs.evidence import find_runs, find_unfinished, gather, label_rate_curve
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 

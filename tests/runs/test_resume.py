@@ -27,8 +27,8 @@ from unimp.runs.experiment import run
 from unimp.runs.folder.lock import in_use, locked
 from unimp.runs.folder.names import CHECKPOINT, LOCK, MANIFEST, TRACKERS
 from unimp.runs.folder.resume import held_folder, interrupted_folder
+from unimp.runs.loading import load_run
 from unimp.runs.preparation import tables_of
-from unimp.runs.run import load_run
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_checkpoint, read_about, save_checkpoint
 from unimp.training.loop import Epoch

@@ -21,8 +21,9 @@ from unimp.ops import native
 from unimp.runs import experiment as run_function
 from unimp.runs import fitting, preparation
 from unimp.runs.experiment import run
+from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
-from unimp.runs.run import Run, load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score

@@ -20,7 +20,8 @@ from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder import files as run_folder
 from unimp.runs.folder.files import write_json
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 FILES = {
     "recipe.toml",

@@ -16,7 +16,7 @@ from unimp.cli import app
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import UnimpError
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.studies import reproduce as module
 from unimp.studies.figures import degree_names
 from unimp.studies.reproduce import STUDIES, find_studies

@@ -15,7 +15,7 @@ import unimp
 from unimp.analysis.audit import audit, write_audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
-from unimp.data.tables.label_file import later_labels
+from unimp.data.tables.label_files import later_labels
 from unimp.errors import RunError, TaskError
 from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task

@@ -13,7 +13,8 @@ from unimp.data.synthetic import synthetic_task
 from unimp.inference.logits import predict_logits
 from unimp.model.unimp import UniMP
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 from unimp.training import step

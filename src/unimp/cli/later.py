@@ -59,8 +59,8 @@ def load_with_later(
     smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
     refuse labels if the model takes no labels.
     """
-    from unimp.data.tables.label_file import read_label_files
-    from unimp.runs.run import load_run
+    from unimp.data.tables.label_files import read_label_files
+    from unimp.runs.loading import load_run
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:

@@ -31,7 +31,7 @@ def evaluate(
     ] = "train",
 ) -> None:
     """Score a run again, with train labels, or with train and validation labels as inputs."""
-    from unimp.runs.run import load_run
+    from unimp.runs.loading import load_run
     from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:

@@ -89,7 +89,7 @@ def suggest(
 
 def how_to_fill_in(task: Task) -> str:
     """The format of a label of binary tasks in a cell."""
-    from unimp.data.tables.label_file import NONE
+    from unimp.data.tables.label_files import NONE
     from unimp.tasks.names import class_names, label_separator
 
     if not task.is_multilabel:
@@ -101,10 +101,10 @@ def how_to_fill_in(task: Task) -> str:
 
 def labels_filled_in(path: Path) -> int:
     """The number of labels that were written into an earlier table of suggestions."""
-    from unimp.data.tables.columns import words
     from unimp.data.tables.labels import known_words
     from unimp.data.tables.problems import Problems
-    from unimp.data.tables.table_file import open_table
+    from unimp.data.tables.reading import open_table
+    from unimp.data.tables.values import words
 
     earlier = open_table(path, "labels", Problems()) if path.is_file() else None
     if earlier is None or "label" not in earlier.columns:

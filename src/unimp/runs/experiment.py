@@ -27,6 +27,7 @@ from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.names import seed_folders
 from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
+from unimp.runs.loading import load_finished
 from unimp.runs.preparation import (
     ModelFactory,
     choose_device,
@@ -35,7 +36,7 @@ from unimp.runs.preparation import (
     seeded,
 )
 from unimp.runs.reporting import write_report
-from unimp.runs.run import Run, load_finished, scored_run
+from unimp.runs.run import Run, scored_run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch

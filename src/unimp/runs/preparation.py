@@ -14,7 +14,7 @@ from torch import Tensor
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import Recipe, Settings, read_settings
 from unimp.data.catalog import load_task, prepare, refuse_unused
-from unimp.data.tables.rows import Rows, read_rows
+from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph

@@ -18,8 +18,8 @@ from unimp.analysis.predictions import keep_observed, predictions_table, suggest
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
-from unimp.data.tables.label_file import Given, later_labels
-from unimp.data.tables.more_rows import extend_task
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.label_files import Given, later_labels
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
@@ -30,26 +30,18 @@ from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
-from unimp.runs.folder.files import read_run, with_transforms
-from unimp.runs.folder.names import REPORT, WEIGHTS
-from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.preparation import (
-    ModelFactory,
     cannot_smooth,
-    choose_device,
     graph_for,
     groups_of,
-    model_of,
     preparation,
     refuse_smoothing,
-    task_of,
 )
 from unimp.runs.scoring import logits_of, score_split
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, nodes_of
 from unimp.tasks.task import Task
-from unimp.training.checkpoint import load_weights
 from unimp.training.loop import Fit
 
 if TYPE_CHECKING:
@@ -391,42 +383,3 @@ def scored_run(
     }
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
-
-
-def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
-    """Load a run from its folder, after checking that data and weights are those of the run.
-
-    `model` is the function that `run` was given to make your own model.
-    """
-    folder = Path(folder)
-    recipe, metrics, manifest = read_run(folder)
-    task = task_of(recipe, manifest["seed"])
-    if task.data_hash() != manifest["data_hash"]:
-        raise RunError(
-            f"{folder} was made from other data than {recipe.task.name!r} contains now; restore "
-            "the data, or train again"
-        )
-    if manifest.get("model") and model is None:
-        raise RunError(
-            f"{folder} was made with your own model ({manifest['model']}); load it with "
-            "unimp.load_run(folder, model=…) and the function that made the model"
-        )
-    device = choose_device(device)
-    task = with_transforms(task, folder)
-    loaded = model_of(recipe, task, model)
-    load_weights(loaded, folder / WEIGHTS)
-    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
-
-
-def load_finished(experiment: Experiment) -> Run:
-    """Load the finished run of a folder; refuse it if it was made from other data."""
-    assert experiment.folder is not None
-    remove_leftovers(experiment.folder)
-    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
-    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
-        raise RunError(
-            f"{experiment.folder} contains a finished run of other data; choose another folder"
-        )
-    if experiment.report and not (experiment.folder / REPORT).exists():
-        run.report()
-    return run

@@ -12,7 +12,7 @@ import numpy as np
 
 from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
-from unimp.data.tables.columns import Encoder, fit, from_plain, to_plain
+from unimp.data.tables.encoding import Encoder, fit, from_plain, to_plain
 from unimp.errors import RunError
 from unimp.graph.features import SparseFeatures
 

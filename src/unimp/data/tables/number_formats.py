@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from unimp.config.choices import Decimal
-from unimp.data.tables.columns import split_vectors
-from unimp.data.tables.edges import to_numpy
+from unimp.data.tables.table import to_numpy
+from unimp.data.tables.values import split_vectors
 
 _COMMA = r"(?i)^[+-]?(\d+(,\d+)?|,\d+)(e[+-]?\d+)?$"
 _THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?$"

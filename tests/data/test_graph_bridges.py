@@ -1,6 +1,6 @@
-"""Graphs of PyG, NetworkX, SciPy and NumPy: there and back they say the same."""
+"""Graphs of PyG, NetworkX, SciPy and NumPy: conversions in both directions."""
 
-import importlib
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unimp.data.graph_interop import (
-    graph_from_adjacency,
-    graph_from_networkx,
-    graph_from_pyg,
-    graph_to_adjacency,
-    graph_to_networkx,
-    graph_to_pyg,
-)
+from unimp.data.networkx import graph_from_networkx, graph_to_networkx
+from unimp.data.pyg import graph_from_pyg, graph_to_pyg
+from unimp.data.scipy import graph_from_adjacency, graph_to_adjacency
 from unimp.errors import GraphError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -156,29 +151,29 @@ DOUBLE = Graph.from_edges([[0, 0], [1, 1]])
 
 
 @pytest.mark.parametrize(
-    ("attempt", "answer"),
+    ("attempt", "message"),
     [
         (lambda: graph_from_pyg(hetero()), r"several types .* data\.to_homogeneous"),
         (lambda: graph_from_pyg(pyg.Data(x=torch.zeros(2, 1))), "no edge_index"),
-        (lambda: graph_from_pyg(pyg.Data(adj_t=torch.eye(2))), "adj_t in place of edge_index"),
-        (lambda: graph_from_pyg(nx.Graph()), "Graph is no torch_geometric Data"),
+        (lambda: graph_from_pyg(pyg.Data(adj_t=torch.eye(2))), "adj_t instead of edge_index"),
+        (lambda: graph_from_pyg(nx.Graph()), "torch_geometric Data.*Graph"),
         (
             lambda: graph_from_pyg(pyg.Data(edge_index=torch.tensor([[0, 1, 2]]))),
             r"need shape \(2, E\)",
         ),
-        (lambda: graph_from_networkx([[0, 1]]), "list is no networkx graph"),
+        (lambda: graph_from_networkx([[0, 1]]), "networkx graph.*list"),
         (lambda: graph_from_networkx(nx.Graph()), "at least one node"),
         (
             lambda: graph_from_networkx(named(sise=2), features="size"),
-            r"node 'b' has no attribute 'size' \(1 such in all\); did you mean 'sise'",
+            r"node 'b' .*'size'.*did you mean 'sise'",
         ),
         (
             lambda: graph_from_networkx(named(size="2"), features="size"),
-            "'size' of node 'b' is '2'; it must be a number",
+            "'size' of node 'b' is '2'",
         ),
         (
             lambda: graph_from_networkx(named(place=[1]), features="place"),
-            "'place' of node 'b' has 1 numbers, that of node 'a' 2",
+            "'place' of node 'b' has 1 .*node 'a' has 2",
         ),
         (
             lambda: graph_from_networkx(named(), edge_features="weight"),
@@ -189,28 +184,30 @@ DOUBLE = Graph.from_edges([[0, 0], [1, 1]])
             "hold nan at row 1",
         ),
         (lambda: graph_to_networkx(DOUBLE, names=["a", "a"]), "1 different names for 2"),
-        (lambda: graph_from_adjacency(np.zeros((2, 5))), r"\(2, 5\); edges as a list"),
-        (lambda: graph_from_adjacency(np.zeros(3)), r"got shape \(3,\)"),
+        (lambda: graph_from_adjacency(np.zeros((2, 5))), r"\(2, 5\).*Graph\.from_edges"),
+        (lambda: graph_from_adjacency(np.zeros(3)), r"\(3,\)"),
         (lambda: graph_from_adjacency([["a"]]), "must be numbers"),
-        (lambda: graph_to_adjacency(DOUBLE), "stands twice"),
-        (lambda: graph_to_adjacency(DOUBLE, weighted=True), "has 0 edge features"),
+        (lambda: graph_to_adjacency(DOUBLE), "duplicate"),
+        (lambda: graph_to_adjacency(DOUBLE, weighted=True), "has 0"),
     ],
 )
-def test_what_is_no_such_graph_is_refused(attempt: Callable[[], Any], answer: str) -> None:
-    with pytest.raises(GraphError, match=answer):
+def test_input_that_is_not_such_a_graph_is_refused(
+    attempt: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
         attempt()
 
 
 @pytest.mark.parametrize(
-    ("convert", "extra"),
-    [(graph_to_pyg, r"unimp\[pyg\]"), (graph_to_networkx, r"unimp\[networkx\]")],
+    ("convert", "package", "extra"),
+    [
+        (graph_to_pyg, "torch_geometric.data", r"unimp\[pyg\]"),
+        (graph_to_networkx, "networkx", r"unimp\[networkx\]"),
+    ],
 )
-def test_a_library_that_is_missing_is_named_with_its_extra(
-    convert: Callable[[Graph], Any], extra: str, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_library_is_reported_with_its_extra(
+    convert: Callable[[Graph], Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(GraphError, match=extra):
         convert(DOUBLE)

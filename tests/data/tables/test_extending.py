@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from unimp.data.tables.more_rows import extend_task
-from unimp.data.tables.rows import read_rows
+from unimp.data.tables.checking import read_rows
+from unimp.data.tables.extending import extend_task
 from unimp.data.tables.transforms import Layout
 from unimp.errors import TaskError
 from unimp.tasks.task import Task

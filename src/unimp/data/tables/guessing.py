@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from unimp.config.choices import Decimal
-from unimp.data.tables.columns import NO_VALUE, words
-from unimp.data.tables.edges import positions, read_edges, read_ids, to_numpy
-from unimp.data.tables.labels import SETS, known_words
-from unimp.data.tables.number_words import has_decimal_commas, kind_of_numbers
+from unimp.data.tables.ids import positions, read_edges, read_ids
+from unimp.data.tables.labels import known_words
+from unimp.data.tables.number_formats import has_decimal_commas, kind_of_numbers
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table, is_string
+from unimp.data.tables.splits import SETS
+from unimp.data.tables.table import Table, is_string, to_numpy
 from unimp.data.tables.transforms import Layout
+from unimp.data.tables.values import NO_VALUE, words
 
 ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "uid", "uuid")
 END_NAMES = (

@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from unimp.data.tables.columns import Categorical, Encoder, fit, from_plain, read_values, to_plain
+from unimp.data.tables.encoding import Categorical, Encoder, fit, from_plain, to_plain
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table
+from unimp.data.tables.table import Table
+from unimp.data.tables.values import read_values
 from unimp.errors import TaskError
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unimp.config.choices import UnknownIds
 from unimp.data.tables.problems import SHOWN_ROWS, Problems
-from unimp.data.tables.table_file import Table, is_string
+from unimp.data.tables.table import Table, is_string, to_numpy
 from unimp.errors import nearest_names
 
 _MOST_REVERSED = 200_000  # edges whose reverse is looked for
@@ -203,9 +203,3 @@ def skip_words(where: str) -> str:
         if where == "nodes"
         else ('--unknown-ids skip (in Python: unknown_ids="skip")')
     )
-
-
-def to_numpy(values: Any) -> NDArray[Any]:
-    """An Arrow array as numpy, copied where it must be."""
-    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return array

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.data.tables.columns import NO_VALUE, words
-from unimp.data.tables.edges import read_ids
+from unimp.data.tables.ids import read_ids
 from unimp.data.tables.labels import UNKNOWN
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table, open_table
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.table import Table
+from unimp.data.tables.values import NO_VALUE, words
 from unimp.errors import RunError, TaskError
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.names import Names, classes_of, label_separator, nodes_of

@@ -16,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from unimp.config.choices import Metric
-from unimp.data.tables.columns import KINDS, read_values
-from unimp.data.tables.edges import Edges, read_edges, read_ids
-from unimp.data.tables.labels import read_groups, read_labels, read_parts
+from unimp.data.tables.ids import Edges, read_edges, read_ids
+from unimp.data.tables.labels import read_groups, read_labels
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table, open_table
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.splits import read_parts
+from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout, Transforms
+from unimp.data.tables.values import KINDS, read_values
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split

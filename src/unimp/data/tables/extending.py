@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from unimp.config.choices import UnknownIds
-from unimp.data.tables.columns import Encoder, Vector
-from unimp.data.tables.edges import Edges, positions, read_edges, read_ids
+from unimp.data.tables.checking import taken, values_of
+from unimp.data.tables.encoding import Encoder, Vector
+from unimp.data.tables.ids import Edges, positions, read_edges, read_ids
 from unimp.data.tables.labels import read_more_labels
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.rows import taken, values_of
-from unimp.data.tables.table_file import Table, open_table
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout, Transforms
 from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures

@@ -12,9 +12,10 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from unimp.data.tables.edges import positions, read_edges, read_ids
+from unimp.data.tables.ids import positions, read_edges, read_ids
 from unimp.data.tables.problems import Problems, place
-from unimp.data.tables.table_file import Table, csv_header, open_table
+from unimp.data.tables.reading import csv_header, open_table
+from unimp.data.tables.table import Table
 from unimp.errors import TaskError
 
 COLUMNS = {"id": ["a", "b", "ü"], "age": [1.5, None, 3.0]}

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import unimp
-from unimp.data.tables.columns import read_values
-from unimp.data.tables.guess import Guess, guess
-from unimp.data.tables.more_rows import extend_task
-from unimp.data.tables.number_words import has_decimal_commas, kind_of_numbers
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.guessing import Guess, guess
+from unimp.data.tables.number_formats import has_decimal_commas, kind_of_numbers
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table
+from unimp.data.tables.table import Table
+from unimp.data.tables.values import read_values
 from unimp.errors import TaskError
 
 

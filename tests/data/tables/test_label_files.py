@@ -10,7 +10,7 @@ import torch
 
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
-from unimp.data.tables.label_file import later_labels, read_label_files, read_labels
+from unimp.data.tables.label_files import later_labels, read_label_files, read_labels
 from unimp.errors import RunError, TaskError
 from unimp.tasks.task import Task
 
