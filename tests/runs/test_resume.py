@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,12 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from unimp.cli import main
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RecipeError, RunError
+from unimp.errors import ModelError, RunError
 from unimp.model.masked_labels import MaskedLabels
 from unimp.runs.experiment import run
 from unimp.runs.folder.lock import in_use, locked
@@ -31,7 +31,6 @@ from unimp.runs.loading import load_run
 from unimp.runs.preparation import tables_of
 from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_checkpoint, read_about, save_checkpoint
-from unimp.training.interruption import Interruption, signals_held
 from unimp.training.loop import Epoch
 
 RECIPE = Recipe(name="small").with_settings(
@@ -370,7 +369,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_name_and_the_fix(
     interrupted(3, tmp_path / "run", RECIPE)
     path = tmp_path / "run" / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(RunError, match="Remove it") as error:
+    with pytest.raises(RunError, match="remove") as error:
         run(RECIPE, out=tmp_path / "run")
     assert str(path) in str(error.value)
     path.unlink()
@@ -431,10 +430,10 @@ def test_a_full_disk_is_reported_with_the_file_and_the_run_resumes_later(
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert "stopped in epoch 1 of 4, seed 0; the same command goes on from there" in said
-    assert f"error: {folder / 'predictions.parquet'}: cannot be written: No space left" in said
-    assert "make room there" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "epoch 1" in printed  # where the same command resumes
+    assert str(folder / "predictions.parquet") in printed
+    assert os.strerror(errno.ENOSPC) in printed
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
@@ -444,29 +443,13 @@ def test_a_full_disk_is_reported_with_the_file_and_the_run_resumes_later(
 # One process per folder
 
 
-def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
-    program = (
-        "import sys, pathlib; from unimp.runs.folder.lock import locked\n"
-        "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
-        assert in_use(tmp_path)
-        with pytest.raises(RunError, match=f"in use by process {child.pid}; wait for it"):
-            run(RECIPE, out=tmp_path)
-        child.kill()
-    assert (tmp_path / ".lock").read_text() == str(child.pid)  # left behind
-    assert not in_use(tmp_path)
-    with locked(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
-    assert list(tmp_path.iterdir()) == []
+def test_a_run_in_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        with pytest.raises(RunError, match="in use") as error:
+            run(RECIPE, out=tmp_path / "run")
+        assert str(tmp_path / "run") in str(error.value)
+    run(RECIPE, out=tmp_path / "run")
 
 
 # Signals
@@ -508,43 +491,6 @@ def test_a_run_without_a_folder_does_not_delay_signals() -> None:
     assert len(epochs) == 2
 
 
-def test_a_second_signal_is_raised_at_once() -> None:
-    with signals_held() as interruption:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.asked == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_signal_after_the_last_step_is_delivered_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), signals_held():
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_an_existing_signal_handler_is_called() -> None:
-    got: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
-    try:
-        with signals_held() as interruption:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert got == []
-            interruption.deliver()
-            assert got == [signal.SIGTERM]
-            assert interruption.asked is None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with signals_held() as interruption:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert interruption.asked is None
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_a_run_in_another_thread_trains_without_signal_handlers(tmp_path: Path) -> None:
     failures: list[BaseException] = []
 
@@ -558,7 +504,7 @@ def test_a_run_in_another_thread_trains_without_signal_handlers(tmp_path: Path) 
     thread.start()
     thread.join()
     assert failures == []
-    assert Interruption().asked is None
+    assert (tmp_path / "run" / MANIFEST).exists()
 
 
 @pytest.mark.parametrize(
@@ -642,7 +588,7 @@ def test_a_run_that_fails_before_training_leaves_the_folder_usable(
     def with_columns(columns: int) -> Callable[[Sizes], MaskedLabels]:
         return lambda sizes: MaskedLabels(nn.Linear(5, columns), sizes, width=5, inputs="X")
 
-    with pytest.raises(RecipeError, match=r"shape|column"):
+    with pytest.raises(ModelError, match=r"\(60, 4\).*\(60, 3\)"):
         run(task, settings=settings, model=with_columns(4), out=folder)
     assert not folder.exists()
     run(task, settings=settings, model=with_columns(3), out=folder)
@@ -664,30 +610,20 @@ def test_a_run_without_training_that_is_stopped_leaves_the_folder_usable(
     assert (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_a_signal_while_the_lock_is_released_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["acquire", "release"])
+def test_a_signal_while_the_folder_is_locked_or_released_leaves_no_folder(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, unlink = tmp_path / "run", Path.unlink
+    original = getattr(FileLock, step)
 
-    def interrupted(path: Path, missing_ok: bool = False) -> None:
-        monkeypatch.setattr(Path, "unlink", unlink)
-        raise KeyboardInterrupt
+    def interrupted(lock: FileLock, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        return original(lock, *arguments, **options)
 
-    with pytest.raises(KeyboardInterrupt), held_folder(folder):
-        monkeypatch.setattr(Path, "unlink", interrupted)
-    assert not folder.exists()
-
-
-def test_a_signal_while_the_lock_is_taken_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "pwrite", interrupted)
+    monkeypatch.setattr(FileLock, step, interrupted)
     with pytest.raises(KeyboardInterrupt), held_folder(tmp_path / "run"):
-        raise AssertionError("the folder is not held")
+        assert step == "release"
     assert not (tmp_path / "run").exists()
-    monkeypatch.undo()
-    with held_folder(tmp_path / "run"):  # no process holds it
-        pass
+    with held_folder(tmp_path / "run"):
+        assert in_use(tmp_path / "run")

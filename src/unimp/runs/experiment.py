@@ -14,6 +14,7 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def run(
 
 def run_seed(experiment: Experiment) -> Run:
     """Train one seed, or resume it, or load it if it is finished."""
-    experiment = experiment.with_tables()
+    experiment = replace(experiment, started=time.perf_counter()).with_tables()
     seed, folder, recipe = experiment.seed, experiment.folder, experiment.stored_recipe
     if find_run(folder, recipe, seed).state == "finished":
         return load_finished(experiment)
