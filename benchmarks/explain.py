@@ -54,10 +54,10 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
     hubs = torch.argsort(task.graph.in_degree, descending=True)[:HUBS].tolist()
     observed = run.observed_with(None)
     taken, busy, labels, edges = {}, {}, {}, {}
-    explain(answers, task.graph, observed, drawn[0], chances=run.chances)  # warms up
+    explain(answers, task, observed, drawn[0], chances=run.chances)  # warms up
     for node in [*drawn, *hubs]:
         began, worked = time.perf_counter(), time.process_time()
-        found = explain(answers, task.graph, observed, node, chances=run.chances)
+        found = explain(answers, task, observed, node, chances=run.chances)
         taken[node] = time.perf_counter() - began
         busy[node] = time.process_time() - worked
         labels[node], edges[node] = found.exact_labels, found.exact_edges
@@ -82,7 +82,7 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
         for node in drawn[:ALONE]:
             began = time.perf_counter()
             around = run.hold(around=torch.tensor([node]))
-            explain(around, task.graph, observed, node, chances=run.chances)
+            explain(around, task, observed, node, chances=run.chances)
             alone.append(time.perf_counter() - began)
         what = f"s for one node, with the states that it rests on, median of {ALONE}; {wall}"
         figures.add("alone-median-s", median(alone), what, "< 1")
@@ -100,7 +100,7 @@ def measure_candidates(folder: Path, figures: Figures, nodes: int = 20) -> None:
     found: list[float] = []
     for node in test[order[:nodes]].tolist():
         why = explain(
-            answers, run.task.graph, observed, node, chances=run.chances,
+            answers, run.task, observed, node, chances=run.chances,
             top=MANY, exact=MANY, budget=10**12,
         )  # fmt: skip
         for effects in (why.labels, why.edges):

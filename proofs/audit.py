@@ -68,7 +68,7 @@ def trained(recipe: Recipe, task: Task, seed: int, weights: Path | None, keep: P
 
 def found_first(ranking: Audit, wrong: Tensor, first: float = FIRST) -> float:
     """The share of wrong labels among the first of a ranking."""
-    head = ranking.node[: round(first * len(ranking))]
+    head = ranking.nodes[: round(first * len(ranking))]
     return float(torch.isin(wrong, head).double().mean())
 
 
@@ -80,7 +80,7 @@ def prove(recipe: Recipe, seed: int, weights: Path | None, keep: Path | None) ->
     alone = audit(answers, task, task.split.train, chances=run.chances, folds=0)
     seconds = time.perf_counter() - began
     quick = audit(answers, task, task.split.train, chances=run.chances, folds=20)
-    places = torch.nonzero(torch.isin(alone.node, wrong)).squeeze(1)
+    places = torch.nonzero(torch.isin(alone.nodes, wrong)).squeeze(1)
     return {
         "seed": seed,
         "known": len(alone),
