@@ -288,7 +288,7 @@ def test_the_seed_chooses_the_split_unless_the_recipe_does() -> None:
     ("settings", "scored", "stopped"),
     [
         (["train.eval_from=3", "train.eval_every=2"], [3, 5, 7, 8], "all epochs done"),
-        (["train.time_limit=1e-9"], [], "time limit"),
+        (["train.time_limit=1e-9"], [1], "time limit"),
     ],
 )
 def test_the_schedule_of_the_recipe_reaches_the_loop(
