@@ -294,6 +294,7 @@ def short_markdown(folder: Path) -> str:
 def with_results(text: str, folder: Path) -> str:
     """The text of a page, with the results between their markers."""
     text = put_between(text, "<!-- results: short -->", short_markdown(folder))
+    text = put_between(text, "<!-- results: speed -->", speed_markdown(folder))
     for name in TABLES:
         path = folder / f"{name}.json"
         if path.exists():
@@ -483,6 +484,43 @@ SHOWN = {
         ],
     ),
 }
+
+
+# The figures with an aim that the README shows, met or missed.
+SPEED = {
+    "epoch": [
+        "cpu-epoch-0.5-over-pyg",
+        "cpu-epoch-0.5-whole-over-pyg",
+        "cpu-epoch-0.25-over-pyg",
+        "cpu-epoch-0.25-whole-over-pyg",
+    ],
+    "attention": [
+        "cpu-arxiv-core-training-over-pyg",
+        "cpu-arxiv-core-memory-share",
+        "gpu-arxiv-fp32-training-over-pyg-compiled",
+        "gpu-arxiv-bf16-training-over-pyg-compiled",
+        "gpu-proteins-part-fp32-training-over-pyg-compiled",
+        "gpu-proteins-part-bf16-training-over-pyg-compiled",
+    ],
+    "sampler": ["sampler-million-edges-per-second"],
+}
+
+
+def speed_markdown(folder: Path) -> str:
+    """Speed and memory with their aims, and whether each aim is met."""
+    lines = ["| what | measured | aim | met |", "|---|---|---|---|"]
+    for file, names in SPEED.items():
+        figures = json.loads((folder / f"{file}.json").read_text(encoding="utf-8"))
+        for figure in (figures[name] for name in names if name in figures):
+            sign, limit = figure["aim"].split()
+            met = (
+                figure["value"] <= float(limit) if sign == "≤" else figure["value"] >= float(limit)
+            )
+            lines.append(
+                f"| {figure['what']} | {figure['value']:g} | {figure['aim']} "
+                f"| {'yes' if met else '**no**'} |"
+            )
+    return "\n".join(lines)
 
 
 def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> str:
