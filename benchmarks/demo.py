@@ -1,4 +1,4 @@
-"""Time the demo after the install and write it down: benchmarks/results/demo.json."""
+"""Time the demo after the install and write benchmarks/results/demo.json."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
+from unimp.tracking.origin import code_origin
 
 HERE = Path(__file__).parent
 
@@ -25,6 +26,7 @@ def main() -> None:
         "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "code": code_origin(),
     }
     write_atomically(HERE / "results" / "demo.json", (json.dumps(result, indent=1) + "\n").encode())
     print(f"figure demo_seconds {seconds:.0f}")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from unimp.cli.seeds import fresh_folder
 
 from unimp import load_recipe
-from unimp.cli.seeds import fresh_folder
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs import experiment as run
 from unimp.runs.reporting import write_report

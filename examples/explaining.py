@@ -11,8 +11,6 @@ from pathlib import Path
 import torch
 
 import unimp
-from unimp.analysis.audit import audit, write_audit
-from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.inference.incremental.changes import Change
 from unimp.report.explanation import explanation_page
@@ -33,37 +31,35 @@ def main(epochs: int = 40) -> float:
 
     # [explain]
     run = unimp.load_run(folder)
-    answers = run.hold()  # the states of all nodes, computed once
-    observed = run.observed_with(None)  # the labels that are inputs
-    why = explain(answers, run.task.graph, observed, node, chances=run.chances)
+    why = run.explain(node, reveal="train")  # train labels as inputs; by default all known ones
     print(why.probability, why.without_labels, why.without_edges)
     for label in why.labels[:3]:
         print(label.node, label.label, label.effect(why.probability))
-    named = why.named(run.task)  # the same with your own names, ready for JSON
+    named = why.to_dict()  # the same with your own names, ready for JSON
     # [end]
 
     # [change]
+    answers = run.incremental()  # the states of all nodes, computed once
     asked = torch.tensor([node])
     changes = [
         Change.hide([why.labels[0].node]),  # a label is hidden
         Change(nodes=asked, labels=torch.tensor([2])),  # a label becomes known
-        Change.take_away([(why.edges[0].source, why.edges[0].target)]),  # an edge is removed
+        Change.remove_edges([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
     ]
     for logits in answers.after(changes, [asked] * len(changes)):
-        print(run.chances(logits))
+        print(run.probabilities_of(logits))
     answers.commit(changes[0])  # apply the change permanently
     # [end]
 
     # [audit]
-    known = run.task.split.train
-    found = audit(run.hold(), run.task, known, chances=run.chances)
+    found = run.audit(reveal="train")
     print(f"{found.disagreements} of {len(found)} labels look wrong")
-    write_audit(folder / "audit.csv", run.task, found)
+    found.write(folder / "audit.csv")
     # [end]
 
-    page = explanation_page({**named, "computed": "as above"}, run.recipe.name, 10)
+    page = explanation_page(named, run.recipe.name, 10)
     (folder / "why.html").write_text(page, encoding="utf-8")
-    first = found.node[: len(found) // 10]
+    first = found.nodes[: len(found) // 10]
     return float(torch.isin(wrong, first).double().mean())
 
 

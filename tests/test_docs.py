@@ -98,7 +98,7 @@ def test_figures_of_the_page_on_explanations_are_those_measured() -> None:
         "explain: alone, worst": f"{explained['alone-worst-s']['value']:.2f}",
         "explain: found": f"{100 * explained['found']['value']:.0f} %",
         "audit: mean": f"{100 * audited['mean']:.0f} %",
-        "audit: least": f"{100 * audited['least']:.0f} %",
+        "audit: least": f"{100 * audited['minimum']:.0f} %",
     }
 
 
@@ -112,14 +112,14 @@ def test_figures_of_the_page_on_predicting_are_those_measured() -> None:
     shown = dict(re.findall(r"<!-- (\w+: [\w-]+) -->(.*?)<!-- end -->", page))
     results = DOCS.parent / "proofs" / "results"
     error = json.loads((results / "calibration.json").read_text("utf-8"))
-    assert error["held"]
+    assert error["passed"]
     expected = {
         f"calibration: {when}": f"{error['ece']['test'][when]['mean']:.3f}"
         for when in ("before", "after")
     }
     expected["calibration: worst"] = f"{max(r['ece']['test']['after'] for r in error['runs']):.3f}"
     asked = json.loads((results / "suggest.json").read_text("utf-8"))
-    assert asked["held"]
+    assert asked["passed"]
     smoothed = asked["chosen"]["correct-and-smooth"]
     expected["suggested: smoothed"] = f"{smoothed} of {len(asked['runs'])}"
     for form, means in asked["summary"].items():

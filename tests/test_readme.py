@@ -17,6 +17,7 @@ from typer.main import get_command
 import unimp
 from unimp.cli import app
 from unimp.config.recipe import load_recipe
+from unimp.studies.cells import recipe_hash
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -118,7 +119,7 @@ def test_no_result_is_of_a_recipe_that_has_changed_since(
     rows = json.loads((results["FOLDER"] / f"{table}.json").read_text(encoding="utf-8"))["rows"]
     assert any(row["runs"] for row in rows)
     for row in rows:
-        now = results["fingerprint"](row["recipe"], row["settings"])
+        now = recipe_hash(load_recipe(row["recipe"], row["settings"]))
         assert {run["recipe_hash"] for run in row["runs"]} <= {now}
 
 

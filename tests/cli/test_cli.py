@@ -361,7 +361,7 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
         "known): predictions.parquet\n"
     )
     table = pyarrow.parquet.read_table(here / "predictions.parquet")
-    assert table.equals(run.predictions())
+    assert table.equals(run.predictions().to_arrow())
     best, test = run.predict().argmax(1), run.task.split.test.tolist()
     prediction = table["prediction"].to_pylist()
     assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]

@@ -181,7 +181,7 @@ DOUBLE = Graph.from_edges([[0, 0], [1, 1]])
         ),
         (
             lambda: graph_from_networkx(named(size=np.nan), features="size"),
-            "hold nan at row 1",
+            "nan at row 1",
         ),
         (lambda: graph_to_networkx(DOUBLE, names=["a", "a"]), "1 different names for 2"),
         (lambda: graph_from_adjacency(np.zeros((2, 5))), r"\(2, 5\).*Graph\.from_edges"),

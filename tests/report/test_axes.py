@@ -12,7 +12,7 @@ values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
 
 
 @given(values)
-def test_an_axis_holds_every_value_between_its_first_and_last_tick(drawn: list[float]) -> None:
+def test_an_axis_contains_every_value(drawn: list[float]) -> None:
     axis = number_axis(drawn)
     assert axis.low <= min(drawn) + 1e-6 * abs(axis.high - axis.low)
     assert axis.high >= max(drawn) - 1e-6 * abs(axis.high - axis.low)
@@ -50,7 +50,7 @@ def test_epochs_have_no_ticks_between_them() -> None:
     assert [words for _, words in ticks] == ["0", "1", "2", "3"]
 
 
-def test_places_stand_in_the_middle_of_their_room() -> None:
+def test_places_are_in_the_middle_of_their_room() -> None:
     axis = place_axis(["a", "b"])
     assert [axis.place(value, 0, 100) for value, _ in axis.ticks] == [25, 75]
 

@@ -60,7 +60,7 @@ def test_a_drawing_has_a_name_and_a_description() -> None:
     assert (root[1].text or "").endswith(f"from 0 at 0 to 1 at 1; {NASTY}")  # line, then marks
 
 
-def test_names_from_outside_are_text_and_no_markup() -> None:
+def test_names_from_outside_are_text_and_not_markup() -> None:
     drawing = small_chart()
     assert "<script" not in drawing
     titles = [e.text for e in elements(drawing, "title")]
@@ -77,7 +77,7 @@ def test_a_line_begins_and_ends_at_the_corners_of_its_range() -> None:
     assert points[1][1] < points[0][1]  # up is more
 
 
-def test_bars_stand_beneath_on_the_same_x() -> None:
+def test_bars_are_below_on_the_same_x() -> None:
     bars = [Bar(0, 0.5, 2, "two"), Bar(0.5, 1, 4, "four")]
     drawn = elements(small_chart(extras=Extras(bars, "nodes")), "rect", "bar")
     heights = [float(bar.get("height") or 0) for bar in drawn]
@@ -129,7 +129,7 @@ def test_styles_differ_by_more_than_their_color() -> None:
     assert len(set(DASHES)) == STYLES
 
 
-def test_rows_of_dots_lie_on_their_values() -> None:
+def test_dots_are_at_their_values() -> None:
     x = number_axis([], "score", low=0, high=1)
     drawing = dot_rows(
         [("first", [(0, Mark(0.0, 0, "a", (0.0, 0.5)))]), ("second", [(0, Mark(1.0, 0, "b"))])],
@@ -143,7 +143,7 @@ def test_rows_of_dots_lie_on_their_values() -> None:
     assert len(elements(drawing, "path", "whisker")) == 1
 
 
-def test_a_label_that_is_too_long_is_cut_and_shown_whole_when_pointed_at() -> None:
+def test_a_long_label_is_cut_and_whole_in_its_tooltip() -> None:
     long = "a" * 30 + "b" * 30
     drawing = dot_rows([(long, [(0, Mark(0.5, 0, "w"))])], number_axis([0, 1]), name="rows")
     (label,) = [e for e in elements(drawing, "text") if "…" in (e.text or "")]
@@ -203,7 +203,7 @@ def test_numbers_along_an_axis_neither_touch_nor_leave_the_drawing() -> None:
     assert all(b - a > 2 * half for a, b in pairwise(places))
 
 
-def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
+def test_right_to_left_names_do_not_reverse_the_arrow_between_them() -> None:
     first, second = "שלום", "سلام"
     drawing = heat_map([first, second], [[0, 1], [0, 2]], name="map")
     (wrong,) = elements(drawing, "rect", "wrong")
@@ -212,7 +212,7 @@ def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
 
 
 def luminance(color: Sequence[float]) -> float:
-    """Of red, green and blue from 0 to 1, as WCAG has it."""
+    """The relative luminance of red, green and blue from 0 to 1, as WCAG defines it."""
     parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
     return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 

@@ -187,7 +187,7 @@ def test_explanations_that_cannot_be_drawn_are_counted(folder: Path) -> None:
     ]
     page = page_with(folder, Explanations([*damaged, asked(1)], stale=3, damaged=2))
     assert shown(page) == ["n1"]
-    assert re.search(r"Not shown: 3 .* Cannot be read: 6 ", Page(page).words, re.DOTALL)
+    assert re.search(r"Not shown: 3 .*\sCannot be read: 6 ", Page(page).words, re.DOTALL)
 
 
 def test_a_report_of_several_runs_names_the_run_of_each_explanation(several: Path) -> None:

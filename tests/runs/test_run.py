@@ -15,7 +15,7 @@ import unimp
 from unimp.config.recipe import Recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import BackendError, RecipeError, RunError
+from unimp.errors import BackendError, RecipeError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.registry import build_model
@@ -225,24 +225,24 @@ def test_labels_of_val_and_test_never_leak_into_default_predictions(homophilous:
 def test_a_label_of_an_unknown_node_or_class_is_refused(
     homophilous: Run, labels: dict[int, int], named: str
 ) -> None:
-    with pytest.raises(RunError, match=named):
+    with pytest.raises(TaskError, match=named):
         homophilous.predict(labels)
 
 
 def test_labels_of_another_shape_are_refused(homophilous: Run) -> None:
-    with pytest.raises(RunError, match=r"\(5,\).*\(800,\)"):
+    with pytest.raises(TaskError, match=r"\(5,\).*\(800,\)"):
         homophilous.predict(torch.zeros(5, dtype=torch.int64))
 
 
 def test_a_tensor_with_an_unknown_class_is_refused_with_its_node(homophilous: Run) -> None:
     labels = torch.full((800,), -1)
     labels[3] = 4
-    with pytest.raises(RunError, match="node 3"):
+    with pytest.raises(TaskError, match="node 3"):
         homophilous.predict(labels)
 
 
 def test_one_class_per_node_is_refused_for_binary_tasks(proteins_like: Run) -> None:
-    with pytest.raises(RunError):
+    with pytest.raises(TaskError):
         proteins_like.predict({0: 5})
 
 

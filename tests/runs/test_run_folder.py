@@ -75,7 +75,7 @@ def test_every_file_can_be_read_without_this_package(made: Run) -> None:
     assert sum(w.numel() for w in weights.values()) == made.metrics["parameters"]
     assert json.loads((folder / "metrics.json").read_text()) == made.metrics
     table = pyarrow.parquet.read_table(folder / "predictions.parquet")
-    assert table.schema == made.predictions().schema
+    assert table.schema == made.predictions().to_arrow().schema
     assert table.num_rows == 200
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page.lstrip().lower().startswith("<!doctype html>")

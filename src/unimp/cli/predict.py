@@ -69,11 +69,9 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    from unimp.data.tables.writing import write_table
-
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
-    write_table(path, table)
-    out.print(f"{table.num_rows:,} nodes labeled: {path}")
+    table.write(path)
+    out.print(f"{len(table):,} nodes labeled: {path}")
     out.print(inputs_in_words(loaded, extra, revealed))

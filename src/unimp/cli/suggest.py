@@ -49,7 +49,6 @@ def suggest(
     ] = Path("suggestions.csv"),
 ) -> None:
     """Suggest unknown nodes whose labels would help most; fill in the column label."""
-    from unimp.data.tables.writing import write_table
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
@@ -61,10 +60,10 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
-    write_table(path, table)
-    rows = table.slice(0, SHOWN).to_pylist()
+    table.write(path)
+    rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
-    rest = table.num_rows - len(rows)
+    rest = len(table) - len(rows)
     out.print(f"{f'… and {rest:,} more: ' if rest else ''}{path}")
     if smooth is None:
         found = loaded.metrics["smoothing"]

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +122,7 @@ def _pixels(positions: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple[in
 
 def _image(
     places: NDArray[np.int64],
-    colors: NDArray[np.int64],
+    colors: NDArray[Any],
     palette: Sequence[str],
     size: tuple[int, int],
 ) -> str:

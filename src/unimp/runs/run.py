@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
+from unimp.analysis.table import Table
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
@@ -43,9 +44,6 @@ from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, nodes_of
 from unimp.tasks.task import Task
 from unimp.training.loop import Fit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 UNLIMITED = 2**62
 
@@ -92,7 +90,7 @@ class Run:
         *,
         reveal: Reveal | None = None,
         probabilities: bool | None = None,
-    ) -> pa.Table:
+    ) -> Table:
         """The result of `predict` as a table with one row per node, under the task's names.
 
         `unimp predict` writes this table; `predictions_table` describes its columns.
@@ -125,9 +123,12 @@ class Run:
         number = nodes_of(self.task).find(node)
         target = None if about is None else classes_of(self.task).find(about)
         observed = self.observed_labels(labels, reveal)
-        return explain(
-            self.incremental(observed, around=torch.tensor([number])),
-            self.task.graph,
+        started = time.perf_counter()
+        engine = self.incremental(observed, around=torch.tensor([number]))
+        prepared = time.perf_counter() - started
+        found = explain(
+            engine,
+            self.task,
             observed,
             number,
             chances=self.probabilities_of,
@@ -137,6 +138,16 @@ class Run:
             exact=exact,
             budget=UNLIMITED if budget is None else budget,
         )
+        took = time.perf_counter() - started - prepared
+        computed = f"every change was computed on the whole graph, in {took:.1f} s"
+        if isinstance(engine, IncrementalLogits):
+            computed = (
+                f"the states of {len(engine.held):,} of {self.task.graph.num_nodes:,} nodes were "
+                f"computed in {prepared:.1f} s, and the changes in {took:.1f} s"
+            )
+        if self.recipe.inference.regime != "exact":
+            computed += "; inference was exact here, but the run's own predictions use parts"
+        return replace(found, smooth=self.recipe.smooth.form, computed=computed)
 
     def audit(
         self,
@@ -168,7 +179,7 @@ class Run:
 
     def suggest(
         self, number: int = 50, labels: Given | None = None, *, reveal: Reveal | None = None
-    ) -> pa.Table:
+    ) -> Table:
         """The unknown nodes whose labels would help most, best first.
 
         labels and reveal: as for `predict`; nodes with such a label are not suggested. `unimp

@@ -63,7 +63,7 @@ def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:
     task, recipe = Path(made["task"]).stem, made["recipe"]
     if recipe != task:
         task += f", recipe {recipe}"
-    quick = f" · a quick look: {made['epochs']} epochs" if made["quick"] else ""
+    quick = f" · quick check with {made['epochs']} epochs" if made["quick"] else ""
     return study.heading, f"{task} · {study.place} · {seeds}{quick}"
 
 

@@ -11,7 +11,7 @@ import torch
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
 from unimp.data.tables.label_files import later_labels, read_label_files, read_labels
-from unimp.errors import RunError, TaskError
+from unimp.errors import TaskError
 from unimp.tasks.task import Task
 
 
@@ -98,7 +98,7 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
 def test_entries_that_cannot_be_are_refused(
     binary: Task, given: dict[int, object], told: str
 ) -> None:
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(TaskError, match=told):
         later_labels(given, binary)
 
 

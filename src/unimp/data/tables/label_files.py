@@ -15,7 +15,7 @@ from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.table import Table
 from unimp.data.tables.values import NO_VALUE, words
-from unimp.errors import RunError, TaskError
+from unimp.errors import TaskError
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.names import Names, classes_of, label_separator, nodes_of
 from unimp.tasks.task import Task
@@ -41,23 +41,20 @@ def later_labels(given: Given, task: Task) -> Tensor:
     top = 1 if task.is_multilabel else task.num_classes - 1
     if isinstance(given, Tensor):
         if given.shape != task.labels.shape or given.dtype.is_floating_point:
-            raise RunError(
-                f"labels are {given.dtype} of shape {tuple(given.shape)}; the task's are whole "
-                f"numbers of shape {tuple(task.labels.shape)}, -1 where nothing is known"
+            raise TaskError(
+                f"labels are {given.dtype} of shape {tuple(given.shape)}; they must be integers of "
+                f"shape {tuple(task.labels.shape)}, with -1 where a label is unknown."
             )
         if bool((given > top).any()):
             at = torch.nonzero(given > top)[0].tolist()
-            raise RunError(
-                f"the label of node {at[0]} is {int(given[tuple(at)])}; the largest is {top}"
+            raise TaskError(
+                f"the label of node {at[0]} is {int(given[tuple(at)])}; the largest class is {top}."
             )
         return torch.where(given >= 0, given, UNLABELED).to(task.labels.dtype)
-    try:
-        return _mapped(given, task)
-    except TaskError as error:
-        raise RunError(str(error)) from None
+    return _from_mapping(given, task)
 
 
-def _mapped(given: Mapping[Any, Any], task: Task) -> Tensor:
+def _from_mapping(given: Mapping[Any, Any], task: Task) -> Tensor:
     labels = torch.full_like(task.labels, UNLABELED)
     nodes, classes = nodes_of(task), classes_of(task)
     for node, label in given.items():
