@@ -316,7 +316,6 @@ def with_results(text: str, folder: Path) -> str:
         text = put_between(text, "<!-- results: demo -->", demo_line(took))
         epoch = json.loads((folder / "epoch.json").read_text(encoding="utf-8"))
         text = put_between(text, "<!-- results: promise -->", promise_markdown(took, epoch))
-    text = put_between(text, "<!-- results: speed -->", speed_markdown(folder))
     tables = folder / "tables.json"
     if tables.exists():
         text = put_between(text, "<!-- results: tables -->", tables_line(tables))
@@ -337,6 +336,7 @@ def demo_line(took: dict[str, Any]) -> str:
 
 def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> str:
     """The three numbers of the first screen: accuracy, time and memory."""
+
     def accuracy(model: str, sees: str) -> float:
         rows = demo["rows"]
         return next(
@@ -348,7 +348,7 @@ def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> 
     ours, pyg = (epoch[f"cpu-epoch-0.5-gib-{who}"]["value"] for who in ("whole", "pyg"))
     return "\n".join(
         (
-            f"- **{accuracy('UniMP', 'labels'):.1f} %** of the price classes right on `california`; "
+            f"- **{accuracy('UniMP', 'labels'):.1f} %** accuracy on `california`; "
             f"gradient-boosted trees with the coordinates reach "
             f"{accuracy('boosted trees', 'coordinates'):.1f} %, label propagation "
             f"{accuracy('label propagation', ''):.1f} % (`scripts/demo`, {demo['seconds']:.0f} s).",
@@ -358,37 +358,6 @@ def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> 
             "epochs (`python benchmarks/epoch.py`).",
         )
     )
-
-
-SPEED = {
-    "epoch": [
-        "cpu-epoch-0.5-over-pyg",
-        "cpu-epoch-0.5-whole-over-pyg",
-        "cpu-epoch-0.25-over-pyg",
-        "cpu-epoch-0.25-whole-over-pyg",
-    ],
-    "attention": [
-        "gpu-arxiv-fp32-training-over-pyg-compiled",
-        "gpu-arxiv-bf16-training-over-pyg-compiled",
-        "gpu-proteins-part-fp32-training-over-pyg-compiled",
-        "gpu-proteins-part-bf16-training-over-pyg-compiled",
-    ],
-}
-"""The figures of the README's table of speed: met and missed aims of whole epochs and layers."""
-
-
-def speed_markdown(folder: Path) -> str:
-    lines = ["| PyG's time divided by ours | measured | aim | |", "|---|---|---|---|"]
-    for file, names in SPEED.items():
-        figures = json.loads((folder / f"{file}.json").read_text(encoding="utf-8"))
-        for name in names:
-            one = figures[name]
-            met = one["value"] >= float(one["aim"].removeprefix("≥ "))
-            what = one["what"].removesuffix(", over PyG").removesuffix(", speedup over PyG")
-            lines.append(
-                f"| {what} | {one['value']:.3g} | {one['aim']} | {'met' if met else '**missed**'} |"
-            )
-    return "\n".join(lines)
 
 
 def tables_line(path: Path) -> str:

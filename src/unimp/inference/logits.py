@@ -33,7 +33,7 @@ def predict_logits(
     The computation runs on `device`, by default that of the model, and in `precision`.
     """
     if device is None:
-        device = next(model.parameters()).device
+        device = next((weight.device for weight in model.parameters()), observed.device)
     with matmuls_in(precision), autocast(device, precision):
         if regime == "exact":
             logits = exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
