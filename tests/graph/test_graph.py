@@ -354,5 +354,5 @@ def test_subgraphs_of_unknown_or_repeated_nodes_are_refused(
 
 
 def test_renumbering_needs_every_node(random_graph: Maker) -> None:
-    with pytest.raises(GraphError, match="30 nodes once, not 29.*induced_subgraph"):
+    with pytest.raises(GraphError, match=r"30 nodes once, not 29.*induced_subgraph"):
         random_graph().renumber(torch.arange(29))

@@ -149,7 +149,7 @@ def test_exhaustive_neighbors_give_the_full_batch() -> None:
 
 def test_invalid_options_are_refused() -> None:
     bare = some_task(num_features=0, edge_features=0).sizes
-    with pytest.raises(ModelError, match="no node features.*A,Y"):
+    with pytest.raises(ModelError, match=r"no node features.*A,Y"):
         wrapped(bare)
     with pytest.raises(ModelError, match="edge_features"):
         wrapped(bare, inputs="A,Y", edge_features=True)
@@ -158,9 +158,9 @@ def test_invalid_options_are_refused() -> None:
         wrapped(sizes, inputs="Y")
     with pytest.raises(ModelError, match=r"combine 'cat'.*add \| concat"):
         wrapped(sizes, combine="cat")
-    with pytest.raises(ModelError, match="width is 1.*at least 2"):
+    with pytest.raises(ModelError, match=r"width is 1.*at least 2"):
         wrapped(sizes, width=1, combine="concat")
-    with pytest.raises(ModelError, match="reach.*not 0"):
+    with pytest.raises(ModelError, match=r"reach.*not 0"):
         wrapped(sizes, reach=0)
 
 
@@ -232,9 +232,9 @@ def test_a_model_of_the_package_must_match_the_inputs_and_the_width() -> None:
     inner = sizes.with_width(WIDTH)
     with pytest.raises(ModelError, match="UniMP uses labels itself"):
         MaskedLabels(UniMP(inner), sizes, width=WIDTH)
-    with pytest.raises(ModelError, match="MLP uses no edges.*must be X"):
+    with pytest.raises(ModelError, match=r"MLP uses no edges.*must be X"):
         MaskedLabels(MLP(inner), sizes, width=WIDTH)
-    with pytest.raises(ModelError, match="APPNP uses edges.*must contain A"):
+    with pytest.raises(ModelError, match=r"APPNP uses edges.*must contain A"):
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, inputs="X")
     with pytest.raises(ModelError, match="APPNP uses no edge features"):
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, edge_features=True)

@@ -370,7 +370,7 @@ def test_no_tensor_is_larger_than_edges_by_heads(edges: bool, dropout: float) ->
 
 def test_auto_chooses_a_backend_and_an_unknown_name_is_refused_with_a_suggestion() -> None:
     assert choose_backend("auto") in BACKENDS
-    with pytest.raises(BackendError, match="'sparce'.*did you mean 'sparse'"):
+    with pytest.raises(BackendError, match=r"'sparce'.*did you mean 'sparse'"):
         choose_backend("sparce")
 
 
