@@ -1,17 +1,17 @@
-"""A training step on sampled neighbors, with W_k and W_v absorbed and without, on CPU.
+"""Time a training step on sampled neighbors on CPU, with and without absorbing W_k and W_v.
 
     python benchmarks/absorbed.py
 
 The recipe `products-paper` (three layers, four heads of 128, 10, 10 and 10 neighbors) on a random
 graph of a tenth of the size of ogbn-products with 100 random features. A batch of 150 is the share
-of this graph that the recipe's 1,500 are of products, so that its hops overlap as they do there; a
-batch of 1,500 reaches nearly all nodes of this graph, and leaves less to save. "First layer": its
-forward and backward pass alone; "step": the whole model, loss, backward and Adam's step. Absorbed
-is what `ops/absorbed.py` chooses by itself; plain is where it is kept from it. Times are those that
-one thread was computing, so that others on the machine count for little.
+of this graph that the recipe's 1,500 are of products, so that its hops overlap in the same way. A
+batch of 1,500 reaches nearly all nodes of this graph, which leaves less to save. "First layer" is
+its forward and backward pass only; "step" is the whole model, loss, backward and Adam's step.
+"Absorbed" is the choice of `ops/absorbed.py`; "plain" disables it. Times are CPU times of one
+thread, which other programs on the machine hardly change.
 
-Prints a line `figure NAME VALUE` for each ratio and time, and writes them, with where they were
-measured, to results/absorbed.json. A ratio is the plain time by the absorbed: more is better.
+Prints a line `figure NAME VALUE` for each ratio and time, and writes them with hardware and command
+to results/absorbed.json. A ratio is the plain time divided by the absorbed time: more is better.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from measure import FOLDER, Figures, cpu_gib, seconds
 from sampler import PRODUCTS, graph_of_size
 from unimp.config.recipe import load_recipe
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops import absorbed, native
 from unimp.ops.allocator import keep_freed_memory
@@ -56,8 +57,8 @@ def batch_of(size: int) -> tuple[Batch, Tensor]:
     return sampled_batch(graph, labels, mask, seeds, fanout, seed=1), labels[seeds]
 
 
-def plainly(call: Callable[[], None]) -> Callable[[], None]:
-    """The same call, in which no weight is absorbed."""
+def without_absorbing(call: Callable[[], None]) -> Callable[[], None]:
+    """The same call without absorbed weights."""
 
     def plain() -> None:
         chosen, absorbed.pays = absorbed.pays, lambda *given: False
@@ -100,8 +101,8 @@ def whole_step(model: UniMP, batch: Batch, labels: Tensor) -> Callable[[], None]
 def compare(figures: Figures, size: int, repeats: int, *, memory: bool) -> None:
     batch, labels = batch_of(size)
     torch.manual_seed(0)
-    model = RECIPE.build_model(
-        Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
+    model = build_model(
+        RECIPE.model, Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
     )
     assert isinstance(model, UniMP)
     hop = batch.hops[0]
@@ -112,14 +113,14 @@ def compare(figures: Figures, size: int, repeats: int, *, memory: bool) -> None:
         ("step", whole_step(model, batch, labels)),
     ):
         label, of = f"absorbed-{part}-batch-{size}", part.replace("-", " ")
-        calls = {"absorbed": call, "plain": plainly(call)}
+        calls = {"absorbed": call, "plain": without_absorbing(call)}
         if memory:
             for who, each in calls.items():
                 figures.add(f"{label}-gib-{who}", cpu_gib(each), f"{what}, {of}, extra GiB, {who}")
             continue
         took = seconds(calls, repeats=repeats, device="cpu", clock=time.process_time)
         ratio = took["plain"] / took["absorbed"]
-        figures.add(f"{label}-over-plain", ratio, f"{what}, {of}, over plain")
+        figures.add(f"{label}-over-plain", ratio, f"{what}, {of}, speedup over plain")
         for who, value in took.items():
             figures.add(f"{label}-ms-{who}", 1e3 * value, f"{what}, {of}, ms, {who}")
 
@@ -133,12 +134,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     if not native.available():
-        raise SystemExit("the native core is not built; nothing is absorbed without it")
+        raise SystemExit("The native core is not built. Without it nothing is absorbed.")
     torch.set_num_threads(1)
     figures = Figures("absorbed", arguments.out)
     for size in arguments.batches:
         compare(figures, size, arguments.repeats, memory=True)
-    keep_freed_memory()  # from here on no call gives memory back, so that it comes after
+    keep_freed_memory()  # after measuring memory: from here on no call returns memory to the system
     for size in arguments.batches:
         compare(figures, size, arguments.repeats, memory=False)
 

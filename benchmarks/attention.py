@@ -1,13 +1,13 @@
-"""Graph attention against PyG's layer and against the floor, in one process.
+"""Compare graph attention with PyG's layer and with the time of reading its rows.
 
     python benchmarks/attention.py                 the core on CPU, two threads
-    python benchmarks/attention.py --device cuda   the whole layer on GPU, and what PyG cannot hold
+    python benchmarks/attention.py --device cuda   the layer on GPU, and sizes too large for PyG
 
-Prints a line `figure NAME VALUE` for each ratio and amount, and writes them, with where they were
-measured, to results/attention.json. A ratio "over PyG" is PyG's time by ours: more is better. A
-ratio "to a gather" is our time by that of only reading rows, two an edge in each of three passes:
-forward, and backward by target and by source. Ours reads one less of these six; "to five" says what
-the ratio is to what it does read.
+Prints a line `figure NAME VALUE` for each ratio and amount, and writes them with hardware and
+command to results/attention.json. A speedup over PyG is PyG's time divided by ours: more is better.
+A time relative to a gather is ours divided by the time of only reading rows, two per edge in each
+of three passes: forward, and backward by target and by source. Our code reads one less of these
+six; "to five" compares with the five rows that it reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES = ("arxiv", "proteins-part", "proteins", "products")
 
 
 class Core:
-    """Attention alone, queries, keys and values given: ours, PyG's, and reading the same rows."""
+    """Attention on given queries, keys and values: ours, PyG's, and reading the same rows."""
 
     def __init__(self, hop: Hop, heads: int, width: int) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -53,7 +53,7 @@ class Core:
         self.pyg = PyGConv(4, width, heads, edge_dim=edge_width or None)
         encoder = self.pyg.lin_edge
         self.edge_weight = encoder.weight.view(heads, width, -1) if edge_width else None
-        _ = hop.transpose  # a graph's own, found once
+        _ = hop.transpose  # belongs to the graph and is computed once
 
     def ours(self) -> Tensor:
         return graph_attention(
@@ -78,7 +78,7 @@ class Core:
         torch.autograd.grad(out, operands, self.direction.view_as(out))
 
     def gather(self, passes: int) -> None:
-        """Read the rows: 2 a pass and edge, by target forward and backward, then by source."""
+        """Read two rows per edge in each pass: by target forward and backward, then by source."""
         transpose = self.hop.transpose
         ways = [(self.hop.indptr, self.hop.source)] * 2 + [(transpose.indptr, transpose.target)]
         for indptr, column in ways[:passes]:
@@ -86,7 +86,7 @@ class Core:
                 F.embedding_bag(column, rows.detach().flatten(1), indptr[:-1], mode="sum")
 
     def gather_five(self) -> None:
-        """The rows that ours reads: two by target, two by source, and the keys by target again."""
+        """Read the rows that our code reads: two by target, two by source, keys by target again."""
         self.gather(1)
         rows, transpose = self.key.detach().flatten(1), self.hop.transpose
         F.embedding_bag(self.hop.source, rows, self.hop.indptr[:-1], mode="sum")
@@ -121,19 +121,29 @@ def on_cpu(figures: Figures, repeats: int) -> None:
     ):
         ours, name = took["ours" + suffix], "forward" if not suffix else "training"
         over, near = took["pyg" + suffix] / ours, ours / took["gather" + suffix]
-        figures.add(f"cpu-arxiv-core-{name}-over-pyg", over, f"{arxiv}, {step}, over PyG", aim)
         figures.add(
-            f"cpu-arxiv-core-{name}-to-gather", near, f"{arxiv}, {step}, to a gather", floor
+            f"cpu-arxiv-core-{name}-over-pyg", over, f"{arxiv}, {step}, speedup over PyG", aim
+        )
+        figures.add(
+            f"cpu-arxiv-core-{name}-to-gather",
+            near,
+            f"{arxiv}, {step}, time relative to a gather",
+            floor,
         )
         figures.add(f"cpu-arxiv-core-{name}-seconds", ours, f"{arxiv}, {step}, seconds")
     to_five = took["ours, training"] / took["gather five, training"]
-    of_five = f"{arxiv}, forward + backward, to a gather of the five rows it reads"
+    of_five = f"{arxiv}, forward + backward, time relative to a gather of the five rows it reads"
     figures.add("cpu-arxiv-core-training-to-five", to_five, of_five)
     peak = {which: memory_of(which) for which in ("ours", "theirs")}
     share = peak["ours"] / peak["theirs"]
     figures.add("cpu-arxiv-core-extra-gib", peak["ours"], f"{arxiv}, training, extra peak GiB")
     figures.add("cpu-arxiv-core-extra-gib-pyg", peak["theirs"], f"{arxiv}, PyG's extra peak GiB")
-    figures.add("cpu-arxiv-core-memory-share", share, f"{arxiv}, extra peak by PyG's", "≤ 0.05")
+    figures.add(
+        "cpu-arxiv-core-memory-share",
+        share,
+        f"{arxiv}, extra peak memory relative to PyG's",
+        "≤ 0.05",
+    )
     dense = Core(hop_of_size(**PROTEINS_PART, device="cpu"), 4, 64)
     took = seconds(
         {
@@ -146,12 +156,14 @@ def on_cpu(figures: Figures, repeats: int) -> None:
     )
     what = "CPU, proteins part, 4 × 64, 8-d edge features, core, forward + backward"
     over = took["pyg"] / took["ours"]
-    figures.add("cpu-proteins-part-core-training-over-pyg", over, f"{what}, over PyG", "≥ 8")
+    figures.add(
+        "cpu-proteins-part-core-training-over-pyg", over, f"{what}, speedup over PyG", "≥ 8"
+    )
     figures.add("cpu-proteins-part-core-training-seconds", took["ours"], f"{what}, seconds")
 
 
 def memory_of(which: str) -> float:
-    """The extra peak memory of one training step of the core, in a process of its own."""
+    """The extra peak memory of one training step of the core, in a separate process."""
     done = subprocess.run(
         [sys.executable, __file__, "--memory-of", which], capture_output=True, text=True, check=True
     )
@@ -233,7 +245,7 @@ def one_precision(
 
     def training_of(call: Callable[[], Tensor]) -> Callable[[], None]:
         def train() -> None:
-            # As training does it: another thread for the backward pass costs both sides time.
+            # As in training: another thread for the backward pass costs both sides time.
             with torch.autograd.set_multithreading_enabled(False):
                 call().backward(direction)
             x.grad = None
@@ -255,15 +267,15 @@ def one_precision(
         ("forward", forward, {"eager": "", "compiled": aims[2]}),
     ):
         for other, aim in aim_of.items():
-            of = f"{what}, {step}, over PyG {other}"
+            of = f"{what}, {step}, speedup over PyG {other}"
             ratio = took[other] / took["ours"]
             figures.add(f"{label}-{step}-over-pyg-{other}", ratio, of, aim)
         ratio = took["compiled"] / took["ours-compiled"]
-        of = f"{what}, {step}, both compiled"
+        of = f"{what}, {step}, speedup, both compiled"
         figures.add(f"{label}-{step}-both-compiled", ratio, of)
         if "ours-recorded" in took:
             ratio = took["compiled-recorded"] / took["ours-recorded"]
-            of = f"{what}, {step}, both recorded as CUDA graphs, over PyG compiled"
+            of = f"{what}, {step}, both recorded as CUDA graphs, speedup over PyG compiled"
             figures.add(f"{label}-{step}-both-recorded", ratio, of, aim_of["compiled"])
         for who, value in took.items():
             figures.add(f"{label}-{step}-ms-{who}", 1e3 * value, f"{what}, {step}, ms, {who}")
@@ -273,7 +285,7 @@ def one_precision(
 
 
 def recorded(layer: Callable[..., Tensor], x: Tensor, *rest: object) -> Callable[[], Tensor]:
-    """A layer on a graph that stays, recorded as CUDA graphs, forward and backward."""
+    """A layer on a fixed graph, recorded as CUDA graphs, forward and backward."""
 
     class OnGraph(torch.nn.Module):
         def __init__(self) -> None:
@@ -302,7 +314,7 @@ def proteins_model() -> UniMP:
 
 
 def proteins_step(figures: Figures) -> None:
-    """A training step of the proteins model over the whole graph at once."""
+    """A training step of the proteins model on the whole graph at once."""
     hop = hop_of_size(**PROTEINS, device="cuda")  # type: ignore[arg-type]
     assert hop.edge_attr is not None
     hop = hop.with_edge_attr(hop.edge_attr.bfloat16())
@@ -329,7 +341,7 @@ def proteins_step(figures: Figures) -> None:
 
 
 def products(figures: Figures) -> None:
-    """Exact inference over all of products at once, and a training step."""
+    """Exact inference on all of products at once, and a training step."""
     hop = hop_of_size(**PRODUCTS, device="cuda")  # type: ignore[arg-type]
     _ = hop.schedule
     model = UniMP(
@@ -376,12 +388,14 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cases", default=",".join(CASES), help="on GPU")
+    parser.add_argument(
+        "--cases", default=",".join(CASES), help="Comma-separated cases to run on GPU."
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--memory-of", choices=["ours", "theirs"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if unknown := set(arguments.cases.split(",")) - set(CASES):
-        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; choose from {', '.join(CASES)}")
     if arguments.memory_of:
         torch.set_num_threads(2)
         core = Core(hop_of_size(**ARXIV, device="cpu"), 2, 128)

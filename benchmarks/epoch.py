@@ -1,25 +1,27 @@
-"""A whole training epoch of the recipe `arxiv-paper`, against the same model with PyG's layers.
+"""Compare a training epoch of the recipe `arxiv-paper` with the same model on PyG's layers.
 
     python benchmarks/epoch.py                 on CPU, two threads, half of arxiv's size
     python benchmarks/epoch.py --device cuda   on GPU, all of arxiv's size, fp32 and bf16
-    python benchmarks/epoch.py --profile       no figures; the costliest operations of either
+    python benchmarks/epoch.py --profile       print the most expensive operations instead
 
 Forward, loss, backward and Adam's step in the full-batch regime, with the masks of the recipe, on a
-random graph with random features and labels. The other model is UniMP too, but for its graph
-layers, which are PyG's TransformerConv. PyG keeps several rows an edge and layer: three layers of
-arxiv's full size need more memory than many machines have, so that on CPU both are compared at
-`--scale`. Both run every layer on the whole graph; "pruned" is ours as the recipe runs on CPU,
-which computes only what the hidden nodes can be reached from (the same loss and gradients) and
-finds that out within the epoch; "whole" is ours on the whole graph.
+random graph with random features and labels. The other model is UniMP with PyG's TransformerConv as
+graph layers. PyG stores several rows per edge and layer: three layers of arxiv's full size need
+more memory than many machines have, so that on CPU both are compared at `--scale`. "Whole" is our
+model with every layer on the whole graph, as PyG's. "Pruned" is our model as the recipe runs on
+CPU: it computes only nodes from which hidden nodes can be reached (same loss and gradients), and
+its time includes finding them.
 
-Prints a line `figure NAME VALUE` for each ratio and amount, and writes them, with where they were
-measured, to results/epoch.json. A ratio "over PyG" is PyG's time by ours: more is better.
+Prints a line `figure NAME VALUE` for each ratio and amount, and writes them with hardware and
+command to results/epoch.json. A speedup over PyG is PyG's time divided by ours: more is better.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,20 +36,26 @@ from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import GraphTransformerLayer
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
+from unimp.ops.memory import peak_memory, resident_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import FullBatch, Masks
 from unimp.training.objective import masked_label_loss
 
-NODES, EDGES, KNOWN = 169_343, 2_484_941, 90_941  # both ways and self-loops; KNOWN: training nodes
+NODES, EDGES, KNOWN = (
+    169_343,
+    2_484_941,
+    90_941,
+)  # both directions and self-loops; KNOWN: training nodes
 FEATURES, CLASSES = 128, 40
 RECIPE = load_recipe("arxiv-paper")
 DEFAULT_SCALE = 0.5  # the largest at which PyG's layers fit 24 GiB
 
 
 class PyGLayer(nn.Module):
-    """PyG's layer in the place of one of ours, with the same widths, heads and residual."""
+    """PyG's layer in place of one of ours, with the same widths, heads and residual."""
 
     def __init__(self, ours: GraphTransformerLayer, edges: Tensor) -> None:
         super().__init__()
@@ -66,7 +74,7 @@ class PyGLayer(nn.Module):
 
 
 class Setting:
-    """A graph of arxiv's size, or some of it, and what it takes to train an epoch on it."""
+    """A graph of arxiv's size or a share of it, and the epochs of models on it."""
 
     def __init__(self, scale: float, device: str) -> None:
         nodes = round(scale * NODES)
@@ -75,19 +83,19 @@ class Setting:
         self.device = device
         self.labels = torch.randint(CLASSES, (nodes,))
         x = torch.randn(nodes, FEATURES).to(device)
-        # Edges have no features, so that nobody asks for their ids.
+        # Edges have no features, so that their ids are not used.
         self.graph = Graph(hop.indptr, hop.source, edge_id=hop.source, x=x)
         known = torch.zeros(nodes, dtype=torch.bool)
         known[torch.randperm(nodes)[: round(scale * KNOWN)]] = True
-        self.masks = Masks(known, RECIPE.label_rate, redraw=RECIPE.mask.redraw, seed=0)
-        _ = self.graph.hop.transpose  # a graph's own, found once
+        self.masks = Masks(known, RECIPE.mask.label_rate, redraw=RECIPE.mask.redraw, seed=0)
+        _ = self.graph.hop.transpose  # belongs to the graph and is computed once
         if device == "cuda":
             _ = self.graph.hop.schedule, self.graph.hop.source_schedule
 
     def model(self, *, pyg: bool = False) -> UniMP:
         torch.manual_seed(3)
         sizes = Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
-        model = RECIPE.build_model(sizes)
+        model = build_model(RECIPE.model, sizes)
         assert isinstance(model, UniMP)
         if pyg:
             edges = edge_index_of(self.graph.hop)
@@ -98,7 +106,7 @@ class Setting:
     def epoch_of(
         self, model: UniMP, *, prune: bool = False, half: bool = False
     ) -> Callable[[], None]:
-        """Trains the model for one more epoch; the n-th meets the same masks in any model."""
+        """Train the model for one more epoch; the n-th epoch has the same masks in every model."""
         batches = FullBatch(self.graph, self.labels, self.masks, model.num_layers, prune)
         options = RECIPE.train
         optimizer = torch.optim.Adam(
@@ -133,13 +141,15 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     over = {who: took["pyg"] / took[who] for who in ("whole", "pruned")}
     runs = "as the recipe runs (pruned)"
     label = f"cpu-epoch-{scale:g}"
-    figures.add(f"{label}-over-pyg", over["pruned"], f"{what}, {runs}, over PyG", "≥ 3.5")
+    figures.add(f"{label}-over-pyg", over["pruned"], f"{what}, {runs}, speedup over PyG", "≥ 3.5")
     figures.add(
-        f"{label}-whole-over-pyg", over["whole"], f"{what}, on all nodes, over PyG", "≥ 3.5"
+        f"{label}-whole-over-pyg", over["whole"], f"{what}, on all nodes, speedup over PyG", "≥ 3.5"
     )
     for who, value in took.items():
         figures.add(f"{label}-seconds-{who}", value, f"{what}, seconds, {who}")
     del setting, epochs
+    for who in ("whole", "pyg"):
+        figures.add(f"{label}-gib-{who}", gib_of(who, scale), f"{what}, extra peak GiB, {who}")
     if scale < DEFAULT_SCALE:
         return
     full = Setting(1.0, "cpu")
@@ -149,8 +159,24 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     figures.add("cpu-epoch-seconds", took["ours"], f"{what}, seconds")
 
 
+def gib_of(who: str, scale: float) -> float:
+    """The peak memory of two epochs beyond the graph and the features, in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", who, "--scale", str(scale)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def print_memory(who: str, scale: float) -> None:
+    setting = Setting(scale, "cpu")
+    before = resident_memory()
+    epoch = setting.epoch_of(setting.model(pyg=who == "pyg"))
+    epoch()
+    epoch()
+    print((peak_memory() - before) / 2**30)
+
+
 def settled_seconds(epochs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """The median time of each, after two epochs: it takes two until no page is fresh any more."""
+    """The median time of each, after two epochs that touch all memory pages for the first time."""
     for epoch in epochs.values():
         epoch()
     return seconds(epochs, repeats=repeats, device="cpu")
@@ -168,7 +194,7 @@ def on_gpu(figures: Figures, scale: float, repeats: int) -> None:
         took = seconds(epochs, repeats=repeats, device="cuda")
         what = f"GPU, {size}, recipe arxiv-paper, {short}, whole epoch"
         ratio = took["pyg"] / took["ours"]
-        figures.add(f"gpu-epoch-{short}-over-pyg", ratio, f"{what}, over PyG eager")
+        figures.add(f"gpu-epoch-{short}-over-pyg", ratio, f"{what}, speedup over PyG eager")
         for who, epoch in epochs.items():
             figures.add(f"gpu-epoch-{short}-ms-{who}", 1e3 * took[who], f"{what}, ms, {who}")
             figures.add(f"gpu-epoch-{short}-gib-{who}", gpu_gib(epoch), f"{what}, extra GiB, {who}")
@@ -193,9 +219,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--scale", type=float, help="of arxiv's size; 0.5 on CPU, 1 on GPU")
+    parser.add_argument(
+        "--scale", type=float, help="Share of arxiv's size; default 0.5 on CPU, 1 on GPU."
+    )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="print the costliest operations")
+    parser.add_argument(
+        "--profile", action="store_true", help="Print the most expensive operations and exit."
+    )
+    parser.add_argument("--memory-of", choices=["whole", "pyg"], help="Print the peak in GiB.")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     keep_freed_memory()
@@ -205,6 +236,9 @@ def main() -> None:
         torch.set_num_threads(2)
     if arguments.profile:
         print_profile(scale, arguments.device)
+        return
+    if arguments.memory_of:
+        print_memory(arguments.memory_of, scale)
         return
     measure = on_gpu if on_device else on_cpu
     measure(Figures("epoch", arguments.out), scale, arguments.repeats)

@@ -1,9 +1,9 @@
-"""What the estimate of a run says, and what the run takes: memory and seconds an epoch.
+"""Compare the estimate of a run with the run: memory and seconds per epoch.
 
     python benchmarks/estimate.py        → benchmarks/results/estimate.json
 
-Each case is trained for a few epochs in a process of its own; memory is the most that the process
-had (VmHWM), an epoch the median. A ratio of 1 is an estimate that came true.
+Each case trains for a few epochs in a separate process. Memory is the peak of that process (VmHWM);
+the time of an epoch is the median. A ratio of 1 is an exact estimate.
 """
 
 from __future__ import annotations
@@ -27,33 +27,38 @@ CASES = {
     "arxiv-quarter-neighbors": ("synthetic-arxiv", ["task.scale=0.25", "batch.regime=neighbors"]),
     "products-neighbors": ("products-paper", ["task.name=synthetic-products", "task.scale=0.01"]),
 }
+RATIO = "estimated ÷ measured"
 PROGRAM = """
 import json, statistics, sys, time, types
-import unimp.estimate, unimp.training.loop
+import unimp.runs.estimate, unimp.training.loop
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 keep_freed_memory()
 from unimp.runs.estimate import estimate
 from unimp.ops.memory import peak_memory
 from unimp.runs.preparation import choose_device, seeded, task_of
 from unimp.config.recipe import load_recipe
-from unimp.runs.fitting import train
+from unimp.model.registry import build_model
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import fit_model
 if sys.argv[1] == "cpu":
     clock = types.SimpleNamespace(perf_counter=time.process_time)
-    unimp.estimate.time = unimp.training.loop.time = clock
+    unimp.runs.estimate.time = unimp.training.loop.time = clock
 recipe = load_recipe(sys.argv[2], sys.argv[3:])
 device = choose_device("cpu")
 task = task_of(recipe, 0)
 with seeded(0, device):
-    model = recipe.build_model(task.sizes)
-    said = estimate(recipe, model, task, device)
-    recipe = recipe.with_settings([f"batch.regime={said.regime}"])
+    model = build_model(recipe.model, task.sizes)
+    estimated = estimate(recipe, model, task, device)
+    recipe = recipe.with_settings([f"batch.regime={estimated.regime}"])
     epochs = []
-    train(model, recipe, task, seed=0, device=device, on_epoch=epochs.append)
+    fit_model(Experiment(recipe, 0, device, on_epoch=epochs.append), model, task, data_hash="")
 plain = [e.seconds for e in epochs[1:] if e.scores is None]
 print(json.dumps({
-    "regime": said.regime, "said_memory": said.memory, "memory": peak_memory(),
-    "said_epoch": said.seconds_an_epoch, "epoch": statistics.median(plain),
-    "words": said.in_words(),
+    "regime": estimated.regime,
+    "memory": peak_memory(), "estimated_memory": estimated.memory,
+    "epoch": statistics.median(plain), "estimated_epoch": estimated.seconds_per_epoch,
+    "words": estimated.in_words(),
 }))
 """
 
@@ -66,7 +71,7 @@ def main() -> None:
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="cpu: the process's own time, where others share the machine; with one thread",
+        help="cpu: CPU time of the process, for a machine with other work; use one thread.",
     )
     parser.add_argument("--out", type=Path, default=measure.FOLDER)
     options = parser.parse_args()
@@ -84,14 +89,14 @@ def main() -> None:
         print(f"{name}: {found['words']}", flush=True)
         unit = "seconds" if options.clock == "wall" else "CPU seconds"
         what = f"{recipe} {' '.join(settings)}: {found['regime']}".replace(" :", ":")
-        gib, said = found["memory"] / 2**30, found["said_memory"] / 2**30
+        gib, estimated = found["memory"] / 2**30, found["estimated_memory"] / 2**30
         figures.add(f"{name}-gib", gib, f"{what}, peak memory, GiB")
         figures.add(
-            f"{name}-memory-ratio", said / gib, f"{what}, memory said over taken", "1/1.5–1.5"
+            f"{name}-memory-ratio", estimated / gib, f"{what}, memory, {RATIO}", "1/1.5–1.5"
         )
-        figures.add(f"{name}-seconds", found["epoch"], f"{what}, {unit} an epoch")
-        ratio = found["said_epoch"] / found["epoch"]
-        figures.add(f"{name}-time-ratio", ratio, f"{what}, {unit}, said over taken")
+        figures.add(f"{name}-seconds", found["epoch"], f"{what}, {unit} per epoch")
+        ratio = found["estimated_epoch"] / found["epoch"]
+        figures.add(f"{name}-time-ratio", ratio, f"{what}, {unit}, {RATIO}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""How long an explanation takes on the graph of ogbn-arxiv: with states of nodes held, and alone.
+"""Time explanations on the graph of ogbn-arxiv: with the states of all nodes in memory, or alone.
 
-    UNIMP_DATA=… python benchmarks/explain.py             → results/explain.json: time that passed
-    UNIMP_DATA=… python benchmarks/explain.py --threads 1   the time of one core
+    UNIMP_DATA=… python benchmarks/explain.py             → results/explain.json: elapsed time
+    UNIMP_DATA=… python benchmarks/explain.py --threads 1   CPU time of one core
     python benchmarks/explain.py --candidates RUN         whether shares find the largest effects
-    python benchmarks/explain.py --docs                   → figures in docs/explaining.md
+    python benchmarks/explain.py --docs                   → numbers in docs/explaining.md
 
-The recipe is `arxiv-labels`, with weights as they are drawn: time does not depend on them. Nodes
-are drawn at random, and the largest hubs are added. An explanation is all that `unimp explain`
-tells of a node: attention of each layer and rolled out, the exact effects of labels and edges, and
-what remains without any.
+The recipe is `arxiv-labels` with initial weights, because time does not depend on them. Nodes are
+drawn at random, and the largest hubs are added. An explanation contains everything that
+`unimp explain` prints about a node: attention per layer and rolled out, the exact effects of labels
+and edges, and the prediction without any of them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from measure import FOLDER, Figures
 from unimp.analysis.explain import EXACT, explain
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
-from unimp.runs.run import Run, load_run
+from unimp.runs.run import Run
 
 ROOT = Path(__file__).parent.parent
 HUBS = 10
@@ -42,32 +44,32 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
     recipe = load_recipe(recipe_name)
     task = task_of(recipe, 0)
     torch.manual_seed(0)
-    run = Run(recipe, 0, task, recipe.build_model(task.sizes).eval(), {}, "cpu")
+    run = Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
+    observed = run.observed_labels(reveal="train")
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     began = clock()
-    answers = run.hold()
+    answers = run.incremental(observed)
     held, began = clock() - began, clock()
-    answers.without_labels  # noqa: B018  (computed once, and kept)
+    answers.without_labels  # noqa: B018  (computed once and kept)
     bare = clock() - began
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(task.graph.num_nodes, generator=generator)[:count].tolist()
     hubs = torch.argsort(task.graph.in_degree, descending=True)[:HUBS].tolist()
-    observed = run.observed_with(None)
     taken, busy, labels, edges = {}, {}, {}, {}
-    explain(answers, task.graph, observed, drawn[0], chances=run.chances)  # warms up
+    explain(answers, task, observed, drawn[0], chances=run.probabilities_of)  # warms up
     for node in [*drawn, *hubs]:
         began, worked = time.perf_counter(), time.process_time()
-        found = explain(answers, task.graph, observed, node, chances=run.chances)
+        found = explain(answers, task, observed, node, chances=run.probabilities_of)
         taken[node] = time.perf_counter() - began
         busy[node] = time.process_time() - worked
         labels[node], edges[node] = found.exact_labels, found.exact_edges
-    # On a machine that others use too, only the time of a processor says how long the work is.
+    # On a machine with other work, only CPU time measures the work itself.
     wall = (
         f"elapsed, on {torch.get_num_threads()} cores; load of the machine {os.getloadavg()[0]:.1f}"
     )
     kinds = {"": (taken, wall)}
     if torch.get_num_threads() == 1:
-        kinds = {"core-": (busy, "of one core's time")}
+        kinds = {"core-": (busy, "time of one core")}
     of = f"{len(taken)} nodes of {recipe_name}, {HUBS} of them the largest hubs"
     for kind, (times, words) in kinds.items():
         every, of_hubs = list(times.values()), [times[node] for node in hubs]
@@ -81,26 +83,29 @@ def measure_time(recipe_name: str, count: int, figures: Figures) -> None:
         alone = []
         for node in drawn[:ALONE]:
             began = time.perf_counter()
-            around = run.hold(around=torch.tensor([node]))
-            explain(around, task.graph, observed, node, chances=run.chances)
+            around = run.incremental(observed, around=torch.tensor([node]))
+            explain(around, task, observed, node, chances=run.probabilities_of)
             alone.append(time.perf_counter() - began)
-        what = f"s for one node, with the states that it rests on, median of {ALONE}; {wall}"
+        what = f"s for one node, including the states that it depends on, median of {ALONE}; {wall}"
         figures.add("alone-median-s", median(alone), what, "< 1")
-        figures.add("alone-worst-s", max(alone), "s for one node with these, the slowest", "< 1")
+        figures.add(
+            "alone-worst-s", max(alone), "s for one node including these, the slowest", "< 1"
+        )
     figures.add("exact-labels", mean(labels.values()), "labels with an exact effect, mean")
     figures.add("exact-edges", mean(edges.values()), "edges with an exact effect, mean")
     figures.add("hub-exact", mean(labels[n] + edges[n] for n in hubs), "both, mean of the hubs")
 
 
 def measure_candidates(folder: Path, figures: Figures, nodes: int = 20) -> None:
-    """Of the largest effects among many candidates, how many are among those with large shares."""
+    """How many of the largest effects among many candidates have one of the largest shares."""
     run = load_run(folder, device="cpu")
-    answers, observed, test = run.hold(), run.observed_with(None), run.task.split.test
+    observed, test = run.observed_labels(reveal="train"), run.task.split.test
+    answers = run.incremental(observed)
     order = torch.randperm(len(test), generator=torch.Generator().manual_seed(1))
     found: list[float] = []
     for node in test[order[:nodes]].tolist():
         why = explain(
-            answers, run.task.graph, observed, node, chances=run.chances,
+            answers, run.task, observed, node, chances=run.probabilities_of,
             top=MANY, exact=MANY, budget=10**12,
         )  # fmt: skip
         for effects in (why.labels, why.edges):
@@ -114,7 +119,7 @@ def measure_candidates(folder: Path, figures: Figures, nodes: int = 20) -> None:
 
 
 def write_docs() -> None:
-    """The figures of docs/explaining.md, from results/explain.json and what the proof found."""
+    """Write the numbers of docs/explaining.md, from results/explain.json and proofs/audit.py."""
     times = json.loads((FOLDER / "explain.json").read_text("utf-8"))
     audited = json.loads((ROOT / "proofs" / "results" / "audit.json").read_text("utf-8"))
     shown = {
@@ -124,7 +129,7 @@ def write_docs() -> None:
         "explain: alone, worst": f"{times['alone-worst-s']['value']:.2f}",
         "explain: found": f"{100 * times['found']['value']:.0f} %",
         "audit: mean": f"{100 * audited['mean']:.0f} %",
-        "audit: least": f"{100 * audited['least']:.0f} %",
+        "audit: least": f"{100 * audited['minimum']:.0f} %",
     }
     page = ROOT / "docs" / "explaining.md"
     text = page.read_text("utf-8")
@@ -138,10 +143,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipe", default="arxiv-labels")
-    parser.add_argument("--nodes", type=int, default=60, help="drawn at random, beside the hubs")
-    parser.add_argument("--threads", type=int, default=2, help="1: processor time is measured")
-    parser.add_argument("--candidates", type=Path, metavar="RUN", help="look at shares instead")
-    parser.add_argument("--docs", action="store_true", help="write the figures into docs")
+    parser.add_argument(
+        "--nodes", type=int, default=60, help="Number of random nodes, in addition to the hubs."
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, help="With 1 thread, CPU time is measured."
+    )
+    parser.add_argument(
+        "--candidates", type=Path, metavar="RUN", help="Check candidates of this run instead."
+    )
+    parser.add_argument("--docs", action="store_true", help="Write the numbers into docs.")
     arguments = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)

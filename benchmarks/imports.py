@@ -1,10 +1,10 @@
-"""How long `import unimp` and `unimp --help` take beside `import torch`, in fresh interpreters.
+"""Time `import unimp` and `unimp --help` relative to `import torch`, in fresh interpreters.
 
     python benchmarks/imports.py
 
-By turns, in seconds of the processor, which other programs on the machine hardly change. `import
-unimp` alone loads little: what is compared with torch is every public name but the classifier.
-Prints a line `figure NAME VALUE` for each and writes them, with where they were measured, to
+Takes turns and measures CPU time, which other programs on the machine hardly change. `import unimp`
+itself loads little, so that every public name except the classifier is compared with torch. Prints
+a line `figure NAME VALUE` for each time, and writes them with hardware and command to
 results/imports.json.
 """
 
@@ -31,12 +31,12 @@ CASES = {
 
 
 def start(words: list[str]) -> None:
-    """A fresh interpreter that does nothing else."""
+    """Run a fresh interpreter."""
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def processor() -> float:
-    """Seconds of the processor that finished children have taken."""
+    """CPU seconds of all finished child processes."""
     taken = os.times()
     return taken.children_user + taken.children_system
 
@@ -52,27 +52,27 @@ def main() -> None:
     figures.add(
         "import_torch", taken["torch"], "import torch in a fresh interpreter, processor seconds"
     )
-    figures.add(
-        "import_package", taken["package"], "import unimp, no name asked for, processor seconds"
-    )
+    figures.add("import_package", taken["package"], "import unimp, no name used, processor seconds")
     figures.add(
         "import_unimp",
         taken["unimp"],
-        "import unimp and every public name but the classifier, processor seconds",
+        "import unimp and every public name except the classifier, processor seconds",
     )
     figures.add(
         "import_ratio",
         taken["unimp"] / taken["torch"],
-        "import unimp and every public name but the classifier, by import torch",
+        "import unimp and every public name except the classifier, relative to import torch",
         "≤ 1.3",
     )
     figures.add(
         "import_classifier_ratio",
         taken["classifier"] / taken["torch"],
-        "importing UniMPClassifier, and with it scikit-learn, by import torch",
+        "importing UniMPClassifier and with it scikit-learn, relative to import torch",
     )
     figures.add("help", taken["help"], "unimp --help, processor seconds")
-    figures.add("help_ratio", taken["help"] / taken["torch"], "unimp --help by import torch")
+    figures.add(
+        "help_ratio", taken["help"] / taken["torch"], "unimp --help, relative to import torch"
+    )
 
 
 if __name__ == "__main__":

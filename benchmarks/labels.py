@@ -1,12 +1,12 @@
-"""When do labels as inputs help, and when do they hurt? On generated graphs, one thing at a time.
+"""Find when labels as inputs help and when they hurt, on generated graphs.
 
     python benchmarks/labels.py          → results/labels.json
     python benchmarks/labels.py --docs   → its tables in docs/findings.md
 
-A graph of 3,000 nodes, 15,000 edges and 5 classes, with features that tell a class apart in part.
-What varies: the share of edges inside a class, the share of nodes whose label is known, and the
-share of known labels that are wrong. Settings were fixed beforehand, and are the same everywhere;
-a seed draws the graph and the model. A run that stands in the file is not repeated.
+Each graph has 3,000 nodes, 15,000 edges, 5 classes and features that separate the classes in part.
+One property varies at a time: the share of edges inside a class, the share of nodes with a known
+label, or the share of known labels that are wrong. The settings were fixed beforehand and are the
+same everywhere. A seed determines the graph and the model. Runs in the file are not repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SWEEPS: dict[str, tuple[str, list[float]]] = {
     "known": ("share of nodes with a known label", [0.01, 0.03, 0.1, 0.3, 0.6]),
     "wrong": ("share of known labels that are wrong", [0.0, 0.1, 0.2, 0.4, 0.6]),
 }
-"""0.2 of five classes are the edges of a graph that tells nothing."""
+"""With five classes, a share of 0.2 means that edges carry no information."""
 
 
 def task_of(homophily: float, known: float, wrong: float, seed: int) -> Task:
@@ -72,7 +72,7 @@ def spoiled(task: Task, nodes: Tensor, share: float, seed: int) -> Tensor:
 
 
 def measure(place: dict[str, float], seed: int) -> dict[str, float]:
-    """Test accuracy of X,A, and of X,A,Y given labels at prediction, none, or wrong ones."""
+    """Test accuracy of X,A, and of X,A,Y with labels, without labels, or with wrong ones."""
     task = task_of(**place, seed=seed)
     without = run(task, seed=seed, settings=[*SETTINGS, "model.inputs=X,A"])
     with_labels = run(task, seed=seed, settings=[*SETTINGS, "model.inputs=X,A,Y"])
@@ -107,12 +107,12 @@ def fill() -> list[dict[str, Any]]:
 
 
 def markdown(done: list[dict[str, Any]]) -> str:
-    """One table a sweep: test accuracy, and what labels gain over X,A, paired by seed."""
+    """One table per sweep: test accuracy, and the gain of labels over X,A, paired by seed."""
     parts = []
     for varied, (words, values) in SWEEPS.items():
         lines = [
             f"| {words} | X,A | X,A,Y | gain | labels withheld at prediction "
-            "| half of them wrong there |",
+            "| half of them wrong at prediction |",
             "|---|---|---|---|---|---|",
         ]
         for value in values:
@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--docs", action="store_true", help="write the tables into docs")
+    parser.add_argument("--docs", action="store_true", help="Write the tables into docs.")
     arguments = parser.parse_args()
     keep_freed_memory()
     done = fill()

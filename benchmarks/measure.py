@@ -1,4 +1,4 @@
-"""What the benchmarks share: graphs of a data set's size, fair timing, and where figures go."""
+"""Shared by the benchmarks: graphs with the size of a data set, timing, and stored figures."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from unimp import __version__
 from unimp.data.files import write_atomically
 from unimp.graph.csr import group, index_dtype
 from unimp.graph.hop import Hop
+from unimp.tracking.origin import code_origin
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -28,7 +29,7 @@ FOLDER = Path(__file__).parent / "results"
 def hop_of_size(
     num_nodes: int, num_edges: int, *, edge_features: int = 0, skew: float = 1.5, device: str
 ) -> Hop:
-    """A square hop with a few hubs and many nodes of low degree, numbered at random.
+    """A square hop with a few hubs and many nodes of low degree, in random order.
 
     Both ends of each edge are drawn with P(rank r) ∝ r^(1/skew − 1): for skew = 1.5, half of all
     edges meet an eighth of the nodes at either end. skew = 1 draws nodes evenly.
@@ -50,7 +51,7 @@ def hop_of_size(
 
 
 def edge_index_of(hop: Hop) -> Tensor:
-    """The edges as PyG takes them."""
+    """The edges in the format of PyG."""
     return torch.stack((hop.source.long(), hop.target.long()))
 
 
@@ -62,10 +63,10 @@ def seconds(
     settle: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """The median time of each call; one round calls each once, so that all meet the same noise.
+    """The median time of each call. One round calls each once, so that all see the same noise.
 
-    With `settle` each is called once more just before, so that none pays for memory that the one
-    before it gave back to the system.
+    With `settle`, each is called once more just before, so that none pays for memory that the
+    previous call returned to the system.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
@@ -87,7 +88,7 @@ def wait(device: str) -> None:
 
 
 def gpu_gib(call: Callable[[], Any]) -> float:
-    """The most memory that a call has on the GPU beyond what was there before, in GiB."""
+    """Peak GPU memory of a call, minus the memory in use before it, in GiB."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -98,8 +99,8 @@ def gpu_gib(call: Callable[[], Any]) -> float:
 
 
 def cpu_gib(call: Callable[[], Any]) -> float:
-    """The most memory that a call has beyond what the process had before, in GiB; on Linux."""
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    """Peak memory of a call, minus the peak of the process before it, in GiB; on Linux."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _resident("VmHWM")
     call()
     return (_resident("VmHWM") - before) / 2**20
@@ -111,7 +112,7 @@ def _resident(name: str) -> int:
 
 
 class Figures:
-    """Named figures: printed as they come, and kept in a file with where they were measured."""
+    """Named figures, printed as they are measured and stored with hardware, command and code."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.path = folder / f"{name}.json"
@@ -125,8 +126,8 @@ class Figures:
         write_atomically(self.path, (json.dumps(self.found, indent=1) + "\n").encode())
 
 
-def place() -> dict[str, str]:
-    """Where and how a figure was measured."""
+def place() -> dict[str, Any]:
+    """The command, hardware and code of a measurement."""
     cores = f"{platform.machine()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
     words = re.sub(r"--out[ =]\S+ ?", "", shlex.join(sys.argv[1:]))
     return {
@@ -134,4 +135,5 @@ def place() -> dict[str, str]:
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
         "torch": torch.__version__,
         "unimp": __version__,
+        "code": code_origin(),
     }

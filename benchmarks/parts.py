@@ -1,11 +1,11 @@
-"""A training epoch over random parts of a graph of the size of ogbn-proteins, on a GPU.
+"""Time a training epoch over random parts of a graph of the size of ogbn-proteins, on a GPU.
 
     python benchmarks/parts.py     → results/parts.json
 
 The model and the parts are those of the recipe proteins-paper: 7 layers, 9 parts, labels of half of
-the nodes hidden. Parts are cut on CPU, by one worker beside training, or on the GPU, where the
-graph then lies; steps are launched anew or recorded and replayed. Prints a line `figure NAME VALUE`
-for each.
+the nodes hidden. Parts are cut on CPU, by one worker during training, or on the GPU, which then
+holds the graph. The kernels of a step are launched every time, or recorded once and replayed.
+Prints a line `figure NAME VALUE` for each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from measure import FOLDER, Figures, hop_of_size, seconds
 from unimp.config.choices import Precision
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
+from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import Masks, make_batches
@@ -29,14 +30,14 @@ from unimp.training.step import ReplayedStep, Step
 TASKS = 112
 SIZE = {"num_nodes": 132_534, "num_edges": 79_122_504, "edge_features": 8, "skew": 1.0}
 WAYS = {
-    "cut on CPU, launched anew": ("cpu", False),
-    "cut on GPU, launched anew": ("cuda", False),
+    "cut on CPU, launched every step": ("cpu", False),
+    "cut on GPU, launched every step": ("cuda", False),
     "cut on GPU, replayed": ("cuda", True),
 }
 
 
 def epochs_of(graph: Graph, precision: Precision) -> dict[str, Callable[[], None]]:
-    """For each way, what trains for one more epoch."""
+    """For each way, a function that trains one more epoch."""
     recipe = load_recipe("proteins-paper")
     labels = torch.randint(2, (graph.num_nodes, TASKS), dtype=torch.int8)
     known = torch.ones(graph.num_nodes, dtype=torch.bool)
@@ -45,7 +46,7 @@ def epochs_of(graph: Graph, precision: Precision) -> dict[str, Callable[[], None
 
     def one_way(place: str, replay: bool) -> Callable[[], None]:
         torch.manual_seed(0)
-        model = recipe.build_model(sizes).cuda()
+        model = build_model(recipe.model, sizes).cuda()
         optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=True)
         step = Step(model, optimizer, labels.cuda(), precision)
         take = ReplayedStep(step) if replay else step
@@ -75,7 +76,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the nodes; degrees stay")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="Share of the nodes; degrees stay the same."
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     keep_freed_memory()
@@ -98,7 +101,7 @@ def main() -> None:
             figures.add(f"gpu-parts-{precision}-{name}", took[way], f"{what}, seconds, {way}")
         for way in others:
             name = way.replace(",", "").replace(" ", "-").lower()
-            over = f"{what}, {way}, over {slow}"
+            over = f"{what}, {way}, speedup over {slow}"
             figures.add(f"gpu-parts-{precision}-{name}-over", took[slow] / took[way], over)
 
 

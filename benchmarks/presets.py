@@ -1,11 +1,11 @@
-"""What presets come to on graphs that nobody tuned a recipe for.
+"""Measure the presets on graphs without a tuned recipe.
 
     python benchmarks/presets.py --jobs 8     → results/presets.json
-    python benchmarks/presets.py --table      → the table, as docs/training.md shows it
+    python benchmarks/presets.py --table      → the table in docs/training.md
 
-Each graph gets the default recipe and a preset, as `unimp train mine.npz --preset good` would, with
-train labels as inputs. A run that stands in the file is not repeated. The small graphs are `.npz`
-files in the folder that UNIMP_DATA names; `debian` comes with the package.
+Each graph is trained with the default recipe and a preset, as `unimp train mine.npz --preset good`
+does, with train labels as inputs. Runs in the file are not repeated. The small graphs are `.npz`
+files in the folder UNIMP_DATA; `debian` is part of the package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEEDS = (0, 1, 2)
 
 
 def settings_of(task: str, preset: str) -> list[str]:
-    """The default recipe of a task, not the one that the package has for it."""
+    """The default recipe with a preset, not the recipe that the package has for this task."""
     options = {"task.name": task, **PRESETS[preset].options}
     return [f"{place}={value}" for place, value in options.items()]
 
@@ -43,7 +43,9 @@ def fill(jobs: int) -> None:
     done = runs_done()
     places = [
         {"task": task, "preset": preset, "seed": seed, "settings": settings_of(task, preset)}
-        for preset in reversed(PRESETS)  # the longest first, so that none is waited for at the end
+        for preset in reversed(
+            PRESETS
+        )  # the longest first, so that no single run is left at the end
         for task in TASKS
         for seed in SEEDS
     ]
@@ -76,8 +78,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--table", action="store_true", help="write the table into its page")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of runs at a time.")
+    parser.add_argument("--table", action="store_true", help="Write the table into its page.")
     arguments = parser.parse_args()
     keep_freed_memory()
     if arguments.table:

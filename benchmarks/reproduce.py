@@ -1,4 +1,4 @@
-"""How long a look at every table and figure takes on the bundled graph.
+"""Time a quick check of every table and figure on the bundled graph.
 
 python benchmarks/reproduce.py      → results/reproduce.json
 """
@@ -15,6 +15,7 @@ import time
 
 from results import FOLDER
 from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
 
 COMMAND = "unimp reproduce all --task debian --quick --seeds 0-1 --jobs 2"
 
@@ -29,8 +30,9 @@ def main() -> None:
     took = {
         "command": COMMAND,
         "seconds": round(seconds),
+        "code": code_origin(),
         "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})"
-        + (", which had other work too" if busy else ""),
+        + (", with other work running" if busy else ""),
     }
     print(f"figure reproduce-seconds {seconds:.0f}")
     write_atomically(FOLDER / "reproduce.json", (json.dumps(took, indent=1) + "\n").encode())

@@ -1,16 +1,15 @@
-"""Train the rows of a results table over several seeds and write them down.
+"""Train the rows of a results table over several seeds and store their scores.
 
     python benchmarks/results.py debian --seeds 0-9      → benchmarks/results/debian.json
     python benchmarks/results.py --readme                → the tables in README and docs
 
-A row is a recipe with settings. Each run is added to the file as it ends, with its hardware and
-command; a run that stands there already is not repeated, so a table can be filled piece by piece.
+A row is a recipe with settings. Each run is added to the file when it ends, with its hardware,
+command and code. Runs in the file are not repeated, so that a table can be filled in steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
@@ -33,8 +32,10 @@ from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.experiment import run
+from unimp.studies.cells import recipe_hash
 from unimp.studies.paper import with_inputs
 from unimp.tasks.metrics import mean_text
+from unimp.tracking.origin import code_origin
 
 FOLDER = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
@@ -45,7 +46,7 @@ PAGES = [
         for page in ("concepts", "own-data", "reproducing", "results", "speed")
     ),
 ]
-# The line of the README's table, and of which rows of each table it is.
+# Each row of the README's table, and the rows of the other tables that it shows.
 SHORT = {
     "features": (("X", "MLP"),),
     "edges, known labels (label propagation)": (("A,Y", "label propagation"),),
@@ -66,7 +67,7 @@ PROTOCOL = (
 NO_EDGE_FEATURES = "model.edge_features=false"
 
 LPA = "model.name=label-propagation"
-# As validation chose it, on splits 10 to 12.
+# Chosen by validation on splits 10 to 12.
 LPA_DEBIAN = [LPA, "model.normalization=column", "model.restart=0.3"]
 
 # table → rows of (inputs, model, recipe, settings)
@@ -76,7 +77,7 @@ TABLES: dict[str, list[tuple[str, str, str, list[str]]]] = {
         ("A,Y", "label propagation", "debian", LPA_DEBIAN),
         ("A,Y", "UniMP", "debian", ["model.inputs=A,Y", NO_EDGE_FEATURES]),
         ("X,A", "UniMP", "debian", ["model.inputs=X,A", NO_EDGE_FEATURES]),
-        # Decision 8: what a search as long as the full model's found for X,A alone.
+        # Decision 8: the result of a search for X,A as long as that of the full model.
         (
             "X,A, its own settings",
             "UniMP",
@@ -137,7 +138,7 @@ def fill_table(
     threads: int,
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """Train what is missing from a table, row by row, and return the table."""
+    """Train the missing runs of a table and return the table."""
     if threads:
         torch.set_num_threads(threads)
     path = folder / f"{name}.json"
@@ -145,9 +146,9 @@ def fill_table(
     earlier = {(row["inputs"], row["model"]): row["runs"] for row in table.get("rows", [])}
     rows, superseded = [], table.get("superseded", [])
     for inputs, model, recipe, settings in TABLES[name]:
-        made_with = fingerprint(recipe, settings)
+        made_with = recipe_hash(load_recipe(recipe, settings))
         found = earlier.get((inputs, model), [])
-        # A run of the recipe as it was before is not a result of the recipe as it is.
+        # A run of an earlier version of the recipe is not a result of the current one.
         superseded += [
             {"inputs": inputs, "model": model, **r} for r in found if r["recipe_hash"] != made_with
         ]
@@ -156,7 +157,7 @@ def fill_table(
             {"inputs": inputs, "model": model, "recipe": recipe, "settings": settings, "runs": kept}
         )
     fresh = {"table": name, "protocol": PROTOCOL, "rows": rows, "superseded": superseded}
-    table |= fresh  # what else the file says of its runs is kept
+    table |= fresh  # keeps other keys of the file
     missing = [
         (number, seed)
         for seed in seeds
@@ -170,7 +171,7 @@ def fill_table(
             f"{name}, {row['model']}, {row['inputs']}, seed {seed}: {json.dumps(metrics)}",
             flush=True,
         )
-        made_with = fingerprint(row["recipe"], row["settings"])
+        made_with = recipe_hash(load_recipe(row["recipe"], row["settings"]))
         row["runs"].append({"seed": seed, "recipe_hash": made_with, **provenance(), **metrics})
         row["runs"].sort(key=lambda r: int(r["seed"]))
         write_atomically(path, (json.dumps(table, indent=1) + "\n").encode())
@@ -180,7 +181,7 @@ def fill_table(
 def trained(
     rows: list[dict[str, Any]], missing: list[tuple[int, int]], *, jobs: int, deadline: float
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Row number, seed and metrics of each run as it ends; `jobs` at a time, in processes."""
+    """Yield row number, seed and metrics of each run as it ends; `jobs` processes at a time."""
     if jobs == 1:
         for number, seed in missing:
             if time.time() < deadline:
@@ -196,32 +197,25 @@ def trained(
             began, _, metrics = done.result()
             if began:
                 number, seed = place[done]
-                # Runs beside one another: how long an epoch took says nothing.
-                metrics.pop("seconds_an_epoch", None)
+                # Parallel runs slow each other down, so that the time of an epoch means nothing.
+                metrics.pop("seconds_per_epoch", None)
                 yield number, seed, metrics
 
 
 def train(
     row: dict[str, Any], seed: int, deadline: float, jobs: int = 1
 ) -> tuple[bool, int, dict[str, Any]]:
-    """Whether there was time to begin, and what came of it."""
+    """Whether there was time to begin, the seed, and the metrics."""
     if time.time() > deadline:
         return False, seed, {}
-    if jobs > 1:  # processes that each take every core would keep one another waiting
+    if jobs > 1:  # if every process used all cores, they would slow each other down
         share = max(1, (os.cpu_count() or 1) // jobs)
         torch.set_num_threads(min(share, torch.get_num_threads()))
     return True, seed, dict(run(load_recipe(row["recipe"], row["settings"]), seed=seed).metrics)
 
 
-def fingerprint(recipe: str, settings: list[str]) -> str:
-    """What tells one version of a recipe from another: the options it changes."""
-    options = load_recipe(recipe, settings).model_dump(
-        exclude={"name", "about"}, exclude_defaults=True
-    )
-    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def provenance(script: str = "results.py") -> dict[str, str]:
+def provenance(script: str = "results.py") -> dict[str, Any]:
+    """The command, hardware and code of a run."""
     arguments = re.sub(r"(--out|--minutes|--threads|--jobs) \S+ ?", "", shlex.join(sys.argv[1:]))
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
@@ -229,11 +223,12 @@ def provenance(script: str = "results.py") -> dict[str, str]:
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cores,
         "torch": torch.__version__,
         "unimp": __version__,
+        "code": code_origin(),
     }
 
 
 def markdown(table: dict[str, Any]) -> str:
-    """The table as the README shows it."""
+    """The table in Markdown."""
     rows = [row for row in table["rows"] if row["runs"]]
     if not rows:
         return "No runs yet."
@@ -241,7 +236,7 @@ def markdown(table: dict[str, Any]) -> str:
     metric = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}[rows[0]["runs"][0]["metric"]]
     lines = [
         f"| inputs | model | parameters | seeds | val {metric} | test {metric} "
-        f"| test, +val labels | {'paper | ' if any(papers) else ''}ms an epoch | hardware |",
+        f"| test, +val labels | {'paper | ' if any(papers) else ''}ms per epoch | hardware |",
         "|---|---|---|---|---|---|---|---|---|" + ("---|" if any(papers) else ""),
     ]
     for row, paper in zip(rows, papers, strict=True):
@@ -252,7 +247,7 @@ def markdown(table: dict[str, Any]) -> str:
             for protocol, part in (("train", "val"), ("train", "test"), ("train+val", "test"))
         ]
         hardware = ", ".join(sorted({r["hardware"] for r in runs}))
-        epochs = [r["seconds_an_epoch"] for r in runs if r.get("seconds_an_epoch")]
+        epochs = [r["seconds_per_epoch"] for r in runs if r.get("seconds_per_epoch")]
         took = f"{1e3 * median(epochs):.3g}" if epochs else ""
         lines.append(
             f"| {row['inputs']} | {row['model']} | {runs[0]['parameters']:,} | {len(runs)} "
@@ -262,7 +257,7 @@ def markdown(table: dict[str, Any]) -> str:
 
 
 def paper_text(table: str, row: dict[str, Any]) -> str:
-    """The paper's test score of a row that has the paper's data; empty: it has none."""
+    """The paper's test score of a row with the same data; empty if there is none."""
     if table != "arxiv-labels":
         return ""
     if row["model"] == "label propagation":
@@ -275,13 +270,13 @@ def paper_text(table: str, row: dict[str, Any]) -> str:
 
 
 def short_markdown(folder: Path) -> str:
-    """What models come to that are given more and more, one column a task."""
+    """Scores of models with more and more inputs, one column per task."""
     rows = {}
     for name in SHORT_TABLES:
         path = folder / f"{name}.json"
         found = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
         rows |= {(name, row["inputs"], row["model"]): row for row in found if row["runs"]}
-    lines = [f"| the model sees | {' | '.join(SHORT_TABLES.values())} |", "|---" * 5 + "|"]
+    lines = [f"| inputs of the model | {' | '.join(SHORT_TABLES.values())} |", "|---" * 5 + "|"]
     for line, names in SHORT.items():
         cells = []
         for table in SHORT_TABLES:
@@ -297,8 +292,9 @@ def short_markdown(folder: Path) -> str:
 
 
 def with_results(text: str, folder: Path) -> str:
-    """A page's text with each table that has results between its markers."""
+    """The text of a page, with the results between their markers."""
     text = put_between(text, "<!-- results: short -->", short_markdown(folder))
+    text = put_between(text, "<!-- results: speed -->", speed_markdown(folder))
     for name in TABLES:
         path = folder / f"{name}.json"
         if path.exists():
@@ -317,11 +313,9 @@ def with_results(text: str, folder: Path) -> str:
     demo = folder / "demo.json"
     if demo.exists():
         took = json.loads(demo.read_text(encoding="utf-8"))
-        line = (
-            f"After the install it took {took['seconds']:.0f} seconds on {took['hardware']}, "
-            f"otherwise idle (`{took['command']}`)."
-        )
-        text = put_between(text, "<!-- results: demo -->", line)
+        text = put_between(text, "<!-- results: demo -->", demo_line(took))
+        epoch = json.loads((folder / "epoch.json").read_text(encoding="utf-8"))
+        text = put_between(text, "<!-- results: promise -->", promise_markdown(took, epoch))
     tables = folder / "tables.json"
     if tables.exists():
         text = put_between(text, "<!-- results: tables -->", tables_line(tables))
@@ -333,8 +327,41 @@ def with_results(text: str, folder: Path) -> str:
     return text
 
 
+def demo_line(took: dict[str, Any]) -> str:
+    return (
+        f"After the install it took {took['seconds']:.0f} seconds on {took['hardware']}, "
+        f"otherwise idle (`{took['command']}`)."
+    )
+
+
+def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> str:
+    """The three numbers of the first screen: accuracy, time and memory."""
+
+    def accuracy(model: str, sees: str) -> float:
+        rows = demo["rows"]
+        return next(
+            100 * row["accuracy"] for row in rows if row["model"] == model and sees in row["sees"]
+        )
+
+    half = epoch["cpu-epoch-0.5-whole-over-pyg"]["value"]
+    quarter = epoch["cpu-epoch-0.25-whole-over-pyg"]["value"]
+    ours, pyg = (epoch[f"cpu-epoch-0.5-gib-{who}"]["value"] for who in ("whole", "pyg"))
+    return "\n".join(
+        (
+            f"- **{accuracy('UniMP', 'labels'):.1f} %** accuracy on `california`; "
+            f"gradient-boosted trees with the coordinates reach "
+            f"{accuracy('boosted trees', 'coordinates'):.1f} %, label propagation "
+            f"{accuracy('label propagation', ''):.1f} % (`scripts/demo`, {demo['seconds']:.0f} s).",
+            f"- **{half:.1f} times faster** than PyG per training epoch at half the size of "
+            f"ogbn-arxiv on two CPU cores, and {quarter:.1f} times at a quarter of it.",
+            f"- **{ours:.1f} GiB instead of {pyg:.1f} GiB** of memory for the larger of these two "
+            "epochs (`python benchmarks/epoch.py`).",
+        )
+    )
+
+
 def tables_line(path: Path) -> str:
-    """Time and memory of reading and checking large tables, in words."""
+    """Time and memory of reading and checking large tables, as a sentence."""
     took = json.loads(path.read_text(encoding="utf-8"))
     found = (
         f"{form} in {took[key]['seconds']:.0f} seconds and {took[key]['gib_peak']:.1f} GiB"
@@ -345,7 +372,7 @@ def tables_line(path: Path) -> str:
     return f"`unimp check` on {sizes}: {', '.join(found)}, {where}."
 
 
-# What the README shows of the figures that benchmarks leave: file, heading, names of figures.
+# The stored figures that pages show: marker → file, names of figures.
 SHOWN = {
     "cpu": (
         "attention",
@@ -401,8 +428,8 @@ SHOWN = {
             f"gpu-parts-{precision}-{way}"
             for precision in ("tf32", "bf16")
             for way in (
-                "cut-on-cpu-launched-anew",
-                "cut-on-gpu-launched-anew",
+                "cut-on-cpu-launched-every-step",
+                "cut-on-gpu-launched-every-step",
                 "cut-on-gpu-replayed",
                 "cut-on-gpu-replayed-over",
             )
@@ -428,8 +455,45 @@ SHOWN = {
 }
 
 
+# The figures with an aim that the README shows, met or missed.
+SPEED = {
+    "epoch": [
+        "cpu-epoch-0.5-over-pyg",
+        "cpu-epoch-0.5-whole-over-pyg",
+        "cpu-epoch-0.25-over-pyg",
+        "cpu-epoch-0.25-whole-over-pyg",
+    ],
+    "attention": [
+        "cpu-arxiv-core-training-over-pyg",
+        "cpu-arxiv-core-memory-share",
+        "gpu-arxiv-fp32-training-over-pyg-compiled",
+        "gpu-arxiv-bf16-training-over-pyg-compiled",
+        "gpu-proteins-part-fp32-training-over-pyg-compiled",
+        "gpu-proteins-part-bf16-training-over-pyg-compiled",
+    ],
+    "sampler": ["sampler-million-edges-per-second"],
+}
+
+
+def speed_markdown(folder: Path) -> str:
+    """Speed and memory with their aims, and whether each aim is met."""
+    lines = ["| what | measured | aim | met |", "|---|---|---|---|"]
+    for file, names in SPEED.items():
+        figures = json.loads((folder / f"{file}.json").read_text(encoding="utf-8"))
+        for figure in (figures[name] for name in names if name in figures):
+            sign, limit = figure["aim"].split()
+            met = (
+                figure["value"] <= float(limit) if sign == "≤" else figure["value"] >= float(limit)
+            )
+            lines.append(
+                f"| {figure['what']} | {figure['value']:g} | {figure['aim']} "
+                f"| {'yes' if met else '**no**'} |"
+            )
+    return "\n".join(lines)
+
+
 def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> str:
-    """Figures with what was aimed for and where they were measured, as the README shows them."""
+    """Figures with their aims, commands and hardware, as a table."""
     found = {name: figures[name] for name in names if name in figures}
     if not found:
         return "Not measured yet."
@@ -440,15 +504,15 @@ def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> st
 
 
 def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:
-    """Time and memory of the synthetic graphs, as the README shows them."""
+    """Time and memory on the synthetic graphs, as a table."""
     lines = [
-        "| graph | seconds an epoch | seconds of inference | peak memory | hardware | command |",
+        "| graph | seconds per epoch | seconds of inference | peak memory | hardware | command |",
         "|---|---|---|---|---|---|",
     ]
     for name, row in measured.items():
         graph = row["graph"].removeprefix("Graph(").removesuffix(")")
         lines.append(
-            f"| {name}: {graph} | {row['seconds_an_epoch']} | {row['seconds_inference']} "
+            f"| {name}: {graph} | {row['seconds_per_epoch']} | {row['seconds_inference']} "
             f"| {row['gib_peak']} GiB | {row['hardware']} | `{row['command']}` |"
         )
     return "\n".join(lines)
@@ -469,12 +533,16 @@ def main() -> None:
     )
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--seeds", default="0-9")
-    parser.add_argument("--only", default="", help="rows whose 'model: inputs' this pattern finds")
+    parser.add_argument(
+        "--only", default="", help="Train only rows whose 'model: inputs' matches this pattern."
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after this long")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--readme", action="store_true", help="write the tables into the pages")
+    parser.add_argument("--minutes", type=float, default=1e9, help="Start no run after this time.")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="CPU threads; 0 uses the default of torch."
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="Number of runs at a time.")
+    parser.add_argument("--readme", action="store_true", help="Write the tables into the pages.")
     arguments = parser.parse_args()
     keep_freed_memory()
     deadline = time.time() + 60 * arguments.minutes

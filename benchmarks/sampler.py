@@ -1,12 +1,13 @@
-"""Preparing batches, on one core or on a GPU: sampled neighbors, and the edges among some nodes.
+"""Time the preparation of batches on one core or on a GPU: sampled neighbors and induced parts.
 
     python benchmarks/sampler.py
-    python benchmarks/sampler.py --device cuda     neighbors sampled where the graph lies
+    python benchmarks/sampler.py --device cuda     sample neighbors on the GPU that holds the graph
 
-Neighbors: 1,024 seeds with 10, 10 and 10 in-neighbors on a graph of the size of ogbn-products,
-through `sample_hops` and all that it does; then the same without the native core. Induced parts: a
-random tenth of a graph of a quarter of the size of ogbn-proteins. Prints a line `figure NAME VALUE`
-for each rate and writes them, with where they were measured, to results/sampler.json.
+Neighbors: 1,024 seeds with 10, 10 and 10 in-neighbors on a graph of the size of ogbn-products, with
+a complete call of `sample_hops`; then the same without the native core. Induced parts: the edges
+among a random tenth of a graph of a quarter of the size of ogbn-proteins. Prints a line
+`figure NAME VALUE` for each rate, and writes them with hardware and command to
+results/sampler.json.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ CHUNK = 2**23  # edges drawn at a time
 
 
 def graph_of_size(num_nodes: int, num_edges: int, *, skew: float = 1.5) -> Graph:
-    """As `measure.hop_of_size`, within 3 GiB for 122 million edges, and rows sorted by source.
+    """Like `measure.hop_of_size`, within 3 GiB for 122 million edges, with rows sorted by source.
 
-    Edges are made in the order of their sources, so that one stable counting sort by target leaves
-    each row in that order too.
+    Edges are created in the order of their sources, so that one stable counting sort by target
+    keeps this order in each row.
     """
     generator = torch.Generator().manual_seed(0)
     dtype = index_dtype(max(num_nodes, num_edges))
@@ -62,7 +63,7 @@ def graph_of_size(num_nodes: int, num_edges: int, *, skew: float = 1.5) -> Graph
 
 
 def rate(call: Callable[[int], int], *, repeats: int) -> tuple[float, float]:
-    """Edges a second and seconds a call, the medians over calls numbered 1 …; the 0th warms up."""
+    """Median edges per second and seconds per call, over calls 1, 2, …; call 0 warms up."""
     taken: list[tuple[float, float]] = []
     for number in range(repeats + 1):
         began = time.perf_counter()
@@ -96,20 +97,20 @@ def neighbors(figures: Figures, repeats: int) -> None:
     what = "one core, 1,024 seeds × fanout 10, 10, 10 on 2.4 M nodes and 122 M edges"
     drawn, took = rate(batch, repeats=repeats)
     figures.add(
-        "sampler-million-edges-per-second", drawn / 1e6, f"{what}, million edges a second", "≥ 10"
+        "sampler-million-edges-per-second", drawn / 1e6, f"{what}, million edges per second", "≥ 10"
     )
-    figures.add("sampler-ms-a-batch", 1e3 * took, f"{what}, ms a batch")
+    figures.add("sampler-ms-per-batch", 1e3 * took, f"{what}, ms per batch")
     with without_native():
         drawn, _ = rate(batch, repeats=min(repeats, 5))
     figures.add(
         "sampler-million-edges-per-second-numpy",
         drawn / 1e6,
-        f"{what}, without the native core, million edges a second",
+        f"{what}, without the native core, million edges per second",
     )
 
 
 def neighbors_on_gpu(figures: Figures, repeats: int) -> None:
-    """As `neighbors`, to the end of the GPU's work."""
+    """Like `neighbors`, until the GPU has finished."""
     hop = hop_of_size(**PRODUCTS, device="cuda")
     slots = torch.arange(hop.num_edges, dtype=hop.source.dtype, device="cuda")
     graph = Graph(hop.indptr, hop.source, edge_id=slots)
@@ -125,9 +126,9 @@ def neighbors_on_gpu(figures: Figures, repeats: int) -> None:
     what = f"{torch.cuda.get_device_name()}, {what}"
     drawn, took = rate(batch, repeats=repeats)
     figures.add(
-        "sampler-gpu-million-edges-per-second", drawn / 1e6, f"{what}, million edges a second"
+        "sampler-gpu-million-edges-per-second", drawn / 1e6, f"{what}, million edges per second"
     )
-    figures.add("sampler-gpu-ms-a-batch", 1e3 * took, f"{what}, ms a batch")
+    figures.add("sampler-gpu-ms-per-batch", 1e3 * took, f"{what}, ms per batch")
 
 
 def induced(figures: Figures, repeats: int) -> None:
@@ -143,13 +144,13 @@ def induced(figures: Figures, repeats: int) -> None:
 
     what = "one core, the edges among a tenth of 33,134 nodes with 19.8 M edges, edges scanned"
     scanned, _ = rate(part, repeats=repeats)
-    figures.add("induce-million-edges-per-second", scanned / 1e6, f"{what}, millions a second")
+    figures.add("induce-million-edges-per-second", scanned / 1e6, f"{what}, millions per second")
     with without_native():
         scanned, _ = rate(part, repeats=min(repeats, 5))
     figures.add(
         "induce-million-edges-per-second-numpy",
         scanned / 1e6,
-        f"{what}, without the native core, millions a second",
+        f"{what}, without the native core, millions per second",
     )
 
 
@@ -165,7 +166,7 @@ def main() -> None:
         neighbors_on_gpu(Figures("sampler", arguments.out), arguments.repeats)
         return
     if not native.available():
-        raise SystemExit("the native core is not built; there is nothing to compare")
+        raise SystemExit("The native core is not built: there is nothing to compare.")
     torch.set_num_threads(1)
     figures = Figures("sampler", arguments.out)
     induced(figures, arguments.repeats)

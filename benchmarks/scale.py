@@ -1,10 +1,10 @@
-"""Train on synthetic graphs of a tenth of OGB's size and write down time and peak memory.
+"""Measure time and peak memory of training on synthetic graphs of a tenth of OGB's size.
 
     python benchmarks/scale.py products proteins        → benchmarks/results/scale.json
 
 products: neighbor sampling and exact inference, as the recipe `products-paper`. proteins: random
-partition, edge features and binary tasks, as `proteins-paper`. A few epochs suffice: every epoch
-costs the same. Each graph runs in a process of its own, so that peak memory is its own.
+partition, edge features and binary tasks, as `proteins-paper`. A few epochs suffice, because every
+epoch costs the same. Each graph runs in a separate process, so that its peak memory is measured.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ import torch
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.inference.logits import predict_logits
-from unimp.runs.fitting import train
+from unimp.model.registry import build_model
+from unimp.runs.context import Experiment
+from unimp.runs.fitting import fit_model
 from unimp.runs.preparation import seeded, task_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
+from unimp.tracking.origin import code_origin
 
 PATH = Path(__file__).parent / "results" / "scale.json"
 
@@ -46,8 +49,8 @@ def measure(name: str, scale: float, epochs: int) -> dict[str, Any]:
     task = task_of(recipe, 0)
     loaded = peak_memory()
     with seeded(0, "cpu"):
-        model = recipe.build_model(task.sizes)
-        fitted = train(model, recipe, task, seed=0, device="cpu")
+        model = build_model(recipe.model, task.sizes)
+        fitted = fit_model(Experiment(recipe, 0, "cpu"), model, task, data_hash="")
     begun = time.perf_counter()
     observed = reveal_only(task.split.train, task.labels)
     graph = task.graph if model.takes_edge_features else task.graph.without_edge_attr()
@@ -59,8 +62,8 @@ def measure(name: str, scale: float, epochs: int) -> dict[str, Any]:
         "recipe": recipe.name,
         "epochs": epochs,
         "losses": [round(e.loss, 4) for e in fitted.history],
-        # The last epoch is scored too, and inference is counted apart.
-        "seconds_an_epoch": round(min(e.seconds for e in fitted.history), 2),
+        # The last epoch includes scoring; inference is measured separately.
+        "seconds_per_epoch": round(min(e.seconds for e in fitted.history), 2),
         "seconds_inference": round(inference, 2),
         "gib_task_loaded": round(loaded, 2),
         "gib_peak": round(peak_memory(), 2),
@@ -70,7 +73,7 @@ def measure(name: str, scale: float, epochs: int) -> dict[str, Any]:
 
 
 def peak_memory() -> float:
-    """The most main memory this process has held, in GiB."""
+    """Peak memory of this process, in GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
@@ -96,10 +99,11 @@ def main() -> None:
             "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
+            "code": code_origin(),
             **measured,
         }
         write_atomically(PATH, (json.dumps(results, indent=1) + "\n").encode())
-        for key in ("seconds_an_epoch", "seconds_inference", "gib_peak"):
+        for key in ("seconds_per_epoch", "seconds_inference", "gib_peak"):
             print(f"figure {name}_{key} {measured[key]}")
 
 

@@ -1,9 +1,9 @@
-"""How the settings of the debian recipe were found: by validation alone, on splits not reported.
+"""Search the settings of the debian recipe by validation score, on splits that are not reported.
 
     python benchmarks/search.py --stage 3 --jobs 8      → benchmarks/results/debian-search.json
 
-Without --stage, all stages. Each fixes what it does not vary, so that it means the same whatever
-the recipe says now. Test is not looked at. A run that stands in the file is not repeated.
+Without --stage, all stages run. Each stage sets every option that it does not vary, so that it does
+not depend on the current recipe. Test scores are not used. Runs in the file are not repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = {
     "X,A,Y": ["model.inputs=X,A,Y", "model.edge_features=false"],
     FULL: ["model.inputs=X,A,Y", "model.edge_features=true"],
 }
-# Everything the recipe sets, or has set, but the number of epochs.
+# Every option that the recipe sets or has set, except the number of epochs.
 COMMON = [
     "model.width=64",
     "model.gate=all",
@@ -47,7 +47,7 @@ COMMON = [
 class Stage:
     splits: list[int]
     common: list[str]
-    settings: dict[str, list[list[str]]]  # of each model, laid over the common ones
+    settings: dict[str, list[list[str]]]  # for each model, in addition to the common ones
 
 
 def grid(*choices: str) -> list[list[str]]:
@@ -57,8 +57,8 @@ def grid(*choices: str) -> list[list[str]]:
     return [list(settings) for settings in product(*each)]
 
 
-# A gate in the last layer or in all, weight decay, dropout and width; then, where attention dropout
-# had helped most, more of it.
+# A gate in the last layer or in all, weight decay, dropout and width; then more attention dropout
+# where it had helped most.
 FIRST = [
     ["model.gate=last", "train.weight_decay=5e-4"],
     ["model.gate=last", "train.weight_decay=1e-3"],
@@ -75,18 +75,18 @@ FIRST = [
     ["model.gate=all", "train.weight_decay=5e-4", "model.attention_dropout=0.3", "model.width=128"],
     ["model.gate=all", "train.weight_decay=5e-4", "model.attention_dropout=0.5", "model.width=128"],
 ]
-# Around the best of the first stage, and one of them.
+# Near the best of the first stage, and one of them.
 NEAR_BEST = ["train.weight_decay=5e-4,1e-4", "model.attention_dropout=0.3,0.5"]
 ONE = ["train.weight_decay=1e-4", "model.attention_dropout=0.3", "mask.label_rate=0.5"]
 STAGES = {
     1: Stage([10, 11], [*COMMON, "train.epochs=200"], {"X,A": FIRST, FULL: FIRST}),
-    # Longer training and other label rates, which mean nothing to X,A.
+    # Longer training and other label rates, which do not matter for X,A.
     2: Stage(
         [10, 11, 12],
         [*COMMON, "train.epochs=400"],
         {"X,A": grid(*NEAR_BEST), FULL: grid(*NEAR_BEST, "mask.label_rate=0.3,0.5,0.7,0.85")},
     ),
-    # The labels of one source hidden together; what X,A gains by width, or by edge features alone.
+    # The labels of one source hidden together; the gain of X,A by width or by edge features.
     3: Stage(
         [10, 11, 12],
         [*COMMON, "train.epochs=300"],
@@ -104,7 +104,7 @@ STAGES = {
 
 
 def search(number: int, *, jobs: int) -> list[dict[str, Any]]:
-    """Train what is missing from a stage, and return what the file then holds of all stages."""
+    """Train the missing runs of a stage; return the runs of all stages."""
     tried: list[dict[str, Any]] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
     stage = STAGES[number]
     places: list[dict[str, Any]] = [
@@ -133,7 +133,7 @@ def markdown(tried: list[dict[str, Any]], numbers: Iterable[int] = STAGES) -> st
 
 
 def table(tried: list[dict[str, Any]], number: int) -> str:
-    """A stage's mean validation accuracy of each setting, the best of each model in bold."""
+    """The mean validation accuracy of each setting of a stage, the best of each model in bold."""
     stage = STAGES[number]
     found: dict[str, dict[str, float]] = {}
     for model, several in stage.settings.items():
@@ -162,8 +162,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stage", type=int, choices=STAGES, help="one stage; if not given, all")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--stage", type=int, choices=STAGES, help="Run one stage only.")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of runs at a time.")
     arguments = parser.parse_args()
     keep_freed_memory()
     numbers = [arguments.stage] if arguments.stage else list(STAGES)

@@ -1,12 +1,12 @@
-"""UniMP and its feature-only twin on small graphs, beside the best number published.
+"""Compare UniMP with and without labels as inputs on small graphs, next to published numbers.
 
     python benchmarks/small.py search --jobs 8     → results/small-search.json
     python benchmarks/small.py run --jobs 8        → results/small.json
-    python benchmarks/small.py table               → the table, as docs/findings.md shows it
+    python benchmarks/small.py table               → the table in docs/findings.md
 
-Both twins try the same random settings and each takes those with the best mean validation score;
-test is read once, by `run`, with the settings so found. A run that stands in a file is not
-repeated. The graphs are `.npz` files in the folder that UNIMP_DATA names.
+Both models try the same random settings, and each uses those with the best mean validation score.
+Test scores are computed once, by `run`, with these settings. Runs in a file are not repeated. The
+graphs are `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unimp.tasks.metrics import mean_text
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
 TWINS = {"X,A,Y": ["model.inputs=X,A,Y"], "X,A": ["model.inputs=X,A"]}
 LABELS = {"A,Y": ["model.inputs=A,Y"]}
-# Beside a model that has labels alone: it has nothing to learn, and nothing is searched for it.
+# Compared with a model that has only labels. It has nothing to learn, and no settings to search.
 PROPAGATION = {"A,Y, label propagation": ["model.name=label-propagation"]}
 CONFIGS = 24
 SPACE = {
@@ -45,9 +45,9 @@ SPACE = {
 
 @dataclass(frozen=True)
 class Graph:
-    """A set: what stands for it in the literature, and where runs differ."""
+    """A data set: its best published number, and its seeds or splits."""
 
-    published: str  # the best number found, and whose
+    published: str  # the best published number, and its source
     seeds: tuple[int, ...] = tuple(range(10))  # reported: seeds of one split, or splits
     search_seeds: tuple[int, ...] = (100, 101)  # seeds of the same split; never reported
     layers: tuple[str, ...] = ("2", "3")
@@ -60,7 +60,7 @@ SETS = {
     "pubmed": Graph("81.12 (tunedGNN)"),
     "amazon-computers": Graph("94.09 (tunedGNN)"),
     "coauthor-physics": Graph("97.46 (tunedGNN)"),
-    # Of ten splits the first three are searched on, by their validation sets alone.
+    # The search uses the validation sets of the first three of ten splits.
     "minesweeper": Graph("97.86 (tunedGNN)", search_seeds=(0, 1, 2), layers=("4", "6", "8")),
     "actor": Graph("37.81 (Neural Sheaf Diffusion)", search_seeds=(0, 1, 2)),
     "chameleon-filtered": Graph("46.29 (tunedGNN)", search_seeds=(0, 1, 2)),
@@ -71,7 +71,7 @@ SETS = {
 
 
 def settings_of(name: str) -> list[list[str]]:
-    """The settings that both twins try: drawn at random, the same for everyone."""
+    """The random settings that both models try."""
     draw = random.Random(name)
     space = SPACE | {"model.layers": list(SETS[name].layers)}
     found = []
@@ -88,7 +88,7 @@ def models_of(name: str) -> dict[str, list[str]]:
 
 
 def rows_of(name: str) -> dict[str, list[str]]:
-    """All models of a set's table."""
+    """All models in the table of a data set."""
     return models_of(name) if SETS[name].inputs == "twins" else models_of(name) | PROPAGATION
 
 
@@ -99,7 +99,7 @@ def runs_in(path: Path) -> list[dict[str, Any]]:
 def fill(
     path: Path, places: list[dict[str, Any]], *, jobs: int, test: bool
 ) -> list[dict[str, Any]]:
-    """Train what is missing from a file of runs; without `test`, only validation is kept."""
+    """Train the runs that are missing in a file; without `test`, store only validation scores."""
     done = runs_in(path)
     places = [p for p in places if not any(p.items() <= row.items() for row in done)]
     rows = [
@@ -131,7 +131,7 @@ def search(names: list[str], jobs: int) -> None:
 
 
 def best_settings(name: str, inputs: str) -> list[str]:
-    """Of the settings tried on every search seed, those with the best mean validation score."""
+    """The settings with the best mean validation score, among those tried on every search seed."""
     if inputs in PROPAGATION:
         return []
     tried = runs_in(FOLDER / "small-search.json")
@@ -141,7 +141,7 @@ def best_settings(name: str, inputs: str) -> list[str]:
             scores.setdefault(tuple(row["settings"]), []).append(row["val"])
     whole = {s: mean(v) for s, v in scores.items() if len(v) == len(SETS[name].search_seeds)}
     if not whole:
-        raise SystemExit(f"{name}, {inputs}: nothing searched yet; run: small.py search")
+        raise SystemExit(f"{name}, {inputs}: no search results. Run first: small.py search")
     return list(max(whole, key=lambda settings: whole[settings]))
 
 
@@ -156,7 +156,7 @@ def run(names: list[str], jobs: int) -> None:
 
 
 def gain_text(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
-    """What runs score over others on test, seed by seed: mean ± deviation, and how often more."""
+    """Difference of test scores by seed: mean ± deviation, and how often it is positive."""
     test = {row["seed"]: row["test"] for row in others}
     gains = [row["test"] - test[row["seed"]] for row in runs if row["seed"] in test]
     if len(gains) < 2:
@@ -166,9 +166,9 @@ def gain_text(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
 
 
 def markdown(done: list[dict[str, Any]]) -> str:
-    """The runs as a table: a line for each model of each set."""
+    """The runs as a table: one row for each model of each data set."""
     lines = [
-        "| graph | inputs | runs | val | test | over X,A | test, +val labels | best published |",
+        "| graph | inputs | runs | val | test | vs. X,A | test, +val labels | best published |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, graph in SETS.items():
@@ -192,8 +192,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["search", "run", "table"])
-    parser.add_argument("--sets", default=",".join(SETS), help="names, with commas")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--sets", default=",".join(SETS), help="Comma-separated names.")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of runs at a time.")
     arguments = parser.parse_args()
     keep_freed_memory()
     names = arguments.sets.split(",")

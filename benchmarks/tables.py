@@ -1,11 +1,10 @@
-"""Read and check two tables of a million nodes and ten million edges; write down time and memory.
+"""Measure time and memory of `unimp check` on a million nodes and ten million edges.
 
     python benchmarks/tables.py                     → benchmarks/results/tables.json
 
 Nodes have text ids, four numeric columns with gaps, two categorical ones, a text, a vector of 16
-numbers, a label and a set; edges a weight and a kind. `unimp check` runs in a process of its own,
-for CSV and for Parquet, so that time and peak memory are its own, start included. The aim: a minute
-and 4 GiB.
+numbers, a label and a set; edges have a weight and a kind. `unimp check` runs in a separate process
+for CSV and for Parquet; time and peak memory include its start. The aim is a minute and 4 GiB.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import pyarrow.parquet
 
 from unimp import __version__
 from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
 
 PATH = Path(__file__).parent / "results" / "tables.json"
 WORDS = [
@@ -121,7 +121,7 @@ def write(table: Any, path: Path) -> None:
 
 
 def measure(folder: Path, form: str) -> dict[str, Any]:
-    """`unimp check` in a process of its own."""
+    """Run `unimp check` in a separate process."""
     (folder / "recipe.toml").write_text(RECIPE.format(form=form))
     program = "from unimp.cli import main; main()"
     started = time.perf_counter()
@@ -132,19 +132,19 @@ def measure(folder: Path, form: str) -> dict[str, Any]:
         text=True,
     )
     assert child.stdout is not None
-    said = child.stdout.read()
+    output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
     if child.returncode:
-        raise SystemExit(f"check failed on {form}: {said}")
+        raise SystemExit(f"unimp check failed on {form}: {output}")
     sizes = {what: (folder / f"{what}.{form}").stat().st_size for what in ("nodes", "edges")}
     return {
         "seconds": round(seconds, 1),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "gib_peak": round(usage.ru_maxrss / 2**20, 2),
         "mib_of_files": {what: round(size / 2**20) for what, size in sizes.items()},
-        "said": said.splitlines(),
+        "output": output.splitlines(),
     }
 
 
@@ -162,9 +162,10 @@ def main() -> None:
         "edges": arguments.edges,
         "aim": "60 seconds, 4 GiB",
         "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        "load_before": round(os.getloadavg()[0], 1),  # other work of the machine; 0 if idle
+        "load_before": round(os.getloadavg()[0], 1),  # other work on the machine; 0 if idle
         "pyarrow": pa.__version__,
         "unimp": __version__,
+        "code": code_origin(),
     }
     for form in ("csv", "parquet"):
         with tempfile.TemporaryDirectory() as place:

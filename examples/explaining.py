@@ -1,6 +1,6 @@
-"""Why a node was labeled as it was, which known labels look wrong, and what a change would do.
+"""Explain a prediction, find known labels that look wrong, and try a change.
 
-A small graph of papers that cite one another; a few of the fields that we know are wrong.
+The graph is a small one of papers that cite one another; a few of the known fields are wrong.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from pathlib import Path
 import torch
 
 import unimp
-from unimp.analysis.audit import audit, write_audit
-from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.inference.incremental.changes import Change
 from unimp.report.explanation import explanation_page
 
 
 def main(epochs: int = 40) -> float:
-    """Print what each step finds; returns the share of wrong labels that the audit puts first."""
+    """Print each result; return the share of wrong labels that the audit lists first."""
     task = synthetic_task(
         num_nodes=500, num_edges=2500, num_classes=4, num_features=8, homophily=0.8,
         split_shares=(0.4, 0.2, 0.4), seed=0,
@@ -33,37 +31,35 @@ def main(epochs: int = 40) -> float:
 
     # [explain]
     run = unimp.load_run(folder)
-    answers = run.hold()  # the states of all nodes, computed once
-    observed = run.observed_with(None)  # the labels that are inputs
-    why = explain(answers, run.task.graph, observed, node, chances=run.chances)
+    why = run.explain(node, reveal="train")  # train labels as inputs; by default all known ones
     print(why.probability, why.without_labels, why.without_edges)
     for label in why.labels[:3]:
         print(label.node, label.label, label.effect(why.probability))
-    told = why.named(run.task)  # the same under your own names, as JSON can hold it
+    named = why.to_dict()  # the same with your own names, ready for JSON
     # [end]
 
     # [change]
+    answers = run.incremental()  # the states of all nodes, computed once
     asked = torch.tensor([node])
     changes = [
-        Change.hide([why.labels[0].node]),  # a label is not seen any more
+        Change.hide([why.labels[0].node]),  # a label is hidden
         Change(nodes=asked, labels=torch.tensor([2])),  # a label becomes known
-        Change.take_away([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
+        Change.remove_edges([(why.edges[0].source, why.edges[0].target)]),  # an edge is gone
     ]
     for logits in answers.after(changes, [asked] * len(changes)):
-        print(run.chances(logits))
-    answers.commit(changes[0])  # for good: what is held follows
+        print(run.probabilities_of(logits))
+    answers.commit(changes[0])  # apply the change permanently
     # [end]
 
     # [audit]
-    known = run.task.split.train
-    found = audit(run.hold(), run.task, known, chances=run.chances)
+    found = run.audit(reveal="train")
     print(f"{found.disagreements} of {len(found)} labels look wrong")
-    write_audit(folder / "audit.csv", run.task, found)
+    found.write(folder / "audit.csv")
     # [end]
 
-    page = explanation_page({**told, "computed": "as above"}, run.recipe.name, 10)
+    page = explanation_page(named, run.recipe.name, 10)
     (folder / "why.html").write_text(page, encoding="utf-8")
-    first = found.node[: len(found) // 10]
+    first = found.nodes[: len(found) // 10]
     return float(torch.isin(wrong, first).double().mean())
 
 

@@ -2,8 +2,7 @@
 
     python examples/from_raw_files.py Packages.xz
 
-Any release's index will do; nothing of the bundled graph is used. Read it like a notebook: each
-part ends with what it leaves for the next.
+It accepts the index of any release and does not use the bundled graph. Read it like a notebook.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import unimp
 
 # [read]
 def paragraphs(path: Path) -> Iterator[dict[str, str]]:
-    """The packages of an index: `Field: value` lines, an empty line between two packages."""
+    """Yield the packages of an index: `Field: value` lines, with an empty line between packages."""
     opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
     found: dict[str, str] = {}
     with opened(path, "rt", encoding="utf-8") as lines:
@@ -45,7 +44,7 @@ def paragraphs(path: Path) -> Iterator[dict[str, str]]:
 
 # [frames]
 def frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Packages, a row each, and what each of them needs, a row for each name it mentions."""
+    """Return two frames: one row per package, and one row per name that a package mentions."""
     packages, relations = [], []
     for entry in paragraphs(path):
         name = entry["Package"]
@@ -69,11 +68,11 @@ def frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def main(index: Path, folder: str = "runs/index", **settings: object) -> float:
-    """Every step; returns the share of hidden sections that were found."""
+    """Run every step and return the share of hidden sections that were predicted correctly."""
     # [hide]
     packages, relations = frames(index)
     truth = packages.set_index("package")["section"]
-    # Pretend that the archive's editors have filed three packages in ten so far.
+    # Assume that only three packages in ten have a section so far.
     unknown = packages["package"].sample(frac=0.7, random_state=0)
     packages.loc[packages["package"].isin(unknown), "section"] = None
     # [end]
@@ -88,7 +87,7 @@ def main(index: Path, folder: str = "runs/index", **settings: object) -> float:
         label="section",
         features={"words": "text", "size": "numeric", "priority": "categorical"},
         edge_features={"kind": "categorical"},
-        unknown_ids="skip",  # names of packages that are in no archive
+        unknown_ids="skip",  # names that are not packages of this archive
     )
     run = unimp.run(task, preset="quick", settings=settings, out=folder)
     # [end]
@@ -98,8 +97,9 @@ def main(index: Path, folder: str = "runs/index", **settings: object) -> float:
     asked = answers.loc[unknown[unknown.isin(answers.index)]]
     right = asked["prediction"] == truth.loc[asked.index]
     print(asked[["prediction", "confidence", "known_neighbors"]].head(10))
-    print(f"{right.mean():.1%} of {len(asked):,} hidden sections found")
-    print("of the surest tenth:", f"{right[asked['confidence'].rank(pct=True) > 0.9].mean():.1%}")
+    print(f"{right.mean():.1%} of {len(asked):,} hidden sections are correct")
+    surest = right[asked["confidence"].rank(pct=True) > 0.9]
+    print(f"of the most confident tenth: {surest.mean():.1%}")
     # [end]
 
     # [ask]

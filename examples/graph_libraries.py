@@ -1,4 +1,4 @@
-"""A graph that another library holds: train on it, and carry the answers back.
+"""Train on a graph of another library and convert the answers back.
 
 PyG's `Data`, a NetworkX graph and an adjacency matrix, each with a few known labels.
 """
@@ -19,10 +19,10 @@ except ImportError as missing:
     ) from None
 
 # [imports]
-from unimp import Graph, Run, UniMPClassifier
-from unimp.data.graph_interop import graph_from_adjacency
-from unimp.data.interop import task_from_networkx, task_from_pyg, task_to_pyg
-from unimp.runs import experiment as run
+from unimp import Graph, Run, UniMPClassifier, run
+from unimp.data.networkx import task_from_networkx
+from unimp.data.pyg import task_from_pyg, task_to_pyg
+from unimp.data.scipy import graph_from_adjacency
 
 QUICK: dict[str, Any] = {"model.width": 8, "model.feature_encoder": True, "train.lr": 0.01}
 # [end]
@@ -39,8 +39,8 @@ def from_pyg(epochs: int) -> tuple[Run, Data]:
     # [pyg]
     task = task_from_pyg(data)  # x, edge_index, edge_attr, y and the masks
     done = run(task, settings={**QUICK, "train.epochs": epochs})
-    data.chances = done.predict()  # a row a node, in the order of data
-    again = task_to_pyg(task)  # and any task of ours as Data
+    data.probabilities = done.predict()  # one row per node, in the order of data
+    again = task_to_pyg(task)  # any task as Data
     # [end]
     assert torch.equal(again.y, data.y)
     return done, data
@@ -49,18 +49,18 @@ def from_pyg(epochs: int) -> tuple[Run, Data]:
 def from_networkx(epochs: int) -> nx.Graph:
     network = nx.karate_club_graph()
     # [networkx]
-    for member in (0, 1, 2, 3, 32, 33, 30, 8):  # of the others the club is unknown
+    for member in (0, 1, 2, 3, 32, 33, 30, 8):  # the club of the others is unknown
         network.nodes[member]["label"] = network.nodes[member]["club"]
     task = task_from_networkx(network, edge_features="weight")
     done = run(task, settings={**QUICK, "train.epochs": epochs})
-    for member, chances in zip(network, done.predict().tolist(), strict=True):
-        network.nodes[member]["chances"] = dict(zip(task.class_names, chances, strict=True))
+    for member, row in zip(network, done.predict().tolist(), strict=True):
+        network.nodes[member]["probabilities"] = dict(zip(task.class_names, row, strict=True))
     # [end]
     return network
 
 
 def from_matrix(epochs: int) -> np.ndarray:
-    adjacency = np.kron(np.eye(2), np.ones((10, 10)))  # two groups, each joined throughout
+    adjacency = np.kron(np.eye(2), np.ones((10, 10)))  # two groups, each fully connected
     features = np.random.default_rng(0).normal(size=(20, 4))
     # [matrix]
     graph: Graph = graph_from_adjacency(adjacency, x=features)  # NumPy, or any scipy.sparse matrix
@@ -78,10 +78,10 @@ def main(epochs: int = 200) -> None:
     print(done, data)
     network = from_networkx(epochs)
     right = [
-        max(told["chances"], key=told["chances"].get) == told["club"]
-        for _, told in network.nodes(data=True)
+        max(node["probabilities"], key=node["probabilities"].get) == node["club"]
+        for _, node in network.nodes(data=True)
     ]
-    print(f"karate club: {np.mean(right):.0%} of members told from eight")
+    print(f"karate club: {np.mean(right):.0%} of members correct, from eight labels")
     print("two groups:", " ".join(from_matrix(epochs)))
 
 

@@ -1,11 +1,11 @@
-"""From two frames to predictions, in Python, of the tables in the folder own-data."""
+"""From two frames to predictions, in Python, with the tables in the folder own-data."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-if not Path("packages.csv").exists():  # the tables lie beside this file, wherever it is run from
+if not Path("packages.csv").exists():  # run from any folder: the tables are beside this file
     os.chdir(Path(__file__).parent / "own-data")
 
 # start: two frames and the column to predict
@@ -28,9 +28,9 @@ task = unimp.task_from_tables(
 run = unimp.run(task, out="runs/frames")
 # end
 
-# later: more rows, scored by what was learned
+# later: more rows, predicted without retraining
 later = run.extended(pd.read_csv("new-packages.csv"), pd.read_csv("new-relations.csv"))
-chances = later.predict()  # a row a node, old ones first
-found = pd.DataFrame(chances, index=later.task.node_names, columns=later.task.class_names)
+probabilities = later.predict()  # one row per node, old nodes first
+found = pd.DataFrame(probabilities, index=later.task.node_names, columns=later.task.class_names)
 print(found.tail(6).idxmax(axis=1))
 # end

@@ -1,6 +1,6 @@
-"""Masked label prediction for a module of your own, here PyG's GraphSAGE.
+"""Train your own module by masked label prediction; here PyG's GraphSAGE.
 
-The module is given features and the labels observed in a step, and must predict the hidden ones.
+The module receives features and the labels observed in a step, and must predict the hidden ones.
 Labels that arrive later are inputs at prediction, without retraining.
 """
 
@@ -11,11 +11,10 @@ try:
 except ImportError:
     raise SystemExit("this example needs PyG; in the checkout: pip install '.[pyg]'") from None
 
-from unimp import MaskedLabels, Run
-from unimp.runs import experiment as run
+from unimp import MaskedLabels, Run, run
 from unimp.tasks.task import Sizes
 
-WIDTH = 128  # of the module's input: features as they are, with embedded labels added to them
+WIDTH = 128  # width of the module's input: the features plus the embedded labels
 
 
 def with_labels(sizes: Sizes) -> MaskedLabels:

@@ -1,4 +1,4 @@
-"""Predictions under your own ids, what they can be believed, and which labels to ask for next.
+"""Predict under your own ids, check the calibration, and choose labels to ask for next.
 
     python examples/predicting.py
 
@@ -14,25 +14,26 @@ import unimp
 
 
 def main(epochs: int = 60, layers: int = 3, folder: str | None = None) -> float:
-    """Train briefly on the bundled graph, predict, ask, and predict again."""
+    """Train briefly on the bundled graph, predict, ask for labels, and predict again."""
     place = Path(folder or tempfile.mkdtemp())
     settings = [f"train.epochs={epochs}", f"model.layers={layers}", "model.width=16"]
     run = unimp.run("debian", out=place / "first", settings=settings)
 
     # [table]
-    table = run.predictions()  # an Arrow table; .to_pandas() makes a frame of it
-    predicted = table.filter([not known for known in table["observed"].to_pylist()])
-    surest = predicted.sort_by([("confidence", "descending")]).slice(0, 100)
+    table = run.predictions(reveal="train").to_pandas()  # one row per node
+    predicted = table[~table["observed"]]
+    surest = predicted.nlargest(100, "confidence")
     # [end]
-    print(surest.slice(0, 3).select(["node", "prediction", "confidence"]).to_pylist())
+    print(surest[["node", "prediction", "confidence"]].head(3))
 
     # [later]
-    told = run.predictions({"git": "vcs", "git-gui": "vcs"})  # names, as in the table
-    chances = run.predict({"git": "vcs", "git-gui": "vcs"})  # [N, classes], the same as a tensor
+    new = {"git": "vcs", "git-gui": "vcs"}  # names, as in the table
+    again = run.predictions(new, reveal="train").to_pandas()
+    probabilities = run.predict(new, reveal="train")  # [N, classes], the same as a tensor
     # [end]
-    git = table["node"].to_pylist().index("git")
-    assert told["prediction"][git].as_py() == "vcs"
-    assert float(chances[git].max()) == 1.0
+    git = table["node"].tolist().index("git")
+    assert again["prediction"][git] == "vcs"
+    assert float(probabilities[git].max()) == 1.0
 
     # [calibration]
     found = run.metrics["calibration"]
@@ -40,14 +41,14 @@ def main(epochs: int = 60, layers: int = 3, folder: str | None = None) -> float:
     # [end]
 
     # [suggest]
-    run = run.smoothed_if_better()  # Correct & Smooth after the model, if validation says so
-    print(run.metrics["smoothing"])  # whether it is smoothed now, and both validation scores
-    asked = run.suggest(20)  # rank, node, label (empty), prediction, confidence, why, …
-    answers = {row["node"]: row["prediction"] for row in asked.to_pylist()}  # your answers here
-    again = run.predictions(answers)
+    run = run.smoothed_if_better()  # use Correct & Smooth if it is better on validation
+    print(run.metrics["smoothing"])  # the choice and both validation scores
+    asked = run.suggest(20).to_pandas()  # rank, node, label (empty), prediction, why, …
+    answers = dict(zip(asked["node"], asked["prediction"], strict=True))  # your answers here
+    again = run.predictions(answers, reveal="train").to_pandas()
     # [end]
-    print(asked["why"][0].as_py())
-    assert sum(again["observed"].to_pylist()) == sum(table["observed"].to_pylist()) + 20
+    print(asked["why"][0])
+    assert again["observed"].sum() == table["observed"].sum() + 20
     return float(found["ece"]["test"]["after"])
 
 

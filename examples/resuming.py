@@ -1,4 +1,4 @@
-"""Stop a run, go on by the same call, and get what an uninterrupted run gives, bit for bit."""
+"""Stop a run, resume it with the same call, and get the result of an uninterrupted run."""
 
 import torch
 
@@ -17,7 +17,7 @@ def train(folder, stop_after=None):
             "model.width=16",
             "train.epochs=20",
             "train.device=cpu",
-            "train.checkpoint_every=0.01",  # seconds; 60 unless set
+            "train.checkpoint_every=0.01",  # seconds; the default is 60
         ],
         out=folder,
         on_epoch=on_epoch,
@@ -29,9 +29,9 @@ try:
 except KeyboardInterrupt:
     print("stopped in epoch 12")
 
-resumed = train("runs/stopped")  # goes on from the checkpoint
+resumed = train("runs/stopped")  # resumes from the checkpoint
 whole = train("runs/whole")
 assert torch.equal(resumed.predict(), whole.predict())
 
-again = train("runs/stopped")  # finished: loaded, not trained
+again = train("runs/stopped")  # it is finished: loaded, not trained
 assert again.metrics == resumed.metrics

@@ -1,6 +1,6 @@
-"""Nodes of a graph as a scikit-learn problem: cross-validation, a search, labels that come later.
+"""Use a graph with scikit-learn: cross-validation, a search, and labels that arrive later.
 
-The graph has six hundred papers that cite one another; of a quarter of them we know the field.
+The graph has six hundred papers that cite one another; the field of a quarter of them is known.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def papers(count: int = 600, seed: int = 0) -> tuple[Graph, np.ndarray]:
 
 
 def main(epochs: int = 40) -> float:
-    """Print what each step finds; returns the accuracy on papers whose field was not given."""
+    """Print the result of each step; return the accuracy on papers whose field was not given."""
     graph, truth = papers()
     y = truth.copy()
-    y[150:] = ""  # of these the field is unknown
+    y[150:] = ""  # the field of these is unknown
 
     # [fit]
     known = y != ""
     classifier = UniMPClassifier(width=16, layers=2, epochs=epochs, lr=0.01, random_state=0)
-    classifier.fit(graph.nodes[known], y[known])  # every node and edge is seen, these labels alone
+    classifier.fit(graph.nodes[known], y[known])  # sees every node and edge, but only these labels
     classifier.predict(graph.nodes[~known])  # array(['physics', 'biology', …])
-    labels = classifier.transduction_  # of all nodes: the label given, or else predicted
+    labels = classifier.transduction_  # of all nodes: the given label, or the prediction
     # [end]
 
     # [cross-validation]
@@ -49,7 +49,7 @@ def main(epochs: int = 40) -> float:
 
     # [later]
     later = {200: "physics", 201: "biology"}  # node: label
-    classifier.predict(graph.nodes[~known], labels=later)  # nothing is trained again
+    classifier.predict(graph.nodes[~known], labels=later)  # no retraining
     # [end]
 
     assert np.array_equal(labels[known], y[known])

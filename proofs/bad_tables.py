@@ -1,10 +1,10 @@
-"""Malformed tables and recipes, made by Hypothesis: each is refused in words, or this fails.
+"""Show that malformed tables and recipes from Hypothesis are refused with a clear message.
 
     python proofs/bad_tables.py --cases 600         → proofs/results/bad_tables.json
 
-A case is a sound pair of tables, a recipe and a command, of which one to three things are spoilt.
-The command must exit with code 1, say what is wrong, where, and what to do about it, print no
-traceback and nothing else, and leave no file behind that was not there before.
+A case is a valid pair of tables, a recipe and a command with one to three defects. The command must
+exit with code 1, state what is wrong, where, and how to fix it, print no traceback and nothing
+else, and leave no new file behind.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 
 from unimp.cli import main as unimp_main
 from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results" / "bad_tables.json"
 WORDS = st.text(st.characters(categories=["L"]), min_size=1, max_size=8)
@@ -42,22 +43,22 @@ WORDS = st.text(st.characters(categories=["L"]), min_size=1, max_size=8)
 
 @dataclass
 class Case:
-    """Files and a command; `spoilt` names what was done to them."""
+    """Files and a command, with the names of their defects."""
 
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
     recipe: dict[str, Any]
     form: str  # of both tables: csv, parquet or arrow
     command: str
-    header: dict[str, list[str]] = field(default_factory=dict)  # columns as written, if not as read
-    late: list[Callable[[Path], None]] = field(default_factory=list)  # done to the files
+    header: dict[str, list[str]] = field(default_factory=dict)  # columns as written, if different
+    late: list[Callable[[Path], None]] = field(default_factory=list)  # changes of the written files
     arguments: list[str] = field(default_factory=list)
-    spoilt: list[str] = field(default_factory=list)
+    defects: list[str] = field(default_factory=list)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Short, where Hypothesis tells of a case that is not refused as it should."""
+        """A short form, for the message of Hypothesis when a case is not refused."""
         del cycle
-        printer.text(f"{self.command}, {self.form}, {self.spoilt}, {self.recipe}")
+        printer.text(f"{self.command}, {self.form}, {self.defects}, {self.recipe}")
 
     def rows(self, what: str) -> list[dict[str, Any]]:
         return self.nodes if what == "nodes" else self.edges
@@ -66,8 +67,8 @@ class Case:
         return f"{what}.{self.form}"
 
 
-def sound(form: str, command: str) -> Case:
-    """Two tables with a column of each kind, and a recipe for them."""
+def valid_case(form: str, command: str) -> Case:
+    """Two valid tables with a column of each kind, and a recipe for them."""
     draw = random.Random(0)
     nodes = [
         {
@@ -107,17 +108,19 @@ def sound(form: str, command: str) -> Case:
 
 
 Draw = Any
-Spoil = Callable[[Case, Draw], None]
-SPOILS: dict[str, Spoil] = {}
+Defect = Callable[[Case, Draw], None]
+DEFECTS: dict[str, Defect] = {}
 FOR_TABLES = ("check", "train")
 COMMANDS: dict[str, tuple[str, ...]] = {}
-EXCLUSIVE: set[str] = set()  # spoils that another spoil could undo or hide
+EXCLUSIVE: set[str] = set()  # defects that another defect could undo or hide
 
 
-def spoil(*commands: str, alone: bool = False) -> Callable[[Spoil], Spoil]:
-    def register(function: Spoil) -> Spoil:
+def defect(*commands: str, alone: bool = False) -> Callable[[Defect], Defect]:
+    """Register a defect for some commands; `alone`: never together with others."""
+
+    def register(function: Defect) -> Defect:
         name = function.__name__.replace("_", " ")
-        SPOILS[name] = function
+        DEFECTS[name] = function
         COMMANDS[name] = commands or FOR_TABLES
         if alone:
             EXCLUSIVE.add(name)
@@ -132,7 +135,7 @@ def some_row(case: Case, draw: Draw, what: str) -> dict[str, Any]:
 
 
 def as_words(case: Case, what: str, column: str) -> None:
-    """Make a column of text, so that one cell can hold a word."""
+    """Turn a column into text, so that one cell can contain a word."""
     for row in case.rows(what):
         value = row[column]
         row[column] = (
@@ -147,31 +150,31 @@ def as_words(case: Case, what: str, column: str) -> None:
 # Ids and ends
 
 
-@spoil(*FOR_TABLES, "predict")
+@defect(*FOR_TABLES, "predict")
 def an_id_is_empty(case: Case, draw: Draw) -> None:
     some_row(case, draw, "nodes")["id"] = draw(st.sampled_from([None, "", "  "]))
 
 
-@spoil(*FOR_TABLES, "predict")
-def an_id_stands_twice(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, "predict")
+def an_id_is_duplicated(case: Case, draw: Draw) -> None:
     first, second = draw(st.permutations(range(len(case.nodes))))[:2]
     case.nodes[first]["id"] = case.nodes[second]["id"] = "twice"
 
 
-@spoil(*FOR_TABLES, "predict")
-def an_edge_names_nobody(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, "predict")
+def an_edge_names_an_unknown_node(case: Case, draw: Draw) -> None:
     end = draw(st.sampled_from(["source", "target"]))
     some_row(case, draw, "edges")[end] = "nobody " + draw(WORDS)
 
 
-@spoil(*FOR_TABLES, "predict")
-def an_end_is_empty(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, "predict")
+def an_edge_end_is_empty(case: Case, draw: Draw) -> None:
     end = draw(st.sampled_from(["source", "target"]))
     some_row(case, draw, "edges")[end] = draw(st.sampled_from([None, "", " "]))
 
 
-@spoil(alone=True)
-def an_id_is_no_whole_number(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def an_id_is_not_an_integer(case: Case, draw: Draw) -> None:
     case.form = "parquet"
     case.recipe["tables"] |= {"nodes": "nodes.parquet", "edges": "edges.parquet"}
     for number, row in enumerate(case.nodes):
@@ -180,7 +183,7 @@ def an_id_is_no_whole_number(case: Case, draw: Draw) -> None:
     some_row(case, draw, "nodes")["id"] = draw(st.sampled_from(wrong))
 
 
-@spoil("predict", alone=True)
+@defect("predict", alone=True)
 def a_node_is_known_already(case: Case, draw: Draw) -> None:
     some_row(case, draw, "nodes")["id"] = f"n{draw(st.integers(0, 23))}"
 
@@ -190,21 +193,21 @@ def a_node_is_known_already(case: Case, draw: Draw) -> None:
 VECTORS = [("nodes", "vector"), ("edges", "way")]
 
 
-@spoil(*FOR_TABLES, "predict")
+@defect(*FOR_TABLES, "predict")
 def a_number_is_a_word(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
     as_words(case, what, column)
     some_row(case, draw, what)[column] = "word " + draw(WORDS)
 
 
-@spoil(*FOR_TABLES, "predict", alone=True)
+@defect(*FOR_TABLES, "predict", alone=True)
 def a_number_has_a_comma(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
     as_words(case, what, column)
     some_row(case, draw, what)[column] = draw(st.sampled_from(["1,5", "1,003", "1.003,5"]))
 
 
-@spoil(*FOR_TABLES, "predict")
+@defect(*FOR_TABLES, "predict")
 def a_number_is_infinite(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
     if case.rows(what)[0].get(column) is not None and isinstance(case.rows(what)[0][column], str):
@@ -214,7 +217,7 @@ def a_number_is_infinite(case: Case, draw: Draw) -> None:
         some_row(case, draw, what)[column] = draw(wild)
 
 
-@spoil(*FOR_TABLES, "predict")
+@defect(*FOR_TABLES, "predict")
 def a_vector_is_longer(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(VECTORS))
     row = some_row(case, draw, what)
@@ -222,77 +225,77 @@ def a_vector_is_longer(case: Case, draw: Draw) -> None:
     row[column] = row[column] + [0.0] * more if isinstance(row[column], list) else "1 2 3 4 5"
 
 
-@spoil(*FOR_TABLES, "predict")
-def a_vector_holds_no_number(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, "predict")
+def a_vector_contains_a_word(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(VECTORS))
     as_words(case, what, column)
     wrong = draw(st.sampled_from(["x", "nan", "inf", "--"]))
     some_row(case, draw, what)[column] = f"{wrong} 1" if what == "edges" else f"1 {wrong} 2"
 
 
-@spoil("predict", alone=True)
-def all_vectors_are_of_another_length(case: Case, draw: Draw) -> None:
+@defect("predict", alone=True)
+def all_vectors_have_another_length(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(VECTORS))
     length = draw(st.sampled_from([1, 4, 9]))
     for row in case.rows(what):
         row[column] = [1.0] * length
 
 
-@spoil("predict", alone=True)
-def a_label_of_a_new_node_is_of_no_class(case: Case, draw: Draw) -> None:
+@defect("predict", alone=True)
+def a_new_node_has_an_unknown_class(case: Case, draw: Draw) -> None:
     some_row(case, draw, "nodes")["label"] = draw(st.sampled_from(["rad", "Blue", "green", "1"]))
 
 
-@spoil(alone=True)
-def a_feature_is_of_another_kind(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_feature_has_the_wrong_kind(case: Case, draw: Draw) -> None:
     column, kind = draw(
         st.sampled_from([("words", "numeric"), ("kind", "numeric"), ("kind", "vector")])
     )
     case.recipe["tables"]["features"][column] = kind
 
 
-@spoil()
-def a_set_has_no_such_name(case: Case, draw: Draw) -> None:
+@defect()
+def a_set_name_is_unknown(case: Case, draw: Draw) -> None:
     some_row(case, draw, "nodes")["set"] = "set " + draw(WORDS)
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def a_train_node_has_no_label(case: Case, draw: Draw) -> None:
     row = some_row(case, draw, "nodes")
     row["set"], row["label"] = draw(st.sampled_from(["train", "val"])), None
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def no_label_is_known(case: Case, draw: Draw) -> None:
     nothing = draw(st.sampled_from([None, "", "-1", "null"]))
     for row in case.nodes:
         row["label"] = nothing
 
 
-@spoil(alone=True)
-def there_is_one_class(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def there_is_only_one_class(case: Case, draw: Draw) -> None:
     only = draw(WORDS)
     for row in case.nodes:
         row["label"] = only
 
 
-@spoil(alone=True)
-def one_train_label_leaves_none_to_hide(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def there_is_only_one_train_label(case: Case, draw: Draw) -> None:
     known = [row for row in case.nodes if row["label"] is not None]
     lone = draw(st.integers(0, len(known) - 1))
     for number, row in enumerate(known):
         row["set"] = "train" if number == lone else "test"
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def every_label_differs(case: Case, draw: Draw) -> None:
     del draw
     for number, row in enumerate(case.nodes):
         row["label"] = f"label {number}"
 
 
-@spoil(alone=True)
-def labels_are_amounts(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def labels_are_continuous(case: Case, draw: Draw) -> None:
     words = draw(st.booleans())
     for number, row in enumerate(case.nodes):
         row["label"] = number + draw(st.floats(0.1, 0.9))
@@ -300,14 +303,14 @@ def labels_are_amounts(case: Case, draw: Draw) -> None:
             row["label"] = f"{row['label']:.3f}1"
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def binary_labels_are_words(case: Case, draw: Draw) -> None:
     case.recipe["tables"]["label"] = ["label", "kind"]
     some_row(case, draw, "nodes")["label"] = "maybe"
 
 
-@spoil(alone=True)
-def nobody_is_in_train(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def no_node_is_in_train(case: Case, draw: Draw) -> None:
     other = draw(st.sampled_from(["test", None]))
     for row in case.nodes:
         row["set"] = other
@@ -320,29 +323,29 @@ USED = [("nodes", c) for c in ("id", "age", "kind", "words", "vector", "label", 
 ]
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def a_column_is_missing(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(USED))
     for row in case.rows(what):
         del row[column]
 
 
-@spoil("predict", alone=True)
+@defect("predict", alone=True)
 def a_column_of_training_is_missing(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from([u for u in USED if u[1] not in ("label", "set")]))
     for row in case.rows(what):
         del row[column]
 
 
-@spoil(alone=True)
-def a_column_is_misspelt(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_column_is_misspelled(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(USED))
     for row in case.rows(what):
         row[column + draw(st.just("x"))] = row.pop(column)
 
 
-@spoil(alone=True)
-def a_column_stands_twice(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_column_is_duplicated(case: Case, draw: Draw) -> None:
     case.form = "csv"
     case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
     what, column = draw(st.sampled_from(USED))
@@ -351,7 +354,7 @@ def a_column_stands_twice(case: Case, draw: Draw) -> None:
     case.header[what] = [column if name == other else name for name in names]
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def a_table_has_no_rows(case: Case, draw: Draw) -> None:
     what = draw(st.sampled_from(["nodes", "edges"]))
     case.late.append(lambda folder: keep_header(folder / case.file(what)))
@@ -379,18 +382,18 @@ def overwrite(case: Case, what: str, change: Callable[[bytes], bytes]) -> None:
 TABLE = st.sampled_from(["nodes", "edges"])
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_file_is_empty(case: Case, draw: Draw) -> None:
     overwrite(case, draw(TABLE), lambda data: b"")
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_file_is_garbage(case: Case, draw: Draw) -> None:
     garbage = draw(st.binary(min_size=8, max_size=200))
     overwrite(case, draw(TABLE), lambda data: b"\xff" + garbage)
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_file_is_cut_short(case: Case, draw: Draw) -> None:
     case.form = draw(st.sampled_from(["parquet", "arrow"]))
     case.recipe["tables"] |= {"nodes": case.file("nodes"), "edges": case.file("edges")}
@@ -398,7 +401,7 @@ def a_file_is_cut_short(case: Case, draw: Draw) -> None:
     overwrite(case, draw(TABLE), lambda data: data[: max(10, int(share * len(data)))])
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_file_is_in_another_encoding(case: Case, draw: Draw) -> None:
     case.form = "csv"
     case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
@@ -408,7 +411,7 @@ def a_file_is_in_another_encoding(case: Case, draw: Draw) -> None:
     overwrite(case, what, lambda data: data.decode().encode(encoding))
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_row_has_too_many_fields(case: Case, draw: Draw) -> None:
     case.form = "csv"
     case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
@@ -423,13 +426,13 @@ def a_row_has_too_many_fields(case: Case, draw: Draw) -> None:
     overwrite(case, draw(TABLE), change)
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
-def a_file_is_not_there(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_is_missing(case: Case, draw: Draw) -> None:
     what = draw(TABLE)
     case.late.append(lambda folder: (folder / case.file(what)).unlink())
 
 
-@spoil(*FOR_TABLES, "predict", "init", alone=True)
+@defect(*FOR_TABLES, "predict", "init", alone=True)
 def a_file_is_a_folder(case: Case, draw: Draw) -> None:
     what = draw(TABLE)
 
@@ -440,8 +443,8 @@ def a_file_is_a_folder(case: Case, draw: Draw) -> None:
     case.late.append(late)
 
 
-@spoil(*FOR_TABLES, alone=True)
-def a_file_is_of_no_known_kind(case: Case, draw: Draw) -> None:
+@defect(*FOR_TABLES, alone=True)
+def a_file_has_an_unknown_format(case: Case, draw: Draw) -> None:
     what, suffix = draw(TABLE), draw(st.sampled_from(["xlsx", "json", "dat"]))
     case.form = "csv"
     case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
@@ -452,19 +455,19 @@ def a_file_is_of_no_known_kind(case: Case, draw: Draw) -> None:
 # Recipes
 
 
-@spoil()
-def an_option_is_misspelt(case: Case, draw: Draw) -> None:
+@defect()
+def an_option_is_misspelled(case: Case, draw: Draw) -> None:
     section = draw(st.sampled_from(["tables", "model", "train"]))
     case.recipe[section][draw(st.sampled_from(["lable", "idd", "epoch", "widht", "edge"]))] = "x"
 
 
-@spoil()
-def a_section_is_misspelt(case: Case, draw: Draw) -> None:
+@defect()
+def a_section_is_misspelled(case: Case, draw: Draw) -> None:
     case.recipe[draw(st.sampled_from(["table", "modle", "trian"]))] = {"epochs": 1}
 
 
-@spoil()
-def an_option_is_of_the_wrong_type(case: Case, draw: Draw) -> None:
+@defect()
+def an_option_has_the_wrong_type(case: Case, draw: Draw) -> None:
     key, value = draw(
         st.sampled_from(
             [
@@ -484,32 +487,32 @@ def an_option_is_of_the_wrong_type(case: Case, draw: Draw) -> None:
     case.recipe["tables"][key] = value
 
 
-@spoil(alone=True)
-def a_column_in_the_recipe_is_misspelt(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_column_in_the_recipe_is_misspelled(case: Case, draw: Draw) -> None:
     key = draw(st.sampled_from(["id", "source", "target", "label", "split", "group"]))
     case.recipe["tables"][key] = draw(WORDS) + " column"
 
 
-@spoil(alone=True)
-def a_feature_in_the_recipe_is_misspelt(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_feature_in_the_recipe_is_misspelled(case: Case, draw: Draw) -> None:
     key = draw(st.sampled_from(["features", "edge_features"]))
     case.recipe["tables"][key] = {draw(WORDS) + " column": "numeric"}
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def no_label_is_named(case: Case, draw: Draw) -> None:
     case.recipe["tables"]["label"] = draw(st.sampled_from(["", []]))
 
 
-@spoil()
+@defect()
 def the_label_is_a_feature(case: Case, draw: Draw) -> None:
     case.recipe["tables"].setdefault("features", {})
     if isinstance(case.recipe["tables"]["features"], dict):
         case.recipe["tables"]["features"]["label"] = draw(st.sampled_from(["categorical", "text"]))
 
 
-@spoil(alone=True)
-def shares_are_more_than_all(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def shares_exceed_one(case: Case, draw: Draw) -> None:
     case.recipe["tables"] |= {
         "split": "",
         "train_share": draw(st.floats(0.6, 1.0)),
@@ -517,37 +520,37 @@ def shares_are_more_than_all(case: Case, draw: Draw) -> None:
     }
 
 
-@spoil(alone=True)
-def both_ends_are_one_column(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def source_and_target_are_one_column(case: Case, draw: Draw) -> None:
     case.recipe["tables"]["source"] = draw(st.just("target"))
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def the_task_is_named_twice(case: Case, draw: Draw) -> None:
     case.recipe["task"] = {"name": draw(st.sampled_from(["debian", "synthetic", "tabels"]))}
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def an_option_of_another_task_is_set(case: Case, draw: Draw) -> None:
     case.recipe["task"] = draw(
         st.sampled_from([{"scale": 0.5}, {"node_features": "mean"}, {"features": "x"}])
     )
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def the_metric_does_not_fit(case: Case, draw: Draw) -> None:
     case.recipe["task"] = {"metric": "rocauc"}
     some_row(case, draw, "nodes")["label"] = "green"
     case.recipe["tables"]["split"] = ""
 
 
-@spoil(alone=True)
-def groups_are_asked_for_and_not_there(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def groups_are_missing(case: Case, draw: Draw) -> None:
     del draw
     case.recipe["mask"] = {"unit": "group"}
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def there_are_too_few_groups(case: Case, draw: Draw) -> None:
     case.recipe["tables"] |= {"split": "", "group": "kind"}
     letters = draw(st.sampled_from(["a", "ab"]))
@@ -555,7 +558,7 @@ def there_are_too_few_groups(case: Case, draw: Draw) -> None:
         row["kind"] = letters[number % len(letters)]
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def a_file_of_ids_is_wrong(case: Case, draw: Draw) -> None:
     case.recipe["tables"] |= {"split": "", "train_ids": "train.txt", "val_ids": "val.txt"}
     train, val = draw(
@@ -578,31 +581,31 @@ def a_file_of_ids_is_wrong(case: Case, draw: Draw) -> None:
     case.late.append(late)
 
 
-@spoil(alone=True)
-def a_file_of_ids_is_not_there(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def a_file_of_ids_is_missing(case: Case, draw: Draw) -> None:
     key = draw(st.sampled_from(["train_ids", "val_ids", "test_ids"]))
     case.recipe["tables"] |= {"split": "", key: "nowhere.txt"}
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def the_split_is_given_twice(case: Case, draw: Draw) -> None:
     case.recipe["tables"][draw(st.sampled_from(["train_ids", "val_ids"]))] = "train.txt"
     case.late.append(lambda folder: (folder / "train.txt").write_text("n1\n") and None)
 
 
-@spoil(alone=True)
-def the_recipe_is_no_toml(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def the_recipe_is_not_toml(case: Case, draw: Draw) -> None:
     text = draw(st.sampled_from(["[tables", "nodes = ", "= 3", "[tables]\nnodes = 'a\n"]))
     case.late.append(lambda folder: (folder / "recipe.toml").write_text(text) and None)
 
 
-@spoil(alone=True)
-def the_recipe_is_no_text(case: Case, draw: Draw) -> None:
+@defect(alone=True)
+def the_recipe_is_not_text(case: Case, draw: Draw) -> None:
     data = b"\xff\xfe" + draw(st.binary(max_size=20))
     case.late.append(lambda folder: (folder / "recipe.toml").write_bytes(data) and None)
 
 
-@spoil(alone=True)
+@defect(alone=True)
 def a_setting_is_wrong(case: Case, draw: Draw) -> None:
     case.arguments += [
         "--set",
@@ -623,23 +626,23 @@ def a_setting_is_wrong(case: Case, draw: Draw) -> None:
 # init and predict
 
 
-@spoil("init", alone=True)
-def the_recipe_is_there_already(case: Case, draw: Draw) -> None:
+@defect("init", alone=True)
+def the_recipe_exists_already(case: Case, draw: Draw) -> None:
     del draw
     case.late.append(lambda folder: (folder / "made.toml").write_text("") and None)
 
 
-@spoil("init", alone=True)
-def the_recipe_to_write_is_no_toml(case: Case, draw: Draw) -> None:
+@defect("init", alone=True)
+def the_recipe_to_write_is_not_toml(case: Case, draw: Draw) -> None:
     case.arguments += ["--out", draw(st.sampled_from(["made.txt", "made", "made.json"]))]
 
 
-@spoil("init", alone=True)
-def the_label_to_guess_is_not_there(case: Case, draw: Draw) -> None:
+@defect("init", alone=True)
+def the_label_column_does_not_exist(case: Case, draw: Draw) -> None:
     case.arguments += ["--label", draw(WORDS) + " column"]
 
 
-@spoil("init", alone=True)
+@defect("init", alone=True)
 def a_table_has_one_column(case: Case, draw: Draw) -> None:
     what = draw(TABLE)
     first = next(iter(case.rows(what)[0]))
@@ -648,12 +651,12 @@ def a_table_has_one_column(case: Case, draw: Draw) -> None:
             del row[column]
 
 
-@spoil("predict", alone=True)
-def the_rule_for_unknown_ids_is_misspelt(case: Case, draw: Draw) -> None:
+@defect("predict", alone=True)
+def the_rule_for_unknown_ids_is_misspelled(case: Case, draw: Draw) -> None:
     case.arguments += ["--unknown-ids", draw(st.sampled_from(["skipp", "drop", ""]))]
 
 
-@spoil("predict", alone=True)
+@defect("predict", alone=True)
 def the_transforms_are_damaged(case: Case, draw: Draw) -> None:
     text = draw(
         st.sampled_from(["", "{", "[]", '{"format": 9}', '{"format": 1, "tables": {"x": 1}}'])
@@ -661,8 +664,8 @@ def the_transforms_are_damaged(case: Case, draw: Draw) -> None:
     case.late.append(lambda folder: (folder / "run" / "transforms.json").write_text(text) and None)
 
 
-@spoil("predict", alone=True)
-def a_label_is_of_no_class(case: Case, draw: Draw) -> None:
+@defect("predict", alone=True)
+def a_label_has_an_unknown_class(case: Case, draw: Draw) -> None:
     case.arguments += ["--labels", "labels.csv"]
     text = draw(
         st.sampled_from(
@@ -677,24 +680,24 @@ def a_label_is_of_no_class(case: Case, draw: Draw) -> None:
 
 @st.composite
 def cases(draw: Draw, first: str = "") -> Case:
-    """A case with one spoilt thing, or with up to three that do not hide one another."""
-    first = first or draw(st.sampled_from(sorted(SPOILS)))
+    """A case with one defect, or with up to three that do not hide each other."""
+    first = first or draw(st.sampled_from(sorted(DEFECTS)))
     command = draw(st.sampled_from(COMMANDS[first]))
-    case = sound(draw(st.sampled_from(["csv", "parquet", "arrow"])), command)
+    case = valid_case(draw(st.sampled_from(["csv", "parquet", "arrow"])), command)
     if command == "predict":
         case = as_new_rows(case)
     names = [first]
     if first not in EXCLUSIVE:
-        others = [n for n in sorted(SPOILS) if command in COMMANDS[n] and n not in EXCLUSIVE]
+        others = [n for n in sorted(DEFECTS) if command in COMMANDS[n] and n not in EXCLUSIVE]
         names += draw(st.lists(st.sampled_from(others), max_size=2))
     for name in dict.fromkeys(names):
-        SPOILS[name](case, draw)
-        case.spoilt.append(name)
+        DEFECTS[name](case, draw)
+        case.defects.append(name)
     return case
 
 
 def as_new_rows(case: Case) -> Case:
-    """The same tables as rows that come after training: other ids, edges to old ones too."""
+    """The same tables as new rows after training: other ids, and edges to known nodes."""
     for row in case.nodes:
         row["id"] = "m" + row["id"][1:]
     for number, row in enumerate(case.edges):
@@ -750,7 +753,7 @@ def command_line(case: Case) -> list[str]:
     }[case.command] + case.arguments
 
 
-def told(arguments: list[str], folder: Path) -> tuple[int, str, str]:
+def run_command(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command, run in the folder."""
     out, err = io.StringIO(), io.StringIO()
     code, before, argv = 0, Path.cwd(), sys.argv
@@ -772,43 +775,43 @@ PLACES += ("transforms.json", "labels.csv", "model.", "train.", "made", ".toml",
 
 
 def refusal(case: Case, run: Path | None) -> str:
-    """What the command says to a case; raises AssertionError unless it is said as it should."""
+    """The error message for a case; raises AssertionError if it lacks anything."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_case(case, folder, run)
         before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-        code, out, err = told(command_line(case), folder)
+        code, out, err = run_command(command_line(case), folder)
         after = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    said = f"{case.command} {case.spoilt} {case.form}: {err!r}"
-    assert code == 1, f"exit code {code}, {said}"
-    assert err.startswith("error: "), said
-    assert "Traceback" not in err, said
-    assert "with --debug shows where" not in err, f"an error nobody foresaw: {said}"
-    assert any(name in err for name in PLACES), f"no place: {said}"
-    assert len(err.strip()) > 30, f"too short to hold a fix: {said}"
+    context = f"{case.command} {case.defects} {case.form}: {err!r}"
+    assert code == 1, f"exit code {code}, {context}"
+    assert err.startswith("error: "), context
+    assert "Traceback" not in err, context
+    assert "with --debug shows where" not in err, f"an unexpected error: {context}"
+    assert any(name in err for name in PLACES), f"the place is missing: {context}"
+    assert len(err.strip()) > 30, f"too short to contain a fix: {context}"
     assert any(
         mark in err
-        for mark in (";", "write", "did you mean", "choose one of", "it takes", "should", "must")
-    ), said
-    assert out == "", f"more than an error: {out!r}, {said}"
-    gone = {p.relative_to(folder) for p in before.keys() ^ after.keys()}
-    assert not gone, f"left behind {gone}: {said}"
+        for mark in (";", ". ", "write", "did you mean", "choose one of", "it takes", "must")
+    ), context
+    assert out == "", f"prints more than an error: {out!r}, {context}"
+    changed = {p.relative_to(folder) for p in before.keys() ^ after.keys()}
+    assert not changed, f"created or removed {changed}: {context}"
     return err
 
 
 def trained_run(folder: Path) -> Path:
-    """The folder of a run on the sound tables, for `predict`."""
-    case = sound("csv", "train")
+    """The folder of a run on the valid tables, for `predict`."""
+    case = valid_case("csv", "train")
     write_case(case, folder, None)
-    code, _, err = told(["train", "recipe.toml", "--out", "run"], folder)
+    code, _, err = run_command(["train", "recipe.toml", "--out", "run"], folder)
     assert code == 0, err
-    code, _, err = told(["check", "recipe.toml"], folder)
+    code, _, err = run_command(["check", "recipe.toml"], folder)
     assert code == 0, err
     return folder / "run"
 
 
-def tried(check: Callable[[Case], None], strategy: Any, count: int) -> None:
-    """Check so many cases, the same in every run."""
+def check_cases(check: Callable[[Case], None], strategy: Any, count: int) -> None:
+    """Check a number of cases, which are the same in every run."""
     rules = settings(
         max_examples=max(1, count),
         derandomize=True,
@@ -835,27 +838,28 @@ def main() -> None:
             message = refusal(case, run)
             messages.add(message)
             commands[case.command] += 1
-            for name in case.spoilt:
+            for name in case.defects:
                 seen[name] += 1
-                if len(case.spoilt) == 1:
+                if len(case.defects) == 1:
                     example.setdefault(name, message.strip().replace(f"{place}/", ""))
 
-        # Each thing that can be spoilt a few times, and then whatever comes together.
-        for name in sorted(SPOILS):
-            tried(is_refused, cases(name), 3)
-        tried(is_refused, cases(), wanted - sum(commands.values()))
+        # Each defect a few times, and then random combinations.
+        for name in sorted(DEFECTS):
+            check_cases(is_refused, cases(name), 3)
+        check_cases(is_refused, cases(), wanted - sum(commands.values()))
     result = {
         "command": f"python proofs/bad_tables.py --cases {wanted}",
+        "code": code_origin(),
         "cases": sum(commands.values()),
-        "refused as they should be": sum(commands.values()),
-        "different messages": len(messages),
-        "by command": dict(sorted(commands.items())),
-        "by what was spoilt": dict(sorted(seen.items())),
-        "a message of each": dict(sorted(example.items())),
+        "refused_as_expected": sum(commands.values()),
+        "different_messages": len(messages),
+        "by_command": dict(sorted(commands.items())),
+        "by_defect": dict(sorted(seen.items())),
+        "example_messages": dict(sorted(example.items())),
     }
     RESULTS.parent.mkdir(exist_ok=True)
     write_atomically(RESULTS, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"{result['cases']} cases, all refused in words: {RESULTS}")
+    print(f"{result['cases']} cases, all refused with a clear message: {RESULTS}")
 
 
 if __name__ == "__main__":

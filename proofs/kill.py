@@ -1,13 +1,13 @@
-"""Kill training at random moments, go on by the same command, and compare the bytes.
+"""Kill training at random moments, resume it with the same command, and compare the bytes.
 
     python proofs/kill.py                      20 kills in each regime → proofs/results/kill.json
     python proofs/kill.py --kills 1 --aimed 0  a short form
 
-Each run is a process of its own, `unimp train … --out DIR`. It is killed (SIGKILL) at a moment that
-is drawn evenly from the time between taking its folder and its end, scoring and writing included; a
-few more are aimed at the writing of a checkpoint and of the last files. It is begun again by the
-same command, and must leave the weights, predictions and history of a run that nobody killed, byte
-for byte (the history but for its seconds).
+Each run is a separate process, `unimp train … --out DIR`. It is killed (SIGKILL) at a random moment
+between locking its folder and its end, including scoring and writing. A few more kills are aimed at
+the writing of a checkpoint and of the last files. The same command then resumes the run, which must
+write the weights, predictions and history of an uninterrupted run, byte for byte (the history
+without its seconds).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ import torch._dynamo
 from unimp import __version__
 from unimp.cli import main as main_of_unimp
 from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
 
-# Processes are forked from this one, which trains nothing itself: importing would take longer than
-# a run does.
+# Processes are forked from this one, which does not train: imports would take longer than a run.
 FORKS = multiprocessing.get_context("fork")
 Process = multiprocessing.process.BaseProcess
 RESULTS = Path(__file__).parent / "results" / "kill.json"
@@ -68,7 +68,7 @@ BYTES = ("model.safetensors", "predictions.parquet")
 
 
 def command(regime: str, folder: Path, more: list[str]) -> None:
-    """What a process does: `unimp train …`, in silence."""
+    """Run `unimp train …` without output, in a child process."""
     settings = [f"--set={setting}" for setting in (*SETTINGS, *REGIMES[regime], *more)]
     sys.argv = ["unimp", "train", "synthetic", *settings, "--out", str(folder)]
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -84,18 +84,18 @@ def begin(regime: str, folder: Path, more: list[str]) -> Process:
 def finish(process: Process) -> None:
     process.join()
     if process.exitcode != 0:
-        raise SystemExit(f"a run ended with {process.exitcode}")
+        raise SystemExit(f"A run ended with exit code {process.exitcode}.")
 
 
-def taken(process: Process, folder: Path) -> float:
-    """When the process took its folder."""
+def wait_for_lock(process: Process, folder: Path) -> float:
+    """The time when the process locked its folder."""
     while not (folder / ".lock").exists() and process.is_alive():
         time.sleep(0.001)
     return time.perf_counter()
 
 
-def left_by(folder: Path) -> dict[str, bytes | list[Any]]:
-    """What must not depend on having been killed."""
+def results_in(folder: Path) -> dict[str, bytes | list[Any]]:
+    """The results that must not depend on a kill."""
     kept: dict[str, bytes | list[Any]] = {name: (folder / name).read_bytes() for name in BYTES}
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     kept["history"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
@@ -103,7 +103,7 @@ def left_by(folder: Path) -> dict[str, bytes | list[Any]]:
 
 
 def moment(folder: Path) -> str:
-    """What the process was at when it was killed, by what it left."""
+    """What the process was doing when it was killed, judged by its files."""
     names = {path.name for path in folder.iterdir()}
     if any(name.startswith(".checkpoint.safetensors.") for name in names):
         return "writing a checkpoint"
@@ -117,12 +117,12 @@ def moment(folder: Path) -> str:
 def kill_once(
     regime: str, folder: Path, lasts: float, draw: random.Random, more: list[str], aim: str = ""
 ) -> dict[str, Any] | None:
-    """Kill one process at a random moment; None where it ended before.
+    """Kill one process at a random moment; None if it ended before.
 
-    With an aim, as soon after that moment as a file is seen whose name begins so.
+    With an aim, kill it as soon as a file whose name begins with it exists after that moment.
     """
     process = begin(regime, folder, more)
-    start, after = taken(process, folder), draw.uniform(0, lasts / 2 if aim else lasts)
+    start, after = wait_for_lock(process, folder), draw.uniform(0, lasts / 2 if aim else lasts)
     time.sleep(max(0.0, start + after - time.perf_counter()))
     while aim and process.is_alive():
         if any(name.startswith(aim) for name in os.listdir(folder)):  # noqa: PTH208
@@ -132,30 +132,30 @@ def kill_once(
     if process.exitcode != -signal.SIGKILL:
         return None
     after = time.perf_counter() - start
-    return {"after_seconds": round(after, 3), "aim": aim, "while": moment(folder)}
+    return {"after_seconds": round(after, 3), "aim": aim, "state": moment(folder)}
 
 
 def prove(
     regime: str, kills: int, aimed: int, draw: random.Random, more: list[str]
 ) -> dict[str, Any]:
-    """Kill a regime's training so many times, each in a run of its own, and compare each."""
+    """Kill the training of a regime several times, each time in a new run, and compare each."""
     aims = [""] * kills + [AIMS[number % len(AIMS)] for number in range(aimed)]
     done: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         process = begin(regime, Path(place) / "whole", more)
-        start = taken(process, Path(place) / "whole")
+        start = wait_for_lock(process, Path(place) / "whole")
         finish(process)
         lasts = time.perf_counter() - start
-        whole = left_by(Path(place) / "whole")
+        whole = results_in(Path(place) / "whole")
         while len(done) < len(aims):
             folder = Path(place) / "killed"
             killed = kill_once(regime, folder, lasts, draw, more, aims[len(done)])
             if killed is not None:
                 finish(begin(regime, folder, more))
-                kept = left_by(folder)
+                kept = results_in(folder)
                 killed["equal"] = kept == whole
-                killed["other"] = [name for name in whole if kept[name] != whole[name]]
-                killed["left"] = sorted(p.name for p in folder.iterdir())
+                killed["different"] = [name for name in whole if kept[name] != whole[name]]
+                killed["files"] = sorted(p.name for p in folder.iterdir())
                 done.append(killed)
                 print(f"{regime} {len(done)} of {len(aims)}: {killed}", flush=True)
             shutil.rmtree(folder)
@@ -170,17 +170,21 @@ def prove(
 
 
 def as_given(arguments: list[str]) -> str:
-    """What was run, without the folders of the machine that it ran on."""
+    """The command of this proof, without folder names of this machine."""
     return re.sub(r"(?<![^\s=])[/~]\S*/(?=\S)", "", " ".join(("python proofs/kill.py", *arguments)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20, help="in each regime")
-    parser.add_argument("--aimed", type=int, default=4, help="more, aimed at files being written")
+    parser.add_argument("--kills", type=int, default=20, help="Number of kills in each regime.")
+    parser.add_argument(
+        "--aimed", type=int, default=4, help="Number of further kills during the writing of files."
+    )
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--set", action="append", default=[], help="section.key=value, for all")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
+    parser.add_argument(
+        "--set", action="append", default=[], help="section.key=value for all runs."
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     draw = random.Random(options.seed)
@@ -191,8 +195,8 @@ def main() -> int:
     }
     kills, equal = (sum(entry[key] for entry in found.values()) for key in ("kills", "equal"))
     result = {
-        "what": "training killed (SIGKILL) at random moments and gone on with by the same command: "
-        "weights, predictions and history equal, byte for byte, to the run that nobody killed",
+        "what": "training killed (SIGKILL) at random moments and resumed by the same command: "
+        "weights, predictions and history equal those of an uninterrupted run, byte for byte",
         "kills": kills,
         "equal": equal,
         "at_random_moments": options.kills * len(found),
@@ -201,6 +205,7 @@ def main() -> int:
         "hardware": f"{platform.machine()}, 1 thread of {os.cpu_count()} cores",
         "torch": torch.__version__,
         "unimp": __version__,
+        "code": code_origin(),
     }
     write_atomically(options.out, (json.dumps(result, indent=1) + "\n").encode())
     print(f"{equal} of {kills} equal: {options.out}")

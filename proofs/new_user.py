@@ -1,10 +1,10 @@
-"""A new user's path: two CSV files with string ids, then one command after another.
+"""Follow the path of a new user: two CSV files with string ids, then one command after another.
 
     python proofs/new_user.py        → proofs/results/new_user.json
 
-The bundled Debian graph is written as two tables, as a person might have them; from there on only
-the command line is used. Each command must succeed, say nothing on stderr that looks like a
-traceback, and leave the file it names, under the ids of the tables.
+The bundled Debian graph is written as two tables, as a user might have them. From there on only the
+command line is used. Each command must succeed, print no traceback, and write the file that it
+names, with the ids of the tables.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def write_tables(folder: Path, packages: int | None) -> dict[str, str]:
-    """nodes.csv and edges.csv of the first packages (None: all); returns the section of each.
+    """Write nodes.csv and edges.csv of the first packages (None: all); return their sections.
 
-    Sections stand in the file for train and validation packages alone: the rest is to be found.
+    The file contains the sections of train and validation packages only; the rest is predicted.
     """
     import unimp
 
@@ -62,7 +63,7 @@ def torch_range(count: int) -> Any:
 
 
 def command(folder: Path, *words: str) -> dict[str, Any]:
-    """Run `unimp` with these words in the folder; what it said, and how long it took."""
+    """Run `unimp` with these arguments in the folder; return its last line and its time."""
     started = time.perf_counter()
     program = "from unimp.cli import main; main()"
     done = subprocess.run(
@@ -91,7 +92,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def walk(
     folder: Path, *, packages: int | None = None, settings: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """All commands, each with what it must leave."""
+    """Run all commands and check the files that they write."""
     truth = write_tables(folder, packages)
     steps = [command(folder, "init", "nodes.csv", "edges.csv")]
     steps.append(command(folder, "check", "recipe.toml"))
@@ -118,15 +119,15 @@ def walk(
     assert len(set(suggested)) == 20
     assert set(suggested) <= {row["node"] for row in unknown}
 
-    # What was suggested is asked for, and used without retraining, by the command that was printed
-    # but for the file; a new class needs training.
+    # Label the suggested nodes and use the labels without retraining, with the printed command but
+    # another file. Labels of a new class are left out: they would need training.
     classes = {row["section"] for row in rows_of(folder / "nodes.csv")}
     suggested = [node for node in suggested if truth[node] in classes]
-    with (folder / "told.csv").open("w", newline="", encoding="utf-8") as file:
+    with (folder / "answers.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["node", "label"], *([n, truth[n]] for n in suggested)])
     then = steps[-1]["last_line"].partition("--labels ask.csv")[2].split()
     steps.append(
-        command(folder, "predict", "run", "--labels", "told.csv", *then, "--out", "again.csv")
+        command(folder, "predict", "run", "--labels", "answers.csv", *then, "--out", "again.csv")
     )
     again = {row["node"]: row for row in rows_of(folder / "again.csv")}
     assert all(again[node]["prediction"] == truth[node] for node in suggested)
@@ -136,7 +137,8 @@ def walk(
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         steps = walk(Path(folder))
-    text = json.dumps({"command": "python proofs/new_user.py", "steps": steps}, indent=1)
+    found = {"command": "python proofs/new_user.py", "code": code_origin(), "steps": steps}
+    text = json.dumps(found, indent=1)
     write_atomically(RESULTS / "new_user.json", (text + "\n").encode())
     print(text)
 

@@ -1,19 +1,20 @@
-"""What 500 suggested labels are worth on `debian`, beside 500 random ones; nothing is retrained.
+"""Compare 500 suggested labels with 500 random ones on `debian`, without retraining.
 
     python proofs/suggest.py            trains seeds 0–4 → proofs/results/suggest.json
-    python proofs/suggest.py RUN RUN …  runs that are there already
+    python proofs/suggest.py RUN RUN …  uses finished runs
 
-Protocol. Candidates are what `unimp suggest` may name on a task that knows every label: the test
-set. The true labels of the chosen ones become inputs beside the train labels. Scored is test
-accuracy on the nodes that neither the suggestions nor any random draw revealed, the same nodes for
-all and for the score before, so that nothing is gained by taking hard nodes out, nor by being told
-an answer. Random is the mean of several draws.
+Protocol: the candidates are the nodes that `unimp suggest` may choose on a task with all labels
+known, which is the test set. The true labels of the chosen nodes become inputs in addition to the
+train labels. Test accuracy is measured on the nodes that neither the suggestions nor any random
+draw revealed. These are the same nodes for every choice and for the score before, so that neither
+removing hard nodes nor revealing an answer counts as a gain. Random is the mean of several draws.
 
-Two forms, with the same weights: the model as it is, and with Correct & Smooth after it (its
-defaults). In each run one of them is chosen by the rule of `unimp suggest` (`smoothed_if_better`):
-smoothed if that scores better on the validation nodes, train labels as inputs; the test set has no
-say. Held: as the rule chose, suggestions raise accuracy in the mean over seeds, and more than
-random labels do. Both forms are reported. What `suggest` weighs by was chosen on split 10.
+There are two forms with the same weights: the model itself, and the model followed by Correct &
+Smooth with its defaults. In each run, one form is chosen by the rule of `unimp suggest`
+(`smoothed_if_better`): smoothed if it scores better on the validation nodes, with train labels as
+inputs; the test set is not used. The proof passes if, with the chosen form, suggestions raise the
+mean accuracy over seeds, and raise it more than random labels do. Both forms are reported. The
+weights that `suggest` uses were chosen on split 10.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from unimp.analysis.suggest import chance_of_error, suggest_nodes, unknown_nodes
 from unimp.data.files import write_atomically
 from unimp.tasks.labels import mask_of
 from unimp.tasks.metrics import accuracy, mean_and_std
+from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results" / "suggest.json"
 FORMS = ("none", "correct-and-smooth")
@@ -50,7 +52,7 @@ def runs(folders: Sequence[Path], recipe: str, seeds: Sequence[int]) -> Iterator
 
 
 class Answers:
-    """What a run says of all nodes once some labels more are inputs, smoothed or not."""
+    """The scores of all nodes when more labels are inputs, smoothed or not."""
 
     def __init__(self, run: unimp.Run) -> None:
         self.run = run
@@ -61,19 +63,19 @@ class Answers:
         self.logits: dict[str, Tensor] = {}  # the model runs once for each set of labels
 
     def scores(self, form: str, key: str, nodes: Tensor) -> Tensor:
-        """Scores when the true labels of `nodes` are inputs too; `key` is what they are called."""
-        observed = self.run.observed_with(None)
+        """Scores when the true labels of `nodes` are inputs as well; `key` names these nodes."""
+        observed = self.run.observed_labels(reveal="train")
         observed[nodes] = self.run.task.labels[nodes]
         if key not in self.logits:
             self.logits[key] = self.run.logits(observed)
-        return self.forms[form].scores_of(self.logits[key], observed)
+        return self.forms[form].smoothed_outputs(self.logits[key], observed)
 
 
 def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
-    """What suggested and random labels gain in one run, for each form."""
+    """The gains of suggested and random labels in one run, for each form."""
     task, answers = run.task, Answers(run)
     nothing = torch.empty(0, dtype=torch.int64)
-    observed = run.observed_with(None)
+    observed = run.observed_labels(reveal="train")
     unknown = unknown_nodes(task, observed)
     candidates = torch.nonzero(unknown).squeeze(1)
     generator = torch.Generator().manual_seed(run.seed)
@@ -93,7 +95,7 @@ def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
         before = answers.scores(form, "train", nothing)
         asked = answers.forms[form]
         calibrated = replace(asked, metrics={"calibration": asked.calibrate(before)})
-        error = chance_of_error(calibrated.chances(before), multilabel=False)
+        error = chance_of_error(calibrated.probabilities_of(before), multilabel=False)
         chosen = suggest_nodes(task.graph, error, unknown, number)
         nodes = torch.tensor([suggestion.node for suggestion in chosen])
         revealed = mask_of(torch.cat((nodes, *random)), task.graph.num_nodes)
@@ -121,8 +123,10 @@ def one(run: unimp.Run, number: int, draws: int) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means and deviations over seeds, of gains and of their paired difference: as the rule chose
-    in each run, and of each form in all."""
+    """Means and deviations over seeds of the gains and of their paired difference.
+
+    "chosen" takes the form that the rule chose in each run; the others take one form in all runs.
+    """
     found: dict[str, Any] = {}
     for form in ("chosen", *FORMS):
         of_form = [row["forms"][row["chosen"] if form == "chosen" else form] for row in rows]
@@ -137,7 +141,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """What was run, without the folders of the machine that it ran on."""
+    """The command of this proof, without folder names of this machine."""
     return re.sub(
         r"(?<![^\s=])[/~]\S*/(?=\S)", "", " ".join(("python proofs/suggest.py", *arguments))
     )
@@ -149,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", default="debian")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(5)))
     parser.add_argument("-n", "--number", type=int, default=500)
-    parser.add_argument("--draws", type=int, default=2, help="random choices a seed")
+    parser.add_argument("--draws", type=int, default=2, help="Number of random choices per seed.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     rows = []
@@ -166,18 +170,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     means = summary(rows)
     found = {
         "command": command(sys.argv[1:] if arguments is None else arguments),
-        "protocol": "candidates: the test set; true labels of the chosen become inputs beside the "
-        "train labels; scored: test nodes that no choice revealed; nothing is retrained; chosen: "
-        "Correct & Smooth after the model if that scores better on validation, train labels as "
-        "inputs",
+        "protocol": "candidates: the test set; true labels of the chosen nodes become inputs in "
+        "addition to the train labels; scored: test nodes that no choice revealed; nothing is "
+        "retrained; chosen: Correct & Smooth after the model if that scores better on validation, "
+        "with train labels as inputs",
         "recipe": given.recipe,
         "labels": given.number,
         "draws": given.draws,
         "summary": means,
         "chosen": {form: sum(row["chosen"] == form for row in rows) for form in FORMS},
-        "held": means["chosen"]["raised_more_than_random"],
+        "passed": means["chosen"]["raised_more_than_random"],
         "runs": rows,
         "unimp": unimp.__version__,
+        "code": code_origin(),
         "torch": torch.__version__,
         "platform": platform.machine(),
     }
@@ -189,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for what in ("gain_suggested", "gain_random", "difference")
         )
         print(f"{form}: {gains} ({gained['seeds_above_random']} above random)")
-    return 0 if found["held"] else 1
+    return 0 if found["passed"] else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.config.recipe import Recipe
 from unimp.inference.incremental.changes import Change
-from unimp.runs import experiment as run
+from unimp.runs.experiment import run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -37,7 +37,7 @@ def test_answers_that_follow_a_change_are_the_same(both: list[Run]) -> None:
     task = both[0].task
     hidden, asked = task.split.train[:5], task.split.test[:40]
     edge = torch.stack((task.graph.source[:1].long(), task.graph.target[:1].long()), 1)
-    for change in (Change(), Change.hide(hidden), Change.take_away(edge)):
+    for change in (Change(), Change.hide(hidden), Change.remove_edges(edge)):
         (found,), (expected,) = (one.incremental().after([change], [asked]) for one in both)
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 
@@ -48,7 +48,7 @@ def test_explanations_are_the_same(both: list[Run]) -> None:
     def without(one: Run) -> dict[int, float | None]:
         found = explain(
             one.incremental(),
-            one.task.graph,
+            one.task,
             one.observed_labels(reveal="train"),
             node,
             chances=one.probabilities_of,
@@ -67,7 +67,7 @@ def test_audits_are_the_same(both: list[Run]) -> None:
     margins = []
     for one in both:
         found = audit(one.incremental(), one.task, known, chances=one.probabilities_of, folds=0)
-        margins.append(found.margin[torch.argsort(found.node)])
+        margins.append(torch.tensor(found["margin"].to_pylist())[torch.argsort(found.nodes)])
     torch.testing.assert_close(margins[0].cpu(), margins[1], rtol=1e-2, atol=1e-2)
 
 

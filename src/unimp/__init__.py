@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from unimp.model.unimp import UniMP as UniMP
     from unimp.ops.attention import graph_attention as graph_attention
     from unimp.runs.experiment import run as run
+    from unimp.runs.loading import load_run as load_run
     from unimp.runs.run import Run as Run
-    from unimp.runs.run import load_run as load_run
     from unimp.sklearn import UniMPClassifier as UniMPClassifier
     from unimp.tasks.labels import UNLABELED as UNLABELED
     from unimp.tasks.labels import LabelMask as LabelMask
@@ -53,7 +53,7 @@ _MODULE_OF = {
     "UnimpError": "errors",
     "graph_attention": "ops.attention",
     "load_recipe": "config.recipe",
-    "load_run": "runs.run",
+    "load_run": "runs.loading",
     "load_task": "data.catalog",
     "mask_labels": "tasks.labels",
     "predict_logits": "inference.logits",

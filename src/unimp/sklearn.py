@@ -1,4 +1,4 @@
-"""The scikit-learn face: a classifier of the nodes of a graph."""
+"""`UniMPClassifier`: a scikit-learn classifier for the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ from unimp.tasks.task import Task
 
 DEFAULT = Recipe()
 
-# scikit-learn's own estimator checks that this classifier is not meant to pass, and why.
+# Estimator checks of scikit-learn that do not apply to this classifier, and why.
 CHECKS_THAT_DO_NOT_APPLY: dict[str, str] = {
     "check_classifiers_classes": (
-        "it takes -1 and 1 as the names of two classes, and -1 is no class here: it is unknown, as "
-        "in scikit-learn's own semi-supervised classifiers"
+        "it uses -1 and 1 as two classes, but -1 means unknown here, as in the semi-supervised "
+        "classifiers of scikit-learn"
     ),
     "check_methods_subset_invariance": (
-        "may fail: it wants rows predicted alone and together to agree to 1e-7, which is finer "
-        "than the single precision of the model, so that it hangs on the processor; they agree to "
-        "1e-5"
+        "it requires that rows predicted alone and together agree to 1e-7, which is finer than the "
+        "single precision of the model; they agree to 1e-5"
     ),
 }
 
@@ -57,28 +56,28 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier = UniMPClassifier().fit(graph.nodes[known], y[known])
         classifier.predict(graph.nodes[unknown])
 
-    **X** is a view of nodes (`graph.nodes[rows]`). Features and edges of *all* nodes of its graph
-    are seen; of labels, only those given with it: a node that is not in the view, or whose y is
-    unknown, is in the graph without a label. So `cross_val_score(classifier, graph.nodes[known],
-    y[known])` never shows the model a label of a test fold. X may be a plain matrix instead: a
-    graph without edges, in which labels of other rows tell nothing and are no inputs.
+    **X** is a view of nodes (`graph.nodes[rows]`). The model sees the features and edges of all
+    nodes of the graph, but only the labels that are given for the view. A node outside of the view,
+    or with an unknown y, is part of the graph without a label. Therefore
+    `cross_val_score(classifier, graph.nodes[known], y[known])` never shows the model a label of a
+    test fold. X may also be a plain matrix: it is a graph without edges, and labels are not inputs.
 
-    **y** has one class a row, whole numbers or texts; −1, NaN, None and "" are unknown. Or it has
-    one column for each binary task: 0, 1, and −1 or NaN where missing.
+    **y** has one class per row, whole numbers or texts; −1, NaN, None and "" are unknown. Or it has
+    one column per binary task: 0, 1, and −1 or NaN where it is missing.
 
-    At prediction every label given to `fit` is an input, those of validation nodes too, and so are
-    `labels`, which came later: {node: class}, or one label for each node of the graph, unknown
-    where nothing is new. Nothing is trained again. On another graph than that of `fit`, `labels`
-    alone are inputs. A label that is an input comes back as it is, with probability 1: score
-    other nodes. Other probabilities are calibrated on the validation nodes.
+    At prediction, every label that was given to `fit` is an input, including those of validation
+    nodes, and so are `labels` that came later: {node: class}, or one label per node of the graph,
+    unknown where nothing is new. Nothing is trained again. On another graph than that of `fit`,
+    only `labels` are inputs. A label that is an input is returned with probability 1, so score
+    other nodes. The other probabilities are calibrated on the validation nodes.
 
-    The arguments are options of a recipe, with its defaults (`unimp recipe show`), but for three:
-    `validation_fraction`, the stratified share of known labels by which the epoch is chosen (0:
-    the last epoch is taken, and all labels are trained on); `random_state`; and `settings`, any
-    other options of a recipe, which go before the arguments. Weights of samples are not supported.
+    The arguments are options of a recipe with its defaults (`unimp recipe show`), except three:
+    `validation_fraction` is the stratified share of known labels that chooses the epoch (0: the
+    last epoch is used, and all labels are trained on); `random_state`; and `settings`, any other
+    options of a recipe, which take precedence over the arguments. Sample weights are not supported.
 
-    After `fit`: `classes_`; `transduction_`, the label of each node of the graph, given or else
-    predicted; `n_features_in_`; `n_iter_`, the epochs trained; `run_`, the run behind it all.
+    After `fit`: `classes_`; `transduction_`, the given or predicted label of each node of the
+    graph; `n_features_in_`; `n_iter_`, the number of epochs; `run_`, the underlying run.
     """
 
     def __init__(
@@ -121,11 +120,11 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.settings = settings
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on the labels y of the nodes X; every other node is there without its label."""
+        """Train on the labels y of the nodes X; all other nodes take part without a label."""
         if y is None:
             raise TaskError(
                 "UniMPClassifier requires y to be passed, but the target y is None; give one label "
-                "a row, -1 where it is unknown"
+                "per row, -1 where it is unknown"
             )
         if not 0 <= self.validation_fraction < 1:
             raise RecipeError(
@@ -139,7 +138,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         draw = check_random_state(self.random_state)
         known = np.flatnonzero(labels != UNLABELED if labels.ndim == 1 else (labels >= 0).any(1))
         if len(known) == 0:
-            raise TaskError("no label in y is known; at least one is needed")
+            raise TaskError("no label in y is known; give at least one known label")
         val = _held_out(known, labels, self.validation_fraction, draw)
         task = Task(
             name="nodes",
@@ -158,11 +157,11 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
                 "or scaled features may help"
             )
-        self.transduction_ = self._likeliest(_chances(self.run_, task.labels))
+        self.transduction_ = self._most_likely(_probabilities(self.run_, task.labels))
         return self
 
     def predict_proba(self, X: Any, labels: Any = None) -> NDArray[np.float64]:
-        """Probabilities of the nodes X: [rows, classes], or [rows, tasks] of 1 against 0."""
+        """Probabilities of the nodes X: [rows, classes], or [rows, tasks] for class 1."""
         check_is_fitted(self)
         view = self._view(X, reset=False)
         at_hand, known = self._run_on(
@@ -170,29 +169,31 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if labels is not None and len(labels):
             if not _is_graph(X):
-                raise TaskError("labels are of nodes, and X is a plain matrix; leave them out")
+                raise TaskError(
+                    "labels need nodes of a graph, but X is a plain matrix; leave them out"
+                )
             new = self._codes(labels, known)
             known = torch.where(new == UNLABELED, known, new)
-        return _chances(at_hand, known)[view.numbers]
+        return _probabilities(at_hand, known)[view.numbers]
 
     def predict(self, X: Any, labels: Any = None) -> NDArray[Any]:
-        """The likeliest class of each of the nodes X; or 0 and 1 for each binary task."""
-        return self._likeliest(self.predict_proba(X, labels))
+        """The most likely class of each of the nodes X, or 0 and 1 for each binary task."""
+        return self._most_likely(self.predict_proba(X, labels))
 
     def score(self, X: Any, y: Any) -> float:
-        """Accuracy over the known labels in y; of binary tasks, the mean ROC-AUC."""
+        """Accuracy over the known labels in y, or the mean ROC-AUC of binary tasks."""
         check_is_fitted(self)
         check_consistent_length(X.nodes if isinstance(X, Graph) else X, y)
         if self.run_.task.is_multilabel:
-            chances = torch.from_numpy(self.predict_proba(X))
+            probabilities = torch.from_numpy(self.predict_proba(X))
             entries = _encoded(y)[0]
             _refuse_nothing_known(entries)
-            return score("rocauc", chances, torch.from_numpy(entries))
+            return score("rocauc", probabilities, torch.from_numpy(entries))
         guess = self.predict(X)
         codes, classes = encode_classes(column_or_1d(as_labels(y)))
         _refuse_nothing_known(codes)
         known = codes != UNLABELED
-        # A class that fit has not seen counts as missed, as in scikit-learn.
+        # A class that `fit` has not seen counts as an error, as in scikit-learn.
         return float(np.mean(guess[known] == classes[codes[known]]))
 
     def __sklearn_tags__(self) -> Any:
@@ -202,7 +203,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _view(self, X: Any, *, reset: bool) -> NodeView:
-        """X as nodes of a graph: a view as it is, a graph whole, a matrix without edges."""
+        """X as nodes of a graph: a view, all nodes of a graph, or a matrix without edges."""
         if _is_graph(X):
             view: NodeView = X.nodes if isinstance(X, Graph) else X
             validate_data(self, view, reset=reset, skip_check_array=True)
@@ -211,7 +212,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Graph.from_edges(np.empty((2, 0), dtype=np.int64), x=x).nodes
 
     def _settings(self, *, matrix: bool, validated: bool) -> dict[str, Any]:
-        """Every option of the recipe that the arguments and `settings` come to."""
+        """Every option of the recipe that follows from the arguments and `settings`."""
         recipe = DEFAULT.with_settings(
             {
                 "model.name": self.model,
@@ -222,7 +223,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "model.dropout": self.dropout,
                 "model.input_dropout": self.input_dropout,
                 "model.attention_dropout": self.attention_dropout,
-                # A few columns would not survive the norm of the inputs: of one it leaves nothing.
+                # The norm of the inputs would leave nothing of one column, and little of a few.
                 "model.feature_encoder": True,
                 "mask.label_rate": self.label_rate,
                 "train.epochs": self.epochs,
@@ -230,21 +231,21 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "train.weight_decay": self.weight_decay,
                 "train.patience": self.patience,
                 "train.device": self.device,
-                # Without validation the last epoch is taken, and no other need be scored.
+                # Without validation the last epoch is used, so no other is scored.
                 "train.eval_from": 1 if validated else self.epochs,
             }
         ).with_settings(self.settings)
         if matrix:
             if "X" not in recipe.model.inputs or recipe.model.name == "label-propagation":
                 raise RecipeError(
-                    "X is a plain matrix, and what was asked for looks at edges and labels alone; "
-                    "give nodes of a graph, or take inputs='X,A'"
+                    "X is a plain matrix, but the model uses only edges and labels; give nodes of "
+                    "a graph, or set inputs='X,A'"
                 )
             recipe = recipe.with_settings({"model.inputs": "X,A"})
         return {f"{s}.{key}": getattr(getattr(recipe, s), key) for s, key, _ in options()}
 
     def _is_at_hand(self, graph: Graph) -> bool:
-        """Whether this is the graph of `fit`, or one that says the same."""
+        """Whether this is the graph of `fit`, or an equal one."""
         if graph is self.graph_:
             return True
         ours, theirs = self.graph_.arrays, graph.arrays
@@ -253,7 +254,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _run_on(self, graph: Graph, *, same: bool) -> tuple[Run, Tensor]:
-        """The run on a graph, and the labels of its nodes that `fit` was given."""
+        """The run on a graph, and the labels of its nodes that were given to `fit`."""
         task = self.run_.task
         if same:
             return self.run_, task.labels
@@ -263,17 +264,17 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.graph_.num_edge_features}"
             )
         unknown = task.labels.new_full((graph.num_nodes, *task.labels.shape[1:]), UNLABELED)
-        # A task trains on something; here nothing looks at its labels, which are a stand-in.
-        stand_in = replace(
+        # A task needs train labels; these are placeholders that nothing reads.
+        placeholder = replace(
             task,
             graph=prepare_graph(graph, **preparation(self.run_.recipe)),
             labels=torch.zeros_like(unknown),
             split=_split(np.zeros(1, dtype=np.int64)),
         )
-        return replace(self.run_, task=stand_in), unknown
+        return replace(self.run_, task=placeholder), unknown
 
     def _codes(self, labels: Any, like: Tensor) -> Tensor:
-        """Labels that came later as class numbers of all nodes, like those given to `fit`."""
+        """Labels that came later, as class numbers of all nodes."""
         if isinstance(labels, Mapping):
             for node in labels:
                 if not isinstance(node, int | np.integer) or not 0 <= node < len(like):
@@ -288,27 +289,29 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = codes_of(given, self.classes_) if like.ndim == 1 else _encoded(given)[0]
         if found.shape != (len(numbers), *codes.shape[1:]):
             raise TaskError(
-                f"labels have shape {found.shape}; each node of the graph needs one, unknown where "
-                f"nothing is new: {codes.shape}; or give some as {{node: label}}"
+                f"labels have shape {found.shape}; expected {codes.shape}, one per node of the "
+                "graph, unknown where nothing is new; or give {node: label}"
             )
         codes[numbers] = found
         return torch.from_numpy(codes).to(like.dtype)
 
-    def _likeliest(self, chances: NDArray[np.float64]) -> NDArray[Any]:
-        """The classes, as y has them; of binary tasks 0 and 1."""
+    def _most_likely(self, probabilities: NDArray[np.float64]) -> NDArray[Any]:
+        """The classes as in y, or 0 and 1 for binary tasks."""
         if self.run_.task.is_multilabel:
-            return (chances > 0.5).astype(np.int64)
-        named: NDArray[Any] = self.classes_[chances.argmax(1)]
+            return (probabilities > 0.5).astype(np.int64)
+        named: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return named
 
 
-def _chances(run: Run, known: Tensor) -> NDArray[np.float64]:
-    """Probabilities of all nodes where these labels are known; they are kept as they are."""
+def _probabilities(run: Run, known: Tensor) -> NDArray[np.float64]:
+    """Probabilities of all nodes, given the known labels, which have probability 1."""
     given = keep_observed(run.probabilities_of(run.outputs(known)), known)
-    chances: NDArray[np.float64] = given.double().numpy()
+    probabilities: NDArray[np.float64] = given.double().numpy()
     if known.ndim == 1:
-        chances /= chances.sum(1, keepdims=True)  # in double precision, as metrics check it
-    return chances
+        probabilities /= probabilities.sum(
+            1, keepdims=True
+        )  # in double precision, as metrics check it
+    return probabilities
 
 
 def _is_graph(X: Any) -> bool:
@@ -320,7 +323,7 @@ def _kind(array: Tensor | None) -> object:
 
 
 def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """y as class numbers [rows] or entries 0, 1, −1 [rows, tasks]; and the classes or tasks."""
+    """y as class numbers [rows] or as 0, 1 and −1 [rows, tasks]; and the classes or tasks."""
     y = as_labels(y)
     if y.dtype.kind == "f":
         assert_all_finite(y, allow_nan=True, input_name="y")
@@ -328,8 +331,8 @@ def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
         entries = np.where(np.isnan(y), UNLABELED, y) if y.dtype.kind == "f" else y
         if y.dtype.kind not in "fiub" or not np.isin(entries, (UNLABELED, 0, 1)).all():
             raise TaskError(
-                "y has one column for each binary task, of 0, 1 and -1 where unknown; this one "
-                "holds something else. Of one class a row, give a single column"
+                "y has several columns, which must contain 0, 1 and -1 (unknown), one column per "
+                "binary task; for one class per row, give a single column"
             )
         return entries.astype(np.int64), np.arange(y.shape[1])
     return encode_classes(y if y.ndim == 1 else column_or_1d(y, warn=True))
@@ -337,7 +340,7 @@ def _encoded(y: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 def _refuse_nothing_known(codes: NDArray[np.int64]) -> None:
     if (codes == UNLABELED).all():
-        raise TaskError("no label in y is known, so there is nothing to score; give known ones")
+        raise TaskError("no label in y is known, so nothing can be scored; give known labels")
 
 
 def _split(train: NDArray[np.int64], val: NDArray[np.int64] | None = None) -> Split:
@@ -346,14 +349,14 @@ def _split(train: NDArray[np.int64], val: NDArray[np.int64] | None = None) -> Sp
 
 
 def _labels_of_nodes(view: NodeView, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The labels of all nodes of the graph: those of the view's rows, and unknown elsewhere."""
+    """The labels of all nodes of the graph: known for rows of the view, unknown elsewhere."""
     labels = np.full((view.graph.num_nodes, *codes.shape[1:]), UNLABELED, dtype=np.int64)
     labels[view.numbers] = codes
     clash = np.unique(np.nonzero(labels[view.numbers] != codes)[0])
     if len(clash):
         raise TaskError(
-            f"node {view.numbers[clash[0]]} stands in several rows with different labels; give "
-            "each node one"
+            f"node {view.numbers[clash[0]]} appears in several rows with different labels; give "
+            "it one label"
         )
     return labels
 
@@ -364,7 +367,7 @@ def _held_out(
     share: float,
     draw: np.random.RandomState,
 ) -> NDArray[np.int64]:
-    """Nodes to choose the epoch by: of each class about this share, and never the last of it."""
+    """Nodes that choose the epoch: about this share of each class, but never all of it."""
     strata = labels[known] if labels.ndim == 1 else np.zeros(len(known), dtype=np.int64)
     shuffled = draw.permutation(len(known))
     order = shuffled[np.argsort(strata[shuffled], kind="stable")]

@@ -1,4 +1,4 @@
-"""Audits: a label is judged by the others, and labels made wrong come first."""
+"""Audits: a label is judged by the others, and wrong labels come first."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimp.analysis.audit import FOLDS, audit, named_rows, write_audit
+from unimp.analysis.audit import FOLDS, audit
 from unimp.config.recipe import load_recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TaskError
+from unimp.model.registry import build_model
 from unimp.runs.experiment import run
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
+from unimp.tasks.names import class_names
 from unimp.tasks.task import Task
 
 
@@ -29,7 +31,7 @@ def spoiled(task: Task, share: float = 0.05) -> tuple[Task, Tensor]:
 
 @pytest.fixture(scope="module")
 def wrong() -> tuple[Run, Tensor]:
-    """A run on a small task, some of whose train labels are wrong, and whose they are."""
+    """A run on a small task, some of whose train labels are wrong, and these nodes."""
     task, which = spoiled(
         synthetic_task(
             num_nodes=600,
@@ -47,84 +49,97 @@ def wrong() -> tuple[Run, Tensor]:
 
 
 @pytest.mark.parametrize("folds", [0, 10])
-def test_most_labels_made_wrong_are_among_the_first_tenth(
-    wrong: tuple[Run, Tensor], folds: int
-) -> None:
+def test_most_wrong_labels_are_among_the_first_tenth(wrong: tuple[Run, Tensor], folds: int) -> None:
     done, which = wrong
-    found = audit(done.hold(), done.task, done.task.split.train, chances=done.chances, folds=folds)
-    assert sorted(found.node.tolist()) == sorted(done.task.split.train.tolist())
-    head = found.node[: round(0.1 * len(found))]
+    found = audit(
+        done.incremental(),
+        done.task,
+        done.task.split.train,
+        chances=done.probabilities_of,
+        folds=folds,
+    )
+    assert sorted(found.nodes.tolist()) == sorted(done.task.split.train.tolist())
+    head = found.nodes[: round(0.1 * len(found))]
     assert float(torch.isin(which, head).double().mean()) >= 0.6
     assert found.folds == folds
 
 
-def test_a_label_is_judged_with_itself_hidden_and_all_others_seen(
+def test_a_label_is_predicted_from_all_others(
     wrong: tuple[Run, Tensor],
 ) -> None:
     done, _ = wrong
     train = done.task.split.train
-    found = audit(done.hold(), done.task, train[:5], chances=done.chances, folds=0)
-    for k, node in enumerate(found.node.tolist()):
-        observed = done.observed_with(None)
+    found = audit(done.incremental(), done.task, train[:5], chances=done.probabilities_of, folds=0)
+    rows = found.to_pylist()
+    for k, node in enumerate(found.nodes.tolist()):
+        observed = done.observed_labels(reveal="train")
         observed[node] = -1
-        chances = done.chances(done.scores(observed)[[node]])[0]
+        chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         given = int(done.task.labels[node])
-        assert int(found.given[k]) == given
-        assert float(found.p_given[k]) == pytest.approx(float(chances[given]), abs=1e-5)
+        assert int(rows[k]["given"]) == given
+        assert rows[k]["p_given"] == pytest.approx(float(chances[given]), abs=1e-5)
         chances[given] = -1
-        assert int(found.suggested[k]) == int(chances.argmax())
-        assert float(found.p_suggested[k]) == pytest.approx(float(chances.max()), abs=1e-5)
-    assert (found.margin.diff() <= 0).all()
-    assert found.disagreements == int((found.p_suggested > found.p_given).sum())
+        assert int(rows[k]["suggested"]) == int(chances.argmax())
+        assert rows[k]["p_suggested"] == pytest.approx(float(chances.max()), abs=1e-5)
+    margins = found["margin"].to_pylist()
+    assert margins == sorted(margins, reverse=True)
+    assert found.disagreements == sum(row["p_suggested"] > row["p_given"] for row in rows)
 
 
-def test_a_group_is_hidden_as_one(wrong: tuple[Run, Tensor]) -> None:
+def test_a_group_is_hidden_together(wrong: tuple[Run, Tensor]) -> None:
     done, _ = wrong
     task = replace(done.task, groups=torch.arange(600) // 3)
     siblings = task.split.train[(task.split.train // 3).argsort(stable=True)][:12]
-    grouped = audit(done.hold(), task, siblings, chances=done.chances, folds=0, by_group=True)
-    for k, node in enumerate(grouped.node.tolist()):
-        observed = done.observed_with(None)
+    grouped = audit(
+        done.incremental(), task, siblings, chances=done.probabilities_of, folds=0, by_group=True
+    )
+    rows = grouped.to_pylist()
+    for k, node in enumerate(grouped.nodes.tolist()):
+        observed = done.observed_labels(reveal="train")
         observed[siblings[siblings // 3 == node // 3]] = -1
-        chances = done.chances(done.scores(observed)[[node]])[0]
+        chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         expected = float(chances[int(task.labels[node])])
-        assert float(grouped.p_given[k]) == pytest.approx(expected, abs=1e-5)
+        assert rows[k]["p_given"] == pytest.approx(expected, abs=1e-5)
     with pytest.raises(TaskError, match="no groups"):
-        audit(done.hold(), done.task, siblings, chances=done.chances, by_group=True)
+        audit(done.incremental(), done.task, siblings, chances=done.probabilities_of, by_group=True)
 
 
-def test_where_hiding_each_alone_would_take_long_labels_are_hidden_in_folds(
+def test_if_hiding_each_label_alone_takes_too_long_labels_are_hidden_in_folds(
     wrong: tuple[Run, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, _ = wrong
     train = done.task.split.train
-    assert audit(done.hold(), done.task, train, chances=done.chances).folds == 0
-    monkeypatch.setattr("unimp.analysis.audit.MOST_EDGES", 1000)
-    told: list[tuple[int, int]] = []
+    assert audit(done.incremental(), done.task, train, chances=done.probabilities_of).folds == 0
+    monkeypatch.setattr("unimp.analysis.audit.MAX_EDGES", 1000)
+    parts: list[tuple[int, int]] = []
     found = audit(
-        done.hold(), done.task, train, chances=done.chances, on_part=lambda *part: told.append(part)
+        done.incremental(),
+        done.task,
+        train,
+        chances=done.probabilities_of,
+        on_part=lambda *part: parts.append(part),
     )
     assert found.folds == FOLDS
-    assert told == [(k + 1, FOLDS) for k in range(FOLDS)]
+    assert parts == [(k + 1, FOLDS) for k in range(FOLDS)]
 
 
 def test_every_known_entry_of_binary_tasks_is_a_row() -> None:
     recipe = load_recipe("synthetic-proteins", ["task.scale=0.001", "model.width=4"])
     task = task_of(recipe, 0)
     torch.manual_seed(0)
-    done = Run(recipe, 0, task, recipe.build_model(task.sizes).eval(), {}, "cpu")
+    done = Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
     nodes = task.split.train[:3]
-    found = audit(done.hold(), task, nodes, chances=done.chances, folds=0)
+    found = audit(done.incremental(), task, nodes, chances=done.probabilities_of, folds=0)
     assert len(found) == int((task.labels[nodes] >= 0).sum())
-    assert found.task is not None
-    given = task.labels[found.node, found.task].long()
-    assert torch.equal(found.given, given)
-    assert torch.equal(found.suggested, 1 - given)
-    assert torch.allclose(found.p_given + found.p_suggested, torch.ones(len(found)))
+    names = class_names(task)
+    for node, row in zip(found.nodes.tolist(), found.to_pylist(), strict=True):
+        assert row["given"] == int(task.labels[node, names.index(row["task"])])
+        assert row["suggested"] == 1 - row["given"]
+        assert row["p_given"] + row["p_suggested"] == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["audit.csv", "audit.parquet"])
-def test_the_table_goes_by_the_tasks_own_names(
+def test_the_table_uses_the_names_of_the_task(
     wrong: tuple[Run, Tensor], tmp_path: Path, name: str
 ) -> None:
     import pyarrow.csv
@@ -136,13 +151,13 @@ def test_the_table_goes_by_the_tasks_own_names(
         node_names=tuple(f"n{i}" for i in range(600)),
         class_names=("red", "green", "blue", "gray"),
     )
-    found = audit(done.hold(), task, task.split.train[:20], chances=done.chances)
-    assert write_audit(tmp_path / name, task, found, count=7) == 7
+    found = audit(done.incremental(), task, task.split.train[:20], chances=done.probabilities_of)
+    found.head(7).write(tmp_path / name)
     read = pyarrow.csv.read_csv if name.endswith("csv") else pyarrow.parquet.read_table
     rows = read(tmp_path / name).to_pylist()
-    assert rows == list(named_rows(task, found, 7))
+    assert rows == found.to_pylist()[:7]
     assert [row["rank"] for row in rows] == list(range(1, 8))
-    assert rows[0]["node"] == f"n{int(found.node[0])}"
+    assert rows[0]["node"] == f"n{int(found.nodes[0])}"
     assert rows[0]["given"] in task.class_names
     assert list(rows[0]) == [
         *("rank", "node", "given", "suggested", "p_given", "p_suggested", "margin")

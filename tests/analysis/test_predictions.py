@@ -19,11 +19,11 @@ from unimp.analysis.predictions import (
 )
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
-from unimp.data.tables.writing import write_table
-from unimp.errors import RunError
+from unimp.errors import TaskError
 from unimp.graph.graph import Graph
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 RECIPE = Recipe(name="small").with_settings(
     [
@@ -58,12 +58,12 @@ def named(made: Run) -> Run:
 
 
 def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) -> None:
-    table = made.predictions().to_pydict()
+    table = made.predictions().to_arrow().to_pydict()
     chances = made.predict()
     assert table["node"] == list(range(200))
     seen = torch.tensor(table["observed"])
     assert torch.equal(torch.nonzero(seen).squeeze(1), made.task.split.train.sort().values)
-    own = made.chances(made.scores(made.observed_with(None))).argmax(1)
+    own = made.probabilities_of(made.outputs(made.observed_labels(reveal="train"))).argmax(1)
     assert not torch.equal(own[seen], made.task.labels[seen])  # the model alone would not do
     expected = torch.where(seen, made.task.labels, own)
     assert table["prediction"] == [str(c) for c in expected.tolist()]
@@ -74,8 +74,8 @@ def test_a_label_that_was_an_input_is_kept_and_the_rest_is_predicted(made: Run) 
         assert nodes == sorted(getattr(made.task.split, name).tolist())
 
 
-def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) -> None:
-    table, chances = made.predictions().to_pydict(), made.predict()
+def test_only_predictions_have_a_confidence_and_it_is_their_probability(made: Run) -> None:
+    table, chances = made.predictions().to_arrow().to_pydict(), made.predict()
     for node, confidence in enumerate(table["confidence"]):
         if table["observed"][node]:
             assert confidence is None
@@ -85,26 +85,26 @@ def test_confidence_is_of_predictions_alone_and_is_their_probability(made: Run) 
             assert confidence == table[f"p_{table['prediction'][node]}"][node]
 
 
-def test_the_folder_and_the_table_say_the_same(made: Run) -> None:
+def test_the_folder_and_the_table_agree(made: Run) -> None:
     assert made.folder is not None
     kept = pyarrow.parquet.read_table(made.folder / "predictions.parquet")
-    assert kept.equals(made.predictions())
-    assert kept.equals(load_run(made.folder, device="cpu").predictions())
+    assert kept.equals(made.predictions().to_arrow())
+    assert kept.equals(load_run(made.folder, device="cpu").predictions().to_arrow())
 
 
 def test_predictions_have_the_names_of_nodes_and_classes(named: Run, tmp_path: Path) -> None:
     table = named.predictions()
-    write_table(tmp_path / "p.parquet", table)
+    table.write(tmp_path / "p.parquet")
     read = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
     assert read["node"][7] == "package-7"
     assert read["label"][int(named.task.split.test[0])] is None
     assert set(read["prediction"]) <= set("abcdefghij")
     assert read["p_c"] == named.predict()[:, 2].tolist()
-    write_table(tmp_path / "p.csv", table)
+    table.write(tmp_path / "p.csv")
     assert pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()["node"] == read["node"]
 
 
-def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_path: Path) -> None:
+def test_labels_given_by_name_equal_labels_given_as_a_tensor(named: Run, tmp_path: Path) -> None:
     nodes = named.task.split.test[:3].tolist()
     by_name = {f"package-{node}": "c" for node in nodes}
     by_place = torch.full_like(named.task.labels, -1)
@@ -115,13 +115,13 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
     file = tmp_path / "more.csv"
     file.write_text("node,label\n" + "".join(f"package-{node},c\n" for node in nodes))
     assert torch.equal(named.predict(file), expected)
-    table = named.predictions(by_name).to_pydict()
+    table = named.predictions(by_name).to_arrow().to_pydict()
     assert [table["prediction"][node] for node in nodes] == ["c"] * 3
     assert [table["observed"][node] for node in nodes] == [True] * 3
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; choose one of a, b, c"),
@@ -130,26 +130,28 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
         ({"package-3": 2}, "no class 2; choose one of a, b, c"),
     ],
 )
-def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], told: str) -> None:
-    with pytest.raises(RunError, match=told):
+def test_an_unknown_name_is_an_error(named: Run, labels: dict[str, str], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
         named.predict(labels)
 
 
-def test_names_are_refused_where_there_are_none(made: Run) -> None:
+def test_names_are_refused_if_the_task_has_none(made: Run) -> None:
     with pytest.raises(
-        RunError, match="no node 'git'; there are no names; numbers run from 0 to 199"
+        TaskError, match="no node 'git'; there are no names; numbers run from 0 to 199"
     ):
         made.predict({"git": 1})
 
 
-def test_predictions_of_binary_tasks_have_a_column_each() -> None:
+def test_predictions_of_binary_tasks_have_one_column_per_task() -> None:
     task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
     task = replace(task, class_names=("red", "round", "ripe"))
     chances = torch.full((20, 3), 0.1)
     chances[4] = torch.tensor([0.9, 0.2, 0.8])
     observed = torch.full_like(task.labels, -1)
     observed[5, 1] = 1  # the other two entries of node 5 are not known
-    table = predictions_table(task, keep_observed(chances, observed), observed).to_pydict()
+    table = (
+        predictions_table(task, keep_observed(chances, observed), observed).to_arrow().to_pydict()
+    )
     assert table["prediction"][4] == "red;ripe"
     assert table["prediction"][5] == "round"
     assert table["prediction"][6] == ""
@@ -161,7 +163,7 @@ def test_predictions_of_binary_tasks_have_a_column_each() -> None:
     assert table["confidence"][5] == pytest.approx(0.9)
 
 
-def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_whole() -> None:
+def test_confidence_in_binary_tasks_equals_suggestions_and_is_null_for_observed_nodes() -> None:
     task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2, multilabel_tasks=3)
     chances, observed = torch.rand(20, 3), torch.full_like(task.labels, -1)
     observed[5] = task.labels[5].clamp(min=0)
@@ -174,7 +176,7 @@ def test_confidence_in_binary_tasks_is_that_of_suggestions_and_of_no_node_told_w
         assert confidence[row["node"]] == pytest.approx(row["confidence"])
 
 
-def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
+def test_names_in_a_cell_use_the_separator_of_the_tables() -> None:
     nodes = {
         "id": list("abcdef"),
         "label": ["red wine|white", "white", "red wine", "beer", "beer|white", ""],
@@ -188,7 +190,7 @@ def test_names_in_a_cell_stand_apart_as_in_the_tables_of_the_task() -> None:
 
 
 def test_a_suffix_may_be_in_capitals(made: Run, tmp_path: Path) -> None:
-    write_table(tmp_path / "P.CSV", made.predictions())
+    made.predictions().write(tmp_path / "P.CSV")
     assert (tmp_path / "P.CSV").read_bytes().startswith(b'"node","prediction"')
 
 
@@ -199,23 +201,23 @@ def test_known_neighbors_are_counted_once_each_and_without_the_node_itself() -> 
     assert known_in_neighbors(graph, known).tolist() == [2, 0, 0, 1]
 
 
-def test_known_neighbors_follow_the_labels_that_are_given(
+def test_known_neighbors_include_given_labels(
     made: Run, random_graph: Callable[..., Graph]
 ) -> None:
     source, target = made.task.graph.source, made.task.graph.target
     fresh = next(n for n in made.task.split.test.tolist() if bool((target[source == n] != n).any()))
     node = int(target[(source == fresh) & (target != fresh)][0])
-    before = made.predictions().to_pydict()["known_neighbors"]
-    after = made.predictions({fresh: 0}).to_pydict()["known_neighbors"]
+    before = made.predictions().to_arrow().to_pydict()["known_neighbors"]
+    after = made.predictions({fresh: 0}).to_arrow().to_pydict()["known_neighbors"]
     assert after[node] == before[node] + 1
 
 
-def test_probabilities_of_very_many_are_left_out_unless_asked_for(
+def test_very_many_probabilities_are_left_out_unless_requested(
     made: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "p_0" in made.predictions().column_names
     assert "p_0" not in made.predictions(probabilities=False).column_names
-    monkeypatch.setattr(predictions, "MOST_ENTRIES", 1999)
+    monkeypatch.setattr(predictions, "MAX_ENTRIES", 1999)
     assert "p_0" not in made.predictions().column_names
     assert "p_0" in made.predictions(probabilities=True).column_names
 

@@ -1,4 +1,4 @@
-"""Suggestions: unsure nodes among unsure neighbors, spread out, known ones never."""
+"""Suggestions: uncertain nodes among uncertain neighbors, spread out, and never known nodes."""
 
 import runpy
 from dataclasses import replace
@@ -23,7 +23,8 @@ from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import smoothing_in_words
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 PROOF = Path(__file__).parents[2] / "proofs" / "suggest.py"
 SETTINGS = [
@@ -47,9 +48,9 @@ def names(graph: Graph, error: list[float], number: int, known: tuple[int, ...] 
     return [s.node for s in suggest_nodes(graph, torch.tensor(error), unknown, number)]
 
 
-def test_an_unsure_node_among_unsure_neighbors_comes_first() -> None:
+def test_an_uncertain_node_among_uncertain_neighbors_comes_first() -> None:
     graph = undirected((0, 1), (2, 3), (4, 5), nodes=6)
-    # Unsure beside unsure; unsure beside sure; sure beside sure.
+    # Uncertain next to uncertain; uncertain next to certain; certain next to certain.
     assert names(graph, [0.7, 0.6, 0.7, 0.1, 0.1, 0.1], 1) == [0]
 
 
@@ -61,21 +62,21 @@ def test_known_nodes_are_neither_suggested_nor_worth_reaching() -> None:
     assert 1 not in names(graph, error, 4, known=(1,))
 
 
-def test_what_an_earlier_suggestion_covers_counts_for_less() -> None:
-    # Two triangles, the second a little less unsure: one suggestion for each before a second.
+def test_nodes_near_an_earlier_suggestion_count_less() -> None:
+    # Two triangles, the second a little less uncertain: one suggestion for each before a second.
     triangles = ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3))
     order = names(undirected(*triangles, nodes=6), [0.6, 0.6, 0.6, 0.55, 0.55, 0.55], 6)
     assert order[:2] == [0, 3]  # of equals, the lower number
     assert sorted(order) == [0, 1, 2, 3, 4, 5]
 
 
-def test_nodes_that_reach_nobody_come_last_by_their_own_uncertainty() -> None:
+def test_nodes_that_reach_no_others_come_last_by_their_own_uncertainty() -> None:
     graph = undirected((0, 1), nodes=4)
     # Once 0 is chosen, 1 has nobody left to teach about.
     assert names(graph, [0.1, 0.1, 0.5, 0.9], 4) == [0, 3, 2, 1]
 
 
-def test_greedy_choices_with_worths_kept_are_those_of_weighing_everything_anew() -> None:
+def test_lazy_greedy_choices_equal_evaluating_every_node_again() -> None:
     generator = torch.Generator().manual_seed(0)
     graph = Graph.from_edges(torch.randint(60, (2, 240), generator=generator), num_nodes=60)
     error = torch.rand(60, generator=generator).double()
@@ -97,7 +98,7 @@ def test_greedy_choices_with_worths_kept_are_those_of_weighing_everything_anew()
     assert [s.node for s in suggest_nodes(graph, error, unknown, 20)] == expected
 
 
-def test_more_suggestions_than_nodes_are_all_of_them_once() -> None:
+def test_more_suggestions_than_nodes_give_each_node_once() -> None:
     graph = undirected((0, 1), (1, 2), nodes=3)
     assert sorted(names(graph, [0.2, 0.3, 0.4], 10)) == [0, 1, 2]
 
@@ -111,7 +112,7 @@ def test_a_large_graph_takes_no_longer_than_reading_it() -> None:
     assert error[[s.node for s in found]].mean() > 0.8
 
 
-def test_asked_for_are_nodes_without_a_label_and_in_a_benchmark_the_test_set() -> None:
+def test_nodes_without_a_label_are_suggested_and_in_a_benchmark_the_test_set() -> None:
     task = synthetic_task(num_nodes=40, num_edges=80, num_classes=3)
     nothing = torch.full_like(task.labels, -1)
     assert torch.nonzero(unknown_nodes(task, nothing)).squeeze(1).tolist() == sorted(
@@ -126,7 +127,7 @@ def test_asked_for_are_nodes_without_a_label_and_in_a_benchmark_the_test_set() -
     assert torch.nonzero(unknown_nodes(own, later)).squeeze(1).tolist() == [int(two[1])]
 
 
-def test_uncertainty_runs_from_sure_to_even() -> None:
+def test_uncertainty_ranges_from_certain_to_uniform() -> None:
     chances = torch.tensor([[1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     assert uncertainty(chances, multilabel=False).tolist() == pytest.approx([0, 1])
     assert chance_of_error(chances, multilabel=False).tolist() == pytest.approx([0, 2 / 3])
@@ -145,9 +146,9 @@ def test_a_table_of_suggestions_filled_in_is_a_label_file(
     made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "12"])
-    assert told.exit_code == 0, told.output
-    assert "… and 2 more: suggestions.csv" in told.output
+    printed = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "12"])
+    assert printed.exit_code == 0, printed.output
+    assert "… and 2 more: suggestions.csv" in printed.output
     table = pyarrow.csv.read_csv(tmp_path / "suggestions.csv")
     assert table.column_names == made.suggest(12).column_names
     assert table["rank"].to_pylist() == list(range(1, 13))
@@ -190,7 +191,7 @@ def test_answers_that_were_filled_in_are_not_written_over(
     assert Path("suggestions.csv").read_text() == "\n".join(lines)
 
 
-def test_answers_are_smoothed_only_if_validation_scores_better_and_test_has_no_say(
+def test_smoothing_is_chosen_by_validation_and_never_by_test(
     made: Run,
 ) -> None:
     chosen = made.smoothed_if_better()
@@ -204,14 +205,14 @@ def test_answers_are_smoothed_only_if_validation_scores_better_and_test_has_no_s
     # Validation labels that the other form meets: the choice is the other one.
     for form, other in (("none", made), ("correct-and-smooth", made.smoothed())):
         labels, val = made.task.labels.clone(), made.task.split.val
-        labels[val] = other.scores(made.observed_with(None))[val].argmax(1)
+        labels[val] = other.outputs(made.observed_labels(reveal="train"))[val].argmax(1)
         labels[made.task.split.test] = 0
         again = replace(made, task=replace(made.task, labels=labels)).smoothed_if_better()
         assert again.recipe.smooth.form == form
         assert again.metrics["smoothing"]["val"][form] == 1.0
 
 
-def test_where_nothing_can_be_chosen_the_run_stays_as_it_is(made: Run) -> None:
+def test_if_nothing_can_be_chosen_the_run_does_not_change(made: Run) -> None:
     few = replace(made.task.split, val=made.task.split.val[:29])
     propagation = made.recipe.with_settings(["model.name=label-propagation"])
     smooth = made.recipe.with_settings(["smooth.form=smooth"])
@@ -227,12 +228,12 @@ def test_where_nothing_can_be_chosen_the_run_stays_as_it_is(made: Run) -> None:
         assert why in smoothing_in_words(found, "accuracy")
 
 
-def test_the_command_says_what_was_chosen_and_the_next_command_carries_it(
+def test_the_command_states_the_choice_and_passes_it_to_the_next_command(
     made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def told(*more: str) -> list[str]:
+    def printed(*more: str) -> list[str]:
         done = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "3", *more])
         assert done.exit_code == 0, done.output
         return done.output.splitlines()
@@ -240,20 +241,20 @@ def test_the_command_says_what_was_chosen_and_the_next_command_carries_it(
     found = made.smoothed_if_better().metrics["smoothing"]
     alone, smoothed = (f"{100 * value:.2f} %" for value in found["val"].values())
     assert found["smoothed"]
-    *_, chosen, then = told()
+    *_, chosen, then = printed()
     assert chosen == (
         f"chosen with Correct & Smooth: validation accuracy {smoothed}, the model alone {alone}"
     )
     assert then.endswith("--labels suggestions.csv --smooth")
-    assert then == told("--smooth")[-1]
-    plain = told("--no-smooth")
+    assert then == printed("--smooth")[-1]
+    plain = printed("--no-smooth")
     assert not any("validation" in line for line in plain)
     assert plain[-1].endswith("--labels suggestions.csv")
-    *_, chosen = told("--out", "again.csv")
+    *_, chosen = printed("--out", "again.csv")
     assert chosen.endswith("--labels again.csv --smooth")
 
 
-def test_a_model_that_takes_no_labels_is_not_said_to_use_them(
+def test_a_model_without_label_inputs_is_not_said_to_use_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -265,7 +266,7 @@ def test_a_model_that_takes_no_labels_is_not_said_to_use_them(
     assert "unimp predict run" not in done.output
 
 
-def test_binary_tasks_are_suggested_by_the_tasks_they_are_unsure_of() -> None:
+def test_suggestions_for_binary_tasks_count_uncertain_tasks() -> None:
     settings = ["task.name=synthetic-proteins", "task.scale=0.0005", "train.epochs=2"]
     done = run(Recipe(name="small").with_settings([*SETTINGS, *settings, "model.width=4"]))
     rows = done.suggest(3).to_pylist()
@@ -311,6 +312,6 @@ def test_a_proof_records_its_command_without_the_folders_of_a_machine(
 ) -> None:
     command = runpy.run_path(str(PROOF.with_stem(proof)))[name]
     given = ["--seeds", "1", "--out", "/of/mine/a.json", "--weights=/of/mine/w/", "here/too"]
-    told = f"python proofs/{proof}.py"
-    assert command([]) == told
-    assert command(given) == f"{told} --seeds 1 --out a.json --weights=w/ here/too"
+    printed = f"python proofs/{proof}.py"
+    assert command([]) == printed
+    assert command(given) == f"{printed} --seeds 1 --out a.json --weights=w/ here/too"

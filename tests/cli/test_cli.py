@@ -25,11 +25,11 @@ from unimp.cli.console import app, main, out, parse_seeds, print_rows
 from unimp.cli.recipe import size_of_model
 from unimp.config.recipe import choices, load_recipe, options, recipe_names
 from unimp.data.debian import load_debian
-from unimp.data.tables.label_file import read_labels
+from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.runs.folder.lock import locked
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
@@ -42,23 +42,6 @@ TINY = [
     *("--set", "model.width=8"),
     *("--set", "train.device=cpu"),
 ]
-
-INDEX = """\
-Package: alpha
-Section: net
-Depends: beta
-Tag: role::program
-Description: a chat client
-
-Package: beta
-Section: libs
-Description: library for chat
-
-Package: gamma
-Section: net
-Breaks: beta
-Description: another client
-"""
 
 
 def told(*arguments: str | Path) -> str:
@@ -297,13 +280,13 @@ def test_a_time_limit_that_is_none_is_refused(refused: Callable[..., str]) -> No
     assert "--time-limit 'soon': write seconds, or a number with s, m or h" in text
 
 
-def test_a_preset_and_a_sink_are_named_on_the_command_line(
+def test_a_preset_and_a_tracker_are_named_on_the_command_line(
     here: Path, refused: Callable[..., str]
 ) -> None:
     told("train", "synthetic", *TINY, "--preset", "quick", "--out", "kept")
     recipe = load_run(here / "kept").recipe
     assert (recipe.model.layers, recipe.model.width, recipe.train.epochs) == (2, 8, 2)
-    assert "no sink 'tensor'" in refused("train", "synthetic", "--log", "tensor", "--out", "no")
+    assert "'tensorboard'" in refused("train", "synthetic", "--log", "tensor", "--out", "no")
 
 
 def test_a_loss_that_stops_being_a_number_is_told_and_the_run_kept(
@@ -378,7 +361,7 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
         "known): predictions.parquet\n"
     )
     table = pyarrow.parquet.read_table(here / "predictions.parquet")
-    assert table.equals(run.predictions())
+    assert table.equals(run.predictions().to_arrow())
     best, test = run.predict().argmax(1), run.task.split.test.tolist()
     prediction = table["prediction"].to_pylist()
     assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]
@@ -613,17 +596,6 @@ def test_a_task_is_shown_whole(here: Path) -> None:
     assert re.search(r"^edge features +16$", text, re.M)
     assert re.search(r"^classes +58$", text, re.M)
     assert re.search(r"^SHA-256 +[0-9a-f]{64}$", text, re.M)
-
-
-def test_debian_tasks_are_built_from_a_package_index(here: Path) -> None:
-    (here / "Packages").write_text(INDEX)
-    text = told("data", "build-debian", "Packages", "--out", "small.npz")
-    assert text.endswith("bundle: small.npz\n")
-    assert load_debian(bundle=here / "small.npz").node_names == ("alpha", "beta", "gamma")
-
-
-def test_a_package_index_that_is_not_there_is_told(refused: Callable[..., str]) -> None:
-    assert refused("data", "build-debian", "none") == "error: none: No such file or directory\n"
 
 
 def test_fetching_needs_a_folder_to_put_data_in(refused: Callable[..., str]) -> None:

@@ -18,7 +18,7 @@ from unimp.cli import app
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 
 SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
 
@@ -66,7 +66,7 @@ def test_help_tells_how_many_effects_are_exact_by_default() -> None:
 def test_an_explanation_is_told_in_words(finished: Path) -> None:
     text = told("explain", finished, f"package-{NODE}", "--top", "3")
     assert text.startswith(f"package-{NODE}: ")
-    for words in ("if no label were seen", "Known labels", "Edges", "layer 3", "computed exactly"):
+    for words in ("without known labels", "Known labels", "Edges", "layer 3", "computed exactly"):
         assert words in text
     assert "of 80 nodes that it rests on" in text
 
@@ -103,8 +103,8 @@ def test_the_report_of_the_run_shows_what_was_asked(finished: Path, tmp_path: Pa
     place = Path(shutil.copytree(finished, tmp_path / "run"))
     shutil.rmtree(place / "explanations", ignore_errors=True)
     name = f"package-{NODE}"
-    assert "unimp report" in told("explain", place, name).splitlines()[-1]  # there is no page yet
-    told("report", place, "--no-label-rates")
+    (place / "report.html").unlink(missing_ok=True)
+    assert told("explain", place, name).endswith(f"{name}: {place / 'report.html'}\n")
     assert f"<b>{name}: " in (place / "report.html").read_text("utf-8")
     assert told("explain", place, "package-3").endswith(f"package-3: {place / 'report.html'}\n")
     assert "<b>package-3: " in (place / "report.html").read_text("utf-8")
@@ -119,11 +119,11 @@ def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
     def refuse(*_: object) -> Path:
         raise PermissionError(errno.EACCES, "cannot be written: Permission denied", "run/x.json")
 
-    monkeypatch.setattr("unimp.report.kept.keep_explanation", refuse)
+    monkeypatch.setattr("unimp.runs.folder.explanations.store_explanation", refuse)
     done = CliRunner().invoke(app, ["explain", str(finished), "package-3", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["node"] == "package-3"
-    assert "not kept with the run: run/x.json: cannot be written" in done.stderr
+    assert "run/x.json: cannot be written" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,12 @@ def test_whatever_keeps_an_explanation_from_being_kept_is_told_in_a_line(
     def refuse(*_: object) -> Path:
         raise error
 
-    monkeypatch.setattr("unimp.report.kept.show_on_page", refuse)
+    monkeypatch.setattr("unimp.runs.reporting.write_report", refuse)
     done = CliRunner().invoke(app, ["explain", str(finished), "package-3"])
     assert done.exit_code == 0
     why = str(error) or "RecursionError"
-    assert done.stderr == f"not kept with the run: {why}\n"
+    assert len(done.stderr.splitlines()) == 1
+    assert why in done.stderr
 
 
 def test_what_was_smoothed_is_explained_and_says_so(finished: Path, tmp_path: Path) -> None:

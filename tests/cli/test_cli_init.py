@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 import unimp
 from unimp.cli import app
 from unimp.config.presets import FOR_TABLES, PRESETS, recipe_with_preset
-from unimp.data.tables.edges import read_edges, read_ids
+from unimp.data.tables.ids import read_edges, read_ids
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table, open_table
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.table import Table
 from unimp.errors import TaskError
 
 

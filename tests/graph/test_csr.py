@@ -1,4 +1,4 @@
-"""Compressed rows against dictionaries and loops."""
+"""Compressed rows compared with dictionaries and loops."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ def pointers(rows: list[list[int]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @given(keys=st.lists(st.integers(0, 6), max_size=30))
-def test_a_group_lists_the_positions_of_its_key_in_rising_order(
+def test_a_group_lists_the_positions_of_its_key_in_ascending_order(
     dtype: torch.dtype, keys: list[int]
 ) -> None:
     indptr, order = group(torch.tensor(keys, dtype=dtype), 7)
@@ -30,9 +30,7 @@ def test_a_group_lists_the_positions_of_its_key_in_rising_order(
 
 
 @given(ROWS, st.data())
-def test_picked_rows_are_the_rows_one_after_the_other(
-    rows: list[list[int]], data: st.DataObject
-) -> None:
+def test_picked_rows_are_concatenated(rows: list[list[int]], data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
     values = torch.tensor([value for row in rows for value in row], dtype=torch.int64)
     indptr, positions = pick_rows(pointers(rows), torch.tensor(chosen, dtype=torch.int64))
@@ -41,11 +39,11 @@ def test_picked_rows_are_the_rows_one_after_the_other(
 
 
 @given(ROWS)
-def test_each_entry_knows_its_row(rows: list[list[int]]) -> None:
+def test_row_of_entry_is_the_row_of_each_entry(rows: list[list[int]]) -> None:
     expected = [i for i, row in enumerate(rows) for _ in row]
     assert row_of_entry(pointers(rows)).tolist() == expected
 
 
-def test_indices_are_int64_only_where_int32_does_not_reach() -> None:
+def test_indices_are_int64_only_if_int32_is_too_small() -> None:
     assert index_dtype(2**31 - 1) == torch.int32
     assert index_dtype(2**31) == torch.int64

@@ -1,4 +1,4 @@
-"""Sparse node features: the same rows as the dense matrix, and nothing malformed."""
+"""Sparse node features: they equal the dense matrix, and invalid arrays are refused."""
 
 from typing import Any
 
@@ -25,20 +25,20 @@ def dense(features: SparseFeatures) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.coo_matrix, sp.csr_matrix])
-def test_any_scipy_matrix_is_taken_over(form: Any) -> None:
+def test_any_scipy_matrix_is_accepted(form: Any) -> None:
     features = SparseFeatures.from_scipy(form(matrix()))
     assert np.array_equal(dense(features), matrix())
     assert features.value.dtype == torch.float32
 
 
-def test_chosen_rows_come_in_the_order_asked_for() -> None:
+def test_selected_rows_are_in_the_given_order() -> None:
     nodes = torch.tensor([7, 4, 0, 7])
     picked = SparseFeatures.from_scipy(sp.csr_array(matrix()))[nodes]
     assert np.array_equal(dense(picked), matrix()[nodes.numpy()])
     assert picked.shape == (4, 20)
 
 
-def test_no_rows_can_be_chosen() -> None:
+def test_an_empty_selection_of_rows_works() -> None:
     picked = SparseFeatures.from_scipy(sp.csr_array(matrix()))[torch.tensor([], dtype=torch.int64)]
     assert picked.shape == (0, 20)
 
@@ -49,18 +49,18 @@ def test_scaled_rows_sum_to_one_and_empty_rows_stay_empty() -> None:
     assert np.allclose(np.delete(sums, 4), 1.0)
 
 
-def test_a_row_that_sums_to_zero_is_left_as_it_is() -> None:
+def test_scaling_does_not_change_a_row_that_sums_to_zero() -> None:
     features = SparseFeatures.from_scipy(sp.csr_array(np.array([[2.0, -2.0], [0.0, 4.0]])))
     assert dense(features.scale_rows()).tolist() == [[2.0, -2.0], [0.0, 1.0]]
 
 
-def test_whole_numbers_and_half_precision_become_float32() -> None:
+def test_integers_and_half_precision_become_float32() -> None:
     for values in ([1, 2], np.array([1, 2], dtype=np.float16), torch.tensor([True, False])):
         assert as_float(values, "values").dtype == torch.float32
 
 
 def test_complex_numbers_are_refused() -> None:
-    with pytest.raises(GraphError, match=r"must be real numbers; got torch\.complex64"):
+    with pytest.raises(GraphError, match=r"real numbers.*complex64"):
         as_float(torch.ones(2, dtype=torch.complex64), "node features")
 
 
@@ -74,26 +74,26 @@ def parts(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "words"),
     [
         ({"indptr": torch.tensor([0, 3])}, "2 nodes need 3 row pointers"),
         ({"indptr": torch.tensor([1, 2, 3])}, "start at 0"),
-        ({"indptr": torch.tensor([0, 4, 3])}, "must rise from 0"),
-        ({"indptr": torch.tensor([0, 1, 2])}, "stored values (3); the last one is 2"),
+        ({"indptr": torch.tensor([0, 4, 3])}, "must increase from 0"),
+        ({"indptr": torch.tensor([0, 1, 2])}, "stored values (3), but the last one is 2"),
         ({"column": torch.tensor([2, 0])}, "3 values but 2 column numbers"),
-        ({"column": torch.tensor([2, 0, 3])}, "must lie in 0..2; they run from 0 to 3"),
-        ({"column": torch.tensor([2, -1, 0])}, "they run from -1 to 2"),
-        ({"value": torch.tensor([1.0, float("nan"), 3.0])}, "hold nan at node 1, column 0"),
+        ({"column": torch.tensor([2, 0, 3])}, "must be in 0..2, but they range from 0 to 3"),
+        ({"column": torch.tensor([2, -1, 0])}, "they range from -1 to 2"),
+        ({"value": torch.tensor([1.0, float("nan"), 3.0])}, "nan at node 1, column 0"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_with_the_place(
-    changes: dict[str, Tensor], told: str
+def test_inconsistent_arrays_are_refused_with_the_position(
+    changes: dict[str, Tensor], words: str
 ) -> None:
     SparseFeatures(**parts())
     with pytest.raises(GraphError) as caught:
         SparseFeatures(**parts(**changes))
-    assert told in str(caught.value)
+    assert words in str(caught.value)
 
 
-def test_sparse_features_say_how_full_they_are() -> None:
+def test_the_repr_contains_the_share_of_stored_values() -> None:
     assert repr(SparseFeatures(**parts())) == "SparseFeatures(2 × 3, 50.00% filled)"

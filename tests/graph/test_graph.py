@@ -1,4 +1,4 @@
-"""The graph as a value: what goes in is what is there, and what cannot be a graph is refused."""
+"""The graph as a value: it contains what it was built from, and invalid input is refused."""
 
 import dataclasses
 from collections import Counter, defaultdict
@@ -35,7 +35,7 @@ def edges_of(graph: Graph) -> list[tuple[float, ...]]:
 
 
 def attr_by_edge(graph: Graph) -> dict[tuple[int, int], float]:
-    """(source, target) → its one feature, for graphs without duplicates."""
+    """A mapping from (source, target) to the only feature, for graphs without duplicates."""
     attr = graph.edge_attr_of(None)
     assert attr is not None
     pairs = list(zip(*graph.edge_index.tolist(), strict=True))
@@ -44,7 +44,7 @@ def attr_by_edge(graph: Graph) -> dict[tuple[int, int], float]:
 
 
 def merged(edges: list[tuple[int, int, float]], merge: str) -> dict[tuple[int, int], float]:
-    """What de-duplication means, by dictionary."""
+    """Deduplication computed with a dictionary."""
     rows = defaultdict(list)
     for source, target, value in edges:
         rows[source, target].append(value)
@@ -52,7 +52,7 @@ def merged(edges: list[tuple[int, int, float]], merge: str) -> dict[tuple[int, i
 
 
 def symmetrized(edges: list[tuple[int, int]], merge: str) -> dict[tuple[int, int], float]:
-    """What symmetrizing means, by dictionary, where edge k has the feature k."""
+    """Symmetrization computed with a dictionary; edge k has the feature k."""
     forward = [(s, t, float(k)) for k, (s, t) in enumerate(edges)]
     backward = [(t, s, value) for s, t, value in forward if s != t]
     return merged(forward + backward, merge)
@@ -66,7 +66,7 @@ def edge_lists(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 
 
 def built(num_nodes: int, edges: list[tuple[int, int]], *, attr: bool = True) -> Graph:
-    """Edge k has the feature k; node i the feature i."""
+    """Build a graph in which edge k has the feature k and node i has the feature i."""
     index = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     return Graph.from_edges(
         index,
@@ -77,7 +77,7 @@ def built(num_nodes: int, edges: list[tuple[int, int]], *, attr: bool = True) ->
 
 
 @given(edge_lists())
-def test_edges_out_are_edges_in_sorted_by_target_then_source(
+def test_edges_are_sorted_by_target_and_then_by_source(
     given_edges: tuple[int, list[tuple[int, int]]],
 ) -> None:
     num_nodes, edges = given_edges
@@ -98,13 +98,13 @@ def test_indices_are_int32_where_they_fit(random_graph: Maker) -> None:
         assert dtypes == {torch.int32}
 
 
-def test_nodes_are_counted_by_x_or_else_by_the_largest_number() -> None:
+def test_the_number_of_nodes_follows_from_x_or_from_the_largest_node_number() -> None:
     assert Graph.from_edges([[0, 2], [1, 0]]).num_nodes == 3
     assert Graph.from_edges([[0, 2], [1, 0]], x=np.zeros((5, 1))).num_nodes == 5
     assert Graph.from_edges([[0, 2], [1, 0]], num_nodes=7).num_nodes == 7
 
 
-def test_a_graph_is_made_of_arrays_tensors_lists_and_sparse_matrices() -> None:
+def test_a_graph_is_built_from_arrays_tensors_lists_and_sparse_matrices() -> None:
     edges, x = [[0, 1], [1, 2]], [[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]
     expected = [(1, 0), (2, 1)]
     for form in (edges, np.array(edges, dtype=np.uint16), torch.tensor(edges, dtype=torch.int32)):
@@ -120,7 +120,7 @@ def test_one_column_of_edge_features_may_be_given_flat() -> None:
     assert attr_by_edge(graph) == {(1, 0): 5.0, (0, 1): 7.0}
 
 
-def test_a_graph_does_not_change() -> None:
+def test_a_graph_is_immutable() -> None:
     x = np.zeros((2, 1), dtype=np.float32)
     graph = Graph.from_edges([[0], [1]], x=x)
     x[:] = 9.0
@@ -130,7 +130,7 @@ def test_a_graph_does_not_change() -> None:
 
 
 @given(edge_lists(), st.sampled_from(sorted(MERGES)))
-def test_deduplicated_edges_have_the_merged_features_of_all_theirs(
+def test_deduplicated_edges_have_the_merged_features_of_their_duplicates(
     given_edges: tuple[int, list[tuple[int, int]]], merge: Merge
 ) -> None:
     num_nodes, edges = given_edges
@@ -156,7 +156,7 @@ def test_wide_edge_features_merge_column_by_column(random_graph: Maker, merge: M
         assert attr_by_edge(only) == pytest.approx(merged(list(rows), merge), abs=1e-6)
 
 
-def test_a_graph_without_duplicates_or_edges_stays_as_it_is() -> None:
+def test_deduplication_without_duplicates_or_edges_changes_nothing() -> None:
     for graph in (Graph.from_edges([[0, 1], [1, 0]]), Graph.from_edges([[], []], num_nodes=2)):
         assert graph.deduplicate() is graph
 
@@ -204,7 +204,7 @@ def test_self_loops_are_added_only_where_missing_and_with_zero_features() -> Non
     assert attr_by_edge(looped.without_self_loops()) == {(0, 1): 6.0, (2, 0): 7.0}
 
 
-def test_self_loops_without_edge_features_get_ids_of_their_own(random_graph: Maker) -> None:
+def test_self_loops_without_edge_features_get_separate_ids(random_graph: Maker) -> None:
     looped = random_graph().with_self_loops()
     assert looped.edge_id.unique().numel() == looped.num_edges
     assert looped.edge_attr is None
@@ -213,7 +213,7 @@ def test_self_loops_without_edge_features_get_ids_of_their_own(random_graph: Mak
 
 
 @given(edge_lists(), st.randoms(use_true_random=False))
-def test_an_induced_subgraph_has_the_edges_among_its_nodes_and_no_other(
+def test_an_induced_subgraph_has_exactly_the_edges_among_its_nodes(
     given_edges: tuple[int, list[tuple[int, int]]], random: Any
 ) -> None:
     num_nodes, edges = given_edges
@@ -231,7 +231,7 @@ def test_an_induced_subgraph_has_the_edges_among_its_nodes_and_no_other(
 
 
 @given(edge_lists(), st.randoms(use_true_random=False))
-def test_renumbering_moves_edges_with_their_nodes_and_back_again(
+def test_renumbering_moves_edges_with_their_nodes_and_can_be_undone(
     given_edges: tuple[int, list[tuple[int, int]]], random: Any
 ) -> None:
     num_nodes, edges = given_edges
@@ -279,7 +279,7 @@ def test_a_transposed_hop_has_the_same_edges_grouped_by_source(random_graph: Mak
     assert transpose.slot.sort().values.tolist() == list(range(hop.num_edges))
 
 
-def test_features_can_be_exchanged_or_left_out(random_graph: Maker) -> None:
+def test_features_can_be_replaced_or_removed(random_graph: Maker) -> None:
     graph = random_graph(features=4, edge_features=2)
     assert graph.with_features(None).num_features == 0
     assert graph.with_features(torch.ones(30, 7)).num_features == 7
@@ -290,7 +290,7 @@ def test_features_can_be_exchanged_or_left_out(random_graph: Maker) -> None:
         graph.with_features(torch.ones(29, 7))
 
 
-def test_a_graph_says_its_sizes(random_graph: Maker) -> None:
+def test_the_repr_contains_the_sizes(random_graph: Maker) -> None:
     text = repr(random_graph(features=4, edge_features=2))
     assert text == "Graph(30 nodes, 120 in-edges, 4 features, 2 edge features)"
     assert "sparse features" in repr(Graph.from_edges([[0], [1]], x=sp.eye_array(2)))
@@ -300,24 +300,28 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("edges", "options", "told"),
+    ("edges", "options", "words"),
     [
         ([[0, 1], [1, 5]], {"num_nodes": 3}, "target of edge 1 is 5, but nodes are numbered 0..2"),
         ([[0, 9, 9], [1, 1, 1]], {"num_nodes": 3}, "source of edge 1 is 9"),
-        ([[0, 9, 9], [1, 1, 1]], {"num_nodes": 3}, "(2 such in all)"),
+        ([[0, 9, 9], [1, 1, 1]], {"num_nodes": 3}, "2 such numbers"),
         ([[0, 1], [1, -2]], {}, "target of edge 1 is -2"),
         ([[0, 1], [1, 2]], {"x": np.zeros((2, 1))}, "target of edge 1 is 2"),
         ([[0, 1, 2], [1, 2, 0]], {"x": [[0, 0], [0, NAN], [INF, 0]]}, "nan at row 1, column 1"),
-        ([[0, 1, 2], [1, 2, 0]], {"x": [[0, 0], [0, NAN], [INF, 0]]}, "2 such in all"),
-        ([[0], [1]], {"x": [[1e300], [0.0]]}, "node features hold inf at row 0, column 0"),
-        ([[0, 1], [1, 0]], {"edge_attr": [[0, 0], [0, -INF]]}, "edge features hold -inf at row 1"),
+        ([[0, 1, 2], [1, 2, 0]], {"x": [[0, 0], [0, NAN], [INF, 0]]}, "2 such values"),
+        ([[0], [1]], {"x": [[1e300], [0.0]]}, "node features contain inf at row 0, column 0"),
+        (
+            [[0, 1], [1, 0]],
+            {"edge_attr": [[0, 0], [0, -INF]]},
+            "edge features contain -inf at row 1",
+        ),
         ([[0], [1]], {"x": [["a"], ["b"]]}, "node features must be numbers"),
         ([[0], [1]], {"x": [1.0, 2.0]}, "node features have shape (2,)"),
         ([[0], [1]], {"x": [[1.0], [2.0], [3.0]], "num_nodes": 2}, "x has 3 rows for 2 nodes"),
         ([[0], [1]], {"edge_attr": [[1.0], [2.0]]}, "shape (2, 1) for 1 edges"),
         ([[0], [1]], {"edge_attr": np.zeros((1, 1, 1))}, "shape (1, 1, 1) for 1 edges"),
-        ([[0.0], [1.0]], {}, "edges are float64; they must be whole node numbers"),
-        (np.ones((2, 2), dtype=bool), {}, "edges are bool"),
+        ([[0.0], [1.0]], {}, "float64; they must be integer node numbers"),
+        (np.ones((2, 2), dtype=bool), {}, "bool; they must be integer node numbers"),
         ([["a"], ["b"]], {}, "edges must be numbers"),
         ([[0, 1], [1, 2], [2, 0]], {}, "edges have shape (3, 2)"),
         ([[0, 1], [1, 2], [2, 0]], {}, "transpose it"),
@@ -326,29 +330,29 @@ NAN, INF = float("nan"), float("inf")
         (np.zeros((2, 0)), {"num_nodes": 0}, "a graph needs at least one node"),
     ],
 )
-def test_what_cannot_be_a_graph_is_refused_with_the_place(
-    edges: Any, options: dict[str, Any], told: str
+def test_invalid_input_is_refused_with_its_position(
+    edges: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(GraphError) as caught:
         Graph.from_edges(edges, **options)
-    assert told in str(caught.value)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "words"),
     [
         (torch.tensor([0, 30]), "entry 1 is 30, but nodes are numbered 0..29"),
         (torch.tensor([-1]), "entry 0 is -1"),
-        (torch.tensor([3, 4, 3]), "named twice"),
+        (torch.tensor([3, 4, 3]), "occurs twice"),
     ],
 )
-def test_nodes_that_are_not_there_or_named_twice_make_no_subgraph(
-    random_graph: Maker, nodes: Tensor, told: str
+def test_subgraphs_of_unknown_or_repeated_nodes_are_refused(
+    random_graph: Maker, nodes: Tensor, words: str
 ) -> None:
-    with pytest.raises(GraphError, match=told):
+    with pytest.raises(GraphError, match=words):
         random_graph().induced_subgraph(nodes)
 
 
 def test_renumbering_needs_every_node(random_graph: Maker) -> None:
-    with pytest.raises(GraphError, match="got 29 of 30; for a part of the graph use"):
+    with pytest.raises(GraphError, match=r"30 nodes once, not 29.*induced_subgraph"):
         random_graph().renumber(torch.arange(29))

@@ -1,4 +1,4 @@
-"""Nodes as rows: sliced as scikit-learn slices a matrix, with the graph whole behind them."""
+"""Views of nodes: scikit-learn slices them like a matrix, and the graph stays complete."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ GRAPH = Graph.from_edges([[0, 1, 2], [1, 2, 3]], x=X)
         [],
     ],
 )
-def test_rows_are_chosen_as_of_an_array(rows: Any) -> None:
+def test_rows_are_selected_as_in_an_array(rows: Any) -> None:
     view = GRAPH.nodes[::-1]
     chosen = view[rows]
     expected = np.arange(6)[::-1][rows]
@@ -39,7 +39,7 @@ def test_rows_are_chosen_as_of_an_array(rows: Any) -> None:
     assert np.array_equal(chosen.features, X[chosen.numbers])
 
 
-def test_scikit_learn_slices_it() -> None:
+def test_scikit_learn_can_slice_a_view() -> None:
     assert _safe_indexing(GRAPH.nodes, np.array([5, 0])).numbers.tolist() == [5, 0]
     assert _safe_indexing(GRAPH.nodes, [True] + 5 * [False]).numbers.tolist() == [0]
     assert GRAPH.nodes[3].numbers.tolist() == [3]
@@ -52,19 +52,19 @@ def test_sparse_features_stay_sparse() -> None:
     assert np.array_equal(chosen.toarray(), X[[3, 0, 3]])
 
 
-def test_the_same_rows_of_another_graph() -> None:
+def test_with_graph_keeps_the_rows_of_another_graph() -> None:
     both = GRAPH.nodes[[1, 2]].with_graph(GRAPH.symmetrize())
     assert both.numbers.tolist() == [1, 2]
     assert both.graph.num_edges == 6
 
 
 @pytest.mark.parametrize(
-    ("attempt", "answer"),
+    ("attempt", "words"),
     [
         (lambda: np.asarray(GRAPH.nodes), "edges would be lost"),
-        (lambda: GRAPH.nodes[:, 1], "no columns to choose"),
+        (lambda: GRAPH.nodes[:, 1], "columns of a view"),
         (lambda: type(GRAPH.nodes)(GRAPH, np.array([6])), r"row 0 is node 6.*0\.\.5"),
-        (lambda: type(GRAPH.nodes)(GRAPH, np.array([0.5])), "takes their numbers"),
+        (lambda: type(GRAPH.nodes)(GRAPH, np.array([0.5])), "one integer node number per row"),
         (lambda: GRAPH.with_features(None).nodes.features, "have no features"),
         (
             lambda: GRAPH.nodes.with_graph(Graph.from_edges([[0], [1]])),
@@ -72,12 +72,12 @@ def test_the_same_rows_of_another_graph() -> None:
         ),
     ],
 )
-def test_what_a_view_is_not_is_refused(attempt: Callable[[], Any], answer: str) -> None:
-    with pytest.raises(GraphError, match=answer):
+def test_unsupported_uses_of_a_view_are_refused(attempt: Callable[[], Any], words: str) -> None:
+    with pytest.raises(GraphError, match=words):
         attempt()
 
 
-def test_a_row_that_is_not_there_ends_a_loop_as_of_a_list() -> None:
+def test_a_missing_row_raises_index_error_and_ends_a_loop() -> None:
     with pytest.raises(IndexError):
         GRAPH.nodes[6]
     assert [view.numbers[0] for view in GRAPH.nodes] == list(range(6))

@@ -1,4 +1,4 @@
-"""Calibration: a temperature that makes probabilities true, and says where there is none."""
+"""Calibration: a temperature that makes probabilities reliable, or the reason why there is none."""
 
 import json
 import runpy
@@ -34,7 +34,7 @@ SETTINGS = [
 
 
 def drawn(number: int, classes: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits, and labels drawn by what their softmax says."""
+    """Logits, and labels drawn from their softmax."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(number, classes, generator=generator)
     labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=generator).squeeze(1)
@@ -42,12 +42,12 @@ def drawn(number: int, classes: int, *, seed: int = 0) -> tuple[torch.Tensor, to
 
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
-def test_logits_of_any_scale_are_brought_back_to_the_right_one(factor: float) -> None:
+def test_logits_of_any_scale_are_scaled_back(factor: float) -> None:
     logits, labels = drawn(20_000, 5)
     assert fit_temperature(factor * logits, labels) == pytest.approx(factor, rel=0.05)
 
 
-def test_logits_of_binary_tasks_are_brought_back_too() -> None:
+def test_logits_of_binary_tasks_are_scaled_back_too() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(5000, 4, generator=generator)
     labels = torch.bernoulli(torch.sigmoid(logits), generator=generator).to(torch.int8)
@@ -57,7 +57,7 @@ def test_logits_of_binary_tasks_are_brought_back_too() -> None:
     assert calibration_error(torch.sigmoid(logits), labels) < 0.02 < 0.05 < before
 
 
-def test_the_temperature_found_has_the_least_loss_of_all() -> None:
+def test_the_fitted_temperature_minimizes_the_loss() -> None:
     logits, labels = drawn(300, 4)
     degree = fit_temperature(1.7 * logits, labels)
 
@@ -74,7 +74,7 @@ def test_a_few_right_answers_do_not_make_a_model_certain() -> None:
     assert fit_temperature(logits.repeat(2000, 1), labels.repeat(2000)) < 0.2
 
 
-def test_temperatures_are_bounded_and_what_is_not_finite_does_not_count() -> None:
+def test_temperatures_are_bounded_and_rows_that_are_not_finite_are_ignored() -> None:
     logits, labels = drawn(2000, 5)
     assert fit_temperature(1e-6 * logits, labels) >= 1 / MAX_TEMPERATURE - 1e-3
     assert fit_temperature(1e6 * logits, labels) <= MAX_TEMPERATURE + 1e-3
@@ -87,7 +87,7 @@ def test_temperatures_are_bounded_and_what_is_not_finite_does_not_count() -> Non
     assert fit_temperature(torch.full_like(logits, torch.nan), labels) == 1.0
 
 
-def test_only_validation_labels_are_fitted_on() -> None:
+def test_only_validation_labels_are_used() -> None:
     task = synthetic_task(num_nodes=600, num_edges=900, num_classes=4, split_shares=(0.3, 0.4, 0.3))
     logits = 4 * torch.randn(600, 4, generator=torch.Generator().manual_seed(1))
     labels = task.labels.clone()
@@ -102,9 +102,9 @@ def done() -> Run:
     return run(Recipe(name="small").with_settings(SETTINGS))
 
 
-def test_a_run_keeps_its_temperature_and_the_errors_it_measured(done: Run) -> None:
+def test_a_run_stores_its_temperature_and_the_measured_errors(done: Run) -> None:
     found, task = done.metrics["calibration"], done.task
-    logits, chances = done.logits(done.observed_with(None)), done.predict()
+    logits, chances = done.logits(done.observed_labels(reveal="train")), done.predict()
     assert found["temperature"] == done.temperature != 1.0
     for name in ("val", "test"):
         nodes = getattr(task.split, name)
@@ -117,8 +117,8 @@ def test_a_run_keeps_its_temperature_and_the_errors_it_measured(done: Run) -> No
 
 
 def test_a_temperature_changes_no_prediction(done: Run) -> None:
-    scores = done.scores(done.observed_with(None))
-    assert torch.equal(done.chances(scores).argmax(1), scores.argmax(1))
+    scores = done.outputs(done.observed_labels(reveal="train"))
+    assert torch.equal(done.probabilities_of(scores).argmax(1), scores.argmax(1))
 
 
 def test_without_validation_labels_probabilities_stay_as_they_are() -> None:
@@ -148,7 +148,7 @@ def of_validation(logits: torch.Tensor, labels: torch.Tensor) -> Task:
     return Task("few", graph, labels, split, "accuracy", logits.shape[1])
 
 
-def test_a_temperature_of_a_few_validation_nodes_is_not_believed() -> None:
+def test_a_few_validation_nodes_give_no_temperature() -> None:
     logits, labels = drawn(100, 4)
     few = calibrate(5 * logits[:31], of_validation(logits[:31], labels[:31]))
     assert few["temperature"] == 1.0
@@ -156,7 +156,7 @@ def test_a_temperature_of_a_few_validation_nodes_is_not_believed() -> None:
     assert calibrate(5 * logits, of_validation(logits, labels))["temperature"] > 2
 
 
-def test_a_temperature_that_makes_the_error_worse_is_left_out() -> None:
+def test_a_temperature_that_increases_the_error_is_not_used() -> None:
     # Promised 75 % and right in 75 %, but for sure ones that are wrong and pull the likeliest up.
     logits = torch.zeros(102, 2)
     logits[:80, 0], logits[80:, 0] = 1.0986, 30.0
@@ -186,15 +186,15 @@ def test_label_propagation_is_measured_but_not_calibrated() -> None:
 
 def test_smoothed_probabilities_are_calibrated_by_their_logarithms() -> None:
     done = run(Recipe(name="small").with_settings([*SETTINGS, "smooth.form=correct-and-smooth"]))
-    scores = done.scores(done.observed_with(None))
+    scores = done.outputs(done.observed_labels(reveal="train"))
     assert done.temperature != 1.0
-    assert torch.equal(done.chances(scores).argmax(1), scores.argmax(1))
-    torch.testing.assert_close(done.chances(scores).sum(1), torch.ones(len(scores)))
+    assert torch.equal(done.probabilities_of(scores).argmax(1), scores.argmax(1))
+    torch.testing.assert_close(done.probabilities_of(scores).sum(1), torch.ones(len(scores)))
     found = done.metrics["calibration"]["ece"]["val"]
     assert found["after"] < found["before"]
 
 
-def test_a_line_tells_means_over_runs() -> None:
+def test_one_line_states_means_over_runs() -> None:
     one = {"temperature": 1.2, "note": "", "ece": {"test": {"before": 0.06, "after": 0.02}}}
     two = {"temperature": 1.4, "note": "", "ece": {"test": {"before": 0.08, "after": 0.01}}}
     assert calibration_in_words([one, two]) == (
@@ -205,7 +205,7 @@ def test_a_line_tells_means_over_runs() -> None:
     assert calibration_in_words([left]) == "confidence is not calibrated: too few"
 
 
-def test_the_proof_measures_runs_that_are_there(tmp_path: Path) -> None:
+def test_the_proof_measures_existing_runs(tmp_path: Path) -> None:
     """The short form of proofs/calibration.py."""
     made = run(Recipe(name="small").with_settings(SETTINGS), out=tmp_path / "run")
     proof = runpy.run_path(str(Path(__file__).parents[2] / "proofs" / "calibration.py"))
@@ -214,4 +214,4 @@ def test_the_proof_measures_runs_that_are_there(tmp_path: Path) -> None:
     for part, ece in made.metrics["calibration"]["ece"].items():
         assert found["runs"][0]["ece"][part] == pytest.approx(ece)
     after = made.metrics["calibration"]["ece"]["test"]["after"]
-    assert found["held"] == (after <= 0.03) == (code == 0)
+    assert found["passed"] == (after <= 0.03) == (code == 0)

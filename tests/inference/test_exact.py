@@ -1,4 +1,4 @@
-"""Exact inference: any chunk size gives the full batch's logits, within its memory."""
+"""Exact inference: every chunk size gives the logits of the full batch, in bounded memory."""
 
 import itertools
 from typing import Any
@@ -27,7 +27,7 @@ def some_task(**options: Any) -> Task:
 
 
 def with_hub_and_isolated_nodes() -> Graph:
-    """Node 7 receives from all others; nodes 20 to 29 receive from nobody."""
+    """A graph in which node 7 receives from all others and nodes 20 to 29 have no in-edges."""
     generator = torch.Generator().manual_seed(0)
     hub = torch.stack((torch.arange(30), torch.full((30,), 7)))
     others = torch.randint(0, 20, (2, 40), generator=generator)
@@ -50,7 +50,7 @@ def full_batch(model: NodeModel, graph: Graph, observed: Tensor) -> Tensor:
 
 
 class Recording:
-    """Stands before `propagate` and writes down what each layer is given at a time."""
+    """Record the hops of each call of `propagate`."""
 
     def __init__(self, model: NodeModel, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hops: list[Hop] = []
@@ -68,7 +68,7 @@ class Recording:
 
 @pytest.mark.parametrize("chunk_edges", [1, 7, 100, 10_000])
 @pytest.mark.parametrize("head", ["average", "linear"])
-def test_any_chunk_size_gives_the_logits_of_the_full_batch(chunk_edges: int, head: Any) -> None:
+def test_every_chunk_size_gives_the_logits_of_the_full_batch(chunk_edges: int, head: Any) -> None:
     task = some_task()
     observed = reveal_only(task.split.train, task.labels)
     model = model_for(task, head=head)
@@ -78,7 +78,7 @@ def test_any_chunk_size_gives_the_logits_of_the_full_batch(chunk_edges: int, hea
 
 
 @pytest.mark.parametrize("chunk_edges", [1, 7, 29])
-def test_a_hub_larger_than_a_chunk_and_isolated_nodes_get_their_logits(chunk_edges: int) -> None:
+def test_hubs_larger_than_a_chunk_and_isolated_nodes_are_supported(chunk_edges: int) -> None:
     graph = with_hub_and_isolated_nodes()
     assert int(graph.in_degree[7]) > chunk_edges
     model = model_for(some_task())
@@ -89,7 +89,7 @@ def test_a_hub_larger_than_a_chunk_and_isolated_nodes_get_their_logits(chunk_edg
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_target_with_many_duplicate_edges_gets_its_logits() -> None:
+def test_many_duplicate_edges_are_supported() -> None:
     edges = torch.tensor([[0, 0, 0, 1], [1, 1, 1, 0]])
     graph = Graph.from_edges(edges, x=torch.randn(2, 5), edge_attr=torch.randn(4, 2))
     model, observed = model_for(some_task(), backend="sparse"), torch.full((2,), -1)
@@ -99,7 +99,7 @@ def test_a_target_with_many_duplicate_edges_gets_its_logits() -> None:
 
 
 @pytest.mark.parametrize("chunk_edges", [1, 7, 29])
-def test_a_layer_is_given_at_most_chunk_edges_edges_or_a_single_target(
+def test_a_layer_receives_at_most_chunk_edges_edges_or_a_single_target(
     chunk_edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, model = with_hub_and_isolated_nodes(), model_for(some_task())
@@ -108,7 +108,7 @@ def test_a_layer_is_given_at_most_chunk_edges_edges_or_a_single_target(
     assert recording.hops
     assert all(h.num_edges <= chunk_edges or h.num_targets == 1 for h in recording.hops)
     assert any(h.num_edges > chunk_edges for h in recording.hops)  # the hub, alone
-    # One layer is whole before the next begins.
+    # One layer is complete before the next begins.
     assert recording.layers == sorted(recording.layers)
     for layer in range(3):
         hops = [h for h, at in zip(recording.hops, recording.layers, strict=True) if at == layer]
@@ -132,13 +132,13 @@ def test_chunks_are_as_large_as_allowed() -> None:
         assert int(degree[chunk].sum() + degree[following[0]]) + len(chunk) + 1 > 7
 
 
-def test_targets_without_in_edges_count_too() -> None:
+def test_targets_without_in_edges_also_count() -> None:
     graph = Graph.from_edges(torch.empty(2, 0, dtype=torch.int64), num_nodes=4)
     assert [chunk.tolist() for chunk in target_chunks(graph, 3)] == [[0, 1, 2], [3]]
 
 
 @pytest.mark.parametrize("chunk_edges", [7, 10_000])
-def test_binary_tasks_without_node_features_are_inferred_too(chunk_edges: int) -> None:
+def test_binary_tasks_without_node_features_are_supported(chunk_edges: int) -> None:
     task = some_task(multilabel_tasks=4, num_features=0)
     observed = reveal_only(task.split.train, task.labels)
     model = model_for(task, edge_encoder="shared", head="linear", feature_encoder=True)
@@ -149,7 +149,7 @@ def test_binary_tasks_without_node_features_are_inferred_too(chunk_edges: int) -
 
 
 @pytest.mark.parametrize("chunk_edges", [7, 10_000])
-def test_sparse_features_are_inferred_in_chunks(chunk_edges: int) -> None:
+def test_sparse_features_are_supported(chunk_edges: int) -> None:
     task = some_task()
     x = sp.random_array((90, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     task = task.with_graph(task.graph.with_features(x))
@@ -161,7 +161,7 @@ def test_sparse_features_are_inferred_in_chunks(chunk_edges: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_edges", [7, 10_000])
-def test_a_model_without_graph_layers_is_inferred_too(chunk_edges: int) -> None:
+def test_a_model_without_graph_layers_is_supported(chunk_edges: int) -> None:
     task = some_task()
     observed = torch.full_like(task.labels, -1)
     model = MLP(task.sizes, width=8)
@@ -180,7 +180,7 @@ def test_inference_uses_no_dropout_and_builds_no_gradient(options: dict[str, Any
     assert not one.requires_grad
 
 
-def test_the_label_of_a_node_that_is_not_observed_changes_nothing() -> None:
+def test_labels_that_are_not_observed_have_no_influence() -> None:
     task = some_task()
     model = model_for(task)
     changed = task.labels.clone()
@@ -192,7 +192,7 @@ def test_the_label_of_a_node_that_is_not_observed_changes_nothing() -> None:
     assert torch.equal(one, other)
 
 
-def test_probabilities_of_classes_sum_to_one_and_those_of_binary_tasks_stand_alone() -> None:
+def test_probabilities_of_classes_sum_to_one_and_those_of_binary_tasks_are_independent() -> None:
     logits = torch.tensor([[0.0, 0.0], [2.0, -2.0]])
     assert torch.equal(probabilities(logits, multilabel=False).sum(1), torch.ones(2))
     assert torch.equal(probabilities(logits, multilabel=True), torch.sigmoid(logits))

@@ -52,7 +52,7 @@ def numbered(task: Task) -> Task:
     return task.with_graph(task.graph.with_features(x))
 
 
-def test_every_node_is_computed_once_a_pass_and_lands_in_its_own_row() -> None:
+def test_every_node_is_computed_once_per_pass_in_its_own_row() -> None:
     task, model = numbered(some_task()), Degrees()
     logits = partition_logits(model, task.graph, task.labels, parts=4, passes=3)
     assert len(model.seen) == 12
@@ -63,7 +63,7 @@ def test_every_node_is_computed_once_a_pass_and_lands_in_its_own_row() -> None:
     torch.testing.assert_close(logits[:, 0], torch.arange(90).float())
 
 
-def test_edges_between_parts_are_not_seen() -> None:
+def test_edges_between_parts_are_not_used() -> None:
     task = numbered(some_task())
     whole = task.graph.in_degree.float()
     logits = partition_logits(Degrees(), task.graph, task.labels, parts=4)

@@ -1,4 +1,4 @@
-"""Label propagation: worked out by hand, against dense matrices, and what must not matter."""
+"""Label propagation: compared with results by hand and with dense matrices, and its invariants."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -35,19 +35,19 @@ OBSERVED = torch.tensor([0, UNLABELED, UNLABELED, 1, UNLABELED])
         # A node becomes the mean of its in-neighbors.
         (1, 0.0, [[0, 0], [1 / 2, 0], [0, 1 / 2], [0, 0], [0, 0]]),
         (2, 0.0, [[1 / 2, 0], [0, 1 / 4], [1 / 4, 0], [0, 1 / 2], [0, 0]]),
-        # … and goes back to where it started by the share `restart`.
+        # … and returns to its start by the share `restart`.
         (1, 0.2, [[0.2, 0], [0.4, 0], [0, 0.4], [0, 0.2], [0, 0]]),
         (2, 0.2, [[0.52, 0], [0.08, 0.16], [0.16, 0.08], [0, 0.52], [0, 0]]),
     ],
 )
-def test_labels_propagate_as_worked_out_by_hand(
+def test_labels_propagate_as_computed_by_hand(
     path: Graph, steps: int, restart: float, expected: list[list[float]]
 ) -> None:
     scores = propagate_labels(path, OBSERVED, 2, steps=steps, restart=restart)
     torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float32))
 
 
-def test_each_node_is_labeled_as_the_nearer_end(path: Graph) -> None:
+def test_each_node_gets_the_label_of_the_nearer_end(path: Graph) -> None:
     assert propagate_labels(path, OBSERVED, 2)[:4].argmax(1).tolist() == [0, 0, 1, 1]
 
 
@@ -59,7 +59,7 @@ def test_messages_go_from_source_to_target_only() -> None:
     assert last.flatten().tolist() == [0.0, 0.0, 0.0]
 
 
-def test_binary_tasks_propagate_what_differs_from_the_mean_of_the_task(path: Graph) -> None:
+def test_binary_tasks_propagate_the_difference_from_the_mean_of_the_task(path: Graph) -> None:
     observed = torch.tensor([[1, 1], [-1, -1], [-1, 0], [0, -1], [-1, -1]], dtype=torch.int8)
     start = [[0.5, 0.5], [0, 0], [0, -0.5], [-0.5, 0], [0, 0]]
     scores = propagate_labels(path, observed, 2, steps=0)
@@ -69,7 +69,7 @@ def test_binary_tasks_propagate_what_differs_from_the_mean_of_the_task(path: Gra
 
 
 def dense_matrix(graph: Graph, normalization: Normalization) -> Tensor:
-    """S as the matrix it is; an edge that stands twice counts twice."""
+    """S as a dense matrix; duplicate edges count twice."""
     matrix = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
     for source, target in graph.edge_index.t().tolist():
         matrix[target, source] += 1
@@ -90,7 +90,7 @@ def some_labels(graph: Graph, num_classes: int = 4) -> Tensor:
 @pytest.mark.parametrize("clamp", CLAMPS)
 @pytest.mark.parametrize("restart", [0.0, 0.3])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_the_iteration_is_that_of_the_dense_matrix(
+def test_the_iteration_equals_the_dense_matrix(
     random_graph: Maker, normalization: Normalization, restart: float, clamp: Clamp
 ) -> None:
     graph = random_graph()
@@ -107,7 +107,7 @@ def test_the_iteration_is_that_of_the_dense_matrix(
             expected = expected.clamp(max=1)
         if clamp == "labels":
             expected = torch.where(seen[:, None], start, expected)
-    # With columns the hub of the graph is sent more than 1, so that the cut is seen.
+    # With `column` the hub of the graph receives more than 1, so that the cut has an effect.
     assert cut == (clamp == "unit" and normalization == "column")
     exact = propagate(
         graph,
@@ -131,7 +131,7 @@ def test_the_iteration_is_that_of_the_dense_matrix(
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_without_restart_rows_iterate_as_in_the_paper(random_graph: Maker) -> None:
+def test_without_restart_the_row_form_is_that_of_the_paper(random_graph: Maker) -> None:
     graph, observed = random_graph(), some_labels(random_graph())
     plain = propagate_labels(graph, observed, 4, steps=0)
     mean = dense_matrix(graph, "row").float()
@@ -161,7 +161,7 @@ def test_no_edge_divides_by_zero(normalization: Normalization) -> None:
     torch.testing.assert_close(scores, torch.tensor([[0.2, 0], [0, 0], [0, 0.2]]))
 
 
-def test_both_directions_make_the_symmetric_form_symmetric(random_graph: Maker) -> None:
+def test_the_symmetric_form_of_an_undirected_graph_is_symmetric(random_graph: Maker) -> None:
     graph = random_graph().symmetrize()
     matrix = torch.zeros(30, 30, dtype=torch.float64)
     matrix[graph.target.long(), graph.source.long()] = edge_weights(graph, "sym", torch.float64)
@@ -181,7 +181,7 @@ def test_renumbering_nodes_permutes_the_scores(
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_observed_labels_put_back_stay(path: Graph, normalization: Normalization) -> None:
+def test_restored_observed_labels_do_not_change(path: Graph, normalization: Normalization) -> None:
     scores = propagate_labels(
         path, OBSERVED, 2, normalization=normalization, restart=0.0, clamp="labels"
     )
@@ -190,7 +190,7 @@ def test_observed_labels_put_back_stay(path: Graph, normalization: Normalization
         torch.testing.assert_close(scores[1:3], torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]))
 
 
-def test_each_entry_of_a_binary_row_is_put_back_by_itself(path: Graph) -> None:
+def test_each_entry_of_a_binary_row_is_restored_separately(path: Graph) -> None:
     observed = torch.tensor([[1, -1], [-1, -1], [-1, 0], [0, 1], [-1, -1]], dtype=torch.int8)
     scores = propagate_labels(path, observed, 2, steps=1, restart=0.0, clamp="labels")
     assert scores.tolist() == [[0.5, 0], [0.25, -0.25], [-0.25, -0.5], [-0.5, 0.5], [0, 0]]
@@ -200,6 +200,6 @@ def test_each_entry_of_a_binary_row_is_put_back_by_itself(path: Graph) -> None:
     "setting",
     ["model.normalization=both", "model.clamp=true", "model.restart=1", "model.steps=0"],
 )
-def test_an_option_out_of_range_is_refused_with_its_place(setting: str) -> None:
+def test_an_option_out_of_range_is_refused_with_its_name(setting: str) -> None:
     with pytest.raises(RecipeError, match=setting.partition("=")[0].replace(".", r"\.")):
         Recipe().with_settings([setting])

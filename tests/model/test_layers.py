@@ -1,4 +1,4 @@
-"""The layer against PyG's and against the printed equations; encoders of features and labels."""
+"""The layer equals PyG's layer and the equations; encoders of features and labels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ IN, WIDTH, HEADS, EDGE_WIDTH = 6, 5, 3, 4
 
 @pytest.fixture(scope="module")
 def transformer_conv() -> Any:
-    """PyG's layer; importorskip keeps the deprecations of its import to itself."""
+    """PyG's layer; importorskip hides the deprecation warnings of its import."""
     reason = "parity needs torch_geometric: pip install 'unimp[dev]'"
     return pytest.importorskip("torch_geometric.nn", reason=reason).TransformerConv
 
@@ -50,7 +50,7 @@ def hop_named(name: str, random_graph: Maker, *, edges: bool) -> Hop:
 
 
 def layer_with(residual: str, *, concat: bool, edges: bool, **options: Any) -> Any:
-    """A layer in double precision whose every parameter is random, biases too."""
+    """A layer in double precision with random parameters, including biases."""
     torch.manual_seed(0)
     encoder = EdgeEncoder(EDGE_WIDTH, HEADS * WIDTH) if edges else None
     layer = GraphTransformerLayer(
@@ -62,7 +62,7 @@ def layer_with(residual: str, *, concat: bool, edges: bool, **options: Any) -> A
 
 
 def copy_weights(layer: GraphTransformerLayer, conv: Any) -> dict[str, tuple[Any, Any]]:
-    """Ours into PyG's; returns (ours, theirs) of each parameter with a gradient to compare."""
+    """Copy our weights to PyG's layer; return (ours, theirs) of each parameter to compare."""
     pairs = {"query": "lin_query", "key": "lin_key", "value": "lin_value", "skip": "lin_skip"}
     shared = {}
     for ours, theirs in pairs.items():
@@ -83,7 +83,7 @@ def copy_weights(layer: GraphTransformerLayer, conv: Any) -> dict[str, tuple[Any
 
 
 def as_pyg_gate(weight: Tensor) -> Tensor:
-    """Ours weighs [r; ĥ; ĥ−r], PyG's [ĥ; r; ĥ−r]."""
+    """Our gate multiplies [r; ĥ; ĥ−r], PyG's gate [ĥ; r; ĥ−r]."""
     kept, message, difference = weight.chunk(3, 1)
     return torch.cat((message, kept, difference), 1)
 
@@ -92,7 +92,7 @@ def as_pyg_gate(weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("concat", [True, False], ids=["concat", "averaged"])
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
 @pytest.mark.parametrize("name", ["random 0", "random 1", "one edge", "bipartite"])
-def test_the_layer_is_pygs_transformer_conv_forward_and_backward(
+def test_the_layer_equals_pygs_transformer_conv_forward_and_backward(
     name: str, edges: bool, concat: bool, residual: str, random_graph: Maker, transformer_conv: Any
 ) -> None:
     hop = hop_named(name, random_graph, edges=edges)
@@ -128,7 +128,7 @@ def test_the_layer_is_pygs_transformer_conv_forward_and_backward(
 
 @pytest.mark.parametrize("gate_bias", [True, False])
 @pytest.mark.parametrize("concat", [True, False])
-def test_the_gate_is_that_of_the_concatenated_formula(
+def test_the_gate_equals_the_formula_with_concatenation(
     concat: bool, gate_bias: bool, random_graph: Maker
 ) -> None:
     hop = hop_named("bipartite", random_graph, edges=True)
@@ -143,7 +143,7 @@ def test_the_gate_is_that_of_the_concatenated_formula(
     torch.testing.assert_close(layer(h, hop), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_bias_of_the_edge_encoder_adds_to_every_message(random_graph: Maker) -> None:
+def test_the_bias_of_the_edge_encoder_is_added_to_every_message(random_graph: Maker) -> None:
     hop = hop_named("random 0", random_graph, edges=True)
     layer = layer_with("none", concat=True, edges=True)
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
@@ -157,9 +157,7 @@ def test_the_bias_of_the_edge_encoder_adds_to_every_message(random_graph: Maker)
 
 
 @pytest.mark.parametrize("residual", ["none", "simple", "gated"])
-def test_a_node_without_in_edges_keeps_only_what_is_its_own(
-    residual: str, random_graph: Maker
-) -> None:
+def test_a_node_without_in_edges_gets_only_its_residual(residual: str, random_graph: Maker) -> None:
     hop = hop_named("random 0", random_graph, edges=True)
     layer = layer_with(residual, concat=True, edges=True)
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
@@ -173,7 +171,7 @@ def test_a_node_without_in_edges_keeps_only_what_is_its_own(
         torch.testing.assert_close(out[-2:], layer.skip(h[-2:]))
 
 
-def test_query_key_and_value_start_xavier_uniform_with_zero_bias() -> None:
+def test_query_key_and_value_are_initialized_xavier_uniform_with_zero_bias() -> None:
     torch.manual_seed(0)
     layer = GraphTransformerLayer(100, 32, heads=4)
     bound = (6 / (100 + 128)) ** 0.5
@@ -184,7 +182,7 @@ def test_query_key_and_value_start_xavier_uniform_with_zero_bias() -> None:
         assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
-def test_attention_dropout_acts_in_training_only(random_graph: Maker) -> None:
+def test_attention_dropout_is_only_used_in_training(random_graph: Maker) -> None:
     hop = hop_named("random 0", random_graph, edges=True)
     layer = layer_with("simple", concat=True, edges=True, attention_dropout=0.5)
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
@@ -193,7 +191,7 @@ def test_attention_dropout_acts_in_training_only(random_graph: Maker) -> None:
     assert torch.equal(layer(h, hop), layer(h, hop))
 
 
-def test_backends_give_the_same_layer(random_graph: Maker) -> None:
+def test_backends_give_the_same_results(random_graph: Maker) -> None:
     hop = hop_named("random 0", random_graph, edges=True)
     h = torch.randn(hop.num_sources, IN, dtype=torch.float64)
     outs = [
@@ -211,7 +209,7 @@ def sparse_and_dense(nodes: int, width: int) -> tuple[SparseFeatures, Tensor]:
     return features, torch.from_numpy(dense.astype(np.float32))
 
 
-def test_sparse_features_are_encoded_as_dense_ones_are() -> None:
+def test_sparse_and_dense_features_have_the_same_encoding() -> None:
     sparse, dense = sparse_and_dense(40, 60)
     encoder = FeatureEncoder(60, 8)
     grads = []
@@ -225,7 +223,7 @@ def test_sparse_features_are_encoded_as_dense_ones_are() -> None:
 
 
 class LargestOutput(TorchDispatchMode):
-    """The most numbers that any operation put into one tensor."""
+    """Record the size of the largest tensor that any operation returns."""
 
     numel = 0
 
@@ -236,7 +234,7 @@ class LargestOutput(TorchDispatchMode):
         return result
 
 
-def test_sparse_features_are_never_made_dense() -> None:
+def test_sparse_features_never_become_dense() -> None:
     nodes, width = 300, 400
     sparse, dense = sparse_and_dense(nodes, width)
     encoder = FeatureEncoder(width, 8)
@@ -260,7 +258,7 @@ def test_a_label_that_is_not_observed_adds_exactly_zero() -> None:
     assert table.table.weight.grad.sum(1).tolist() == [7.0, 0.0, 7.0, 0.0, 0.0]
 
 
-def test_the_label_table_starts_as_a_standard_normal() -> None:
+def test_the_label_table_is_initialized_from_a_standard_normal() -> None:
     torch.manual_seed(0)
     weight = LabelTable(40, 128).table.weight.detach()
     assert abs(float(weight.mean())) < 0.05

@@ -1,4 +1,4 @@
-"""A module of one's own with observed labels beside its features."""
+"""MaskedLabels: your own module, or a model of the package, with observed labels as input."""
 
 import json
 import runpy
@@ -16,7 +16,7 @@ from unimp.analysis.explain import explain
 from unimp.config.choices import ALL
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RecipeError, RunError
+from unimp.errors import ModelError, RecipeError, RunError
 from unimp.inference.logits import predict_logits
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
@@ -26,7 +26,7 @@ from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
 from unimp.runs import fitting
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Sizes, Task
 
@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class TwoSteps(nn.Module):
-    """Two rounds of summed messages, as PyG's modules are called."""
+    """Two rounds of summed messages, with the call of PyG's modules."""
 
     def __init__(self, in_width: int, classes: int) -> None:
         super().__init__()
@@ -66,7 +66,9 @@ def wrapped(sizes: Sizes, width: int = WIDTH, **options: Any) -> MaskedLabels:
 @pytest.mark.parametrize("combine", ["add", "concat"])
 @pytest.mark.parametrize("inputs", ["X,A", "A,Y", "X,A,Y"])
 @pytest.mark.parametrize("multilabel", [0, 4])
-def test_it_sees_what_its_inputs_say(inputs: Any, combine: Any, multilabel: int) -> None:
+def test_only_the_chosen_inputs_influence_the_output(
+    inputs: Any, combine: Any, multilabel: int
+) -> None:
     task = some_task(multilabel_tasks=multilabel)
     model = wrapped(task.sizes, inputs=inputs, combine=combine)
     observed = reveal_only(task.split.train, task.labels)
@@ -77,7 +79,7 @@ def test_it_sees_what_its_inputs_say(inputs: Any, combine: Any, multilabel: int)
     assert torch.equal(predict_logits(model, task.graph, none), base) == ("Y" not in inputs)
 
 
-def test_features_alone_are_read_without_edges() -> None:
+def test_a_module_for_features_is_called_without_edges() -> None:
     task = some_task()
     linear = nn.Linear(5, 3)
     model = MaskedLabels(linear, task.sizes, width=5, inputs="X")
@@ -87,7 +89,7 @@ def test_features_alone_are_read_without_edges() -> None:
     torch.testing.assert_close(predict_logits(model, task.graph, none), expected.detach())
 
 
-def test_dense_features_of_the_modules_width_are_taken_as_they_are() -> None:
+def test_dense_features_of_the_right_width_are_not_projected() -> None:
     sizes = some_task().sizes
     assert wrapped(sizes, width=5).feature_encoder is None
     assert wrapped(sizes, width=6).feature_encoder is not None
@@ -95,7 +97,7 @@ def test_dense_features_of_the_modules_width_are_taken_as_they_are() -> None:
     assert wrapped(sizes, width=4, combine="concat").feature_encoder is not None  # half and half
 
 
-def test_edge_features_reach_a_module_that_asks_for_them() -> None:
+def test_edge_features_reach_the_module_if_requested() -> None:
     task = some_task()
     observed = reveal_only(task.split.train, task.labels)
     found = [
@@ -106,9 +108,7 @@ def test_edge_features_reach_a_module_that_asks_for_them() -> None:
 
 
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_it_trains_in_every_regime_and_comes_back_from_its_folder(
-    tmp_path: Path, regime: str
-) -> None:
+def test_it_trains_in_every_regime_and_can_be_loaded(tmp_path: Path, regime: str) -> None:
     settings = [
         f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16", "batch.fanout=[-1]",
         "train.epochs=3", "train.device=cpu",
@@ -119,12 +119,12 @@ def test_it_trains_in_every_regime_and_comes_back_from_its_folder(
     assert torch.equal(again.predict(), done.predict())
 
 
-def test_a_hidden_label_can_change_no_answer_of_a_module() -> None:
-    """Whatever the labels of validation and test nodes are, a run answers the same."""
+def test_labels_outside_the_train_set_cannot_change_predictions() -> None:
+    """The labels of validation and test nodes change neither training nor prediction."""
     task = some_task()
     others = task.labels.clone()
-    elsewhere = torch.cat((task.split.val, task.split.test))
-    others[elsewhere] = (others[elsewhere] + 1) % 3
+    outside = torch.cat((task.split.val, task.split.test))
+    others[outside] = (others[outside] + 1) % 3
     settings = ["train.epochs=2", "train.eval_every=2", "train.device=cpu"]
     found = [
         run(replace(task, labels=labels), settings=settings, model=wrapped).logits(
@@ -147,29 +147,29 @@ def test_exhaustive_neighbors_give_the_full_batch() -> None:
     torch.testing.assert_close(part, whole[seeds], rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     bare = some_task(num_features=0, edge_features=0).sizes
-    with pytest.raises(RecipeError, match="no node features; use A,Y"):
+    with pytest.raises(ModelError, match=r"no node features.*A,Y"):
         wrapped(bare)
-    with pytest.raises(RecipeError, match="edges have none"):
+    with pytest.raises(ModelError, match="edge_features"):
         wrapped(bare, inputs="A,Y", edge_features=True)
     sizes = some_task().sizes
-    with pytest.raises(RecipeError, match="no inputs 'Y'"):
+    with pytest.raises(ModelError, match="inputs 'Y'"):
         wrapped(sizes, inputs="Y")
-    with pytest.raises(RecipeError, match=r"no combine 'cat'; there are add \| concat"):
+    with pytest.raises(ModelError, match=r"combine 'cat'.*add \| concat"):
         wrapped(sizes, combine="cat")
-    with pytest.raises(RecipeError, match="width is 1; the module's rows need at least 2"):
+    with pytest.raises(ModelError, match=r"width is 1.*at least 2"):
         wrapped(sizes, width=1, combine="concat")
-    with pytest.raises(RecipeError, match="reach is 0"):
+    with pytest.raises(ModelError, match=r"reach.*not 0"):
         wrapped(sizes, reach=0)
 
 
 @pytest.mark.parametrize("inputs", ["X", "X,A"])
-def test_a_module_must_give_a_row_a_node_and_a_column_a_class(inputs: Any) -> None:
+def test_a_module_must_return_one_row_per_node_and_one_column_per_class(inputs: Any) -> None:
     task = some_task()
     module = nn.Linear(5, 4) if inputs == "X" else TwoSteps(5, 4)
     model = MaskedLabels(module, task.sizes, width=5, inputs=inputs)
-    with pytest.raises(RecipeError, match=r"gave \(60, 4\) .* logits \(60, 3\)"):
+    with pytest.raises(ModelError, match=r"returned \(60, 4\) .* \(60, 3\)"):
         predict_logits(model, task.graph, torch.full((60,), -1))
 
 
@@ -190,7 +190,7 @@ def around(name: str, sizes: Sizes, **options: Any) -> MaskedLabels:
 @pytest.mark.parametrize("multilabel", [0, 4])
 @pytest.mark.parametrize("combine", ["add", "concat"])
 @pytest.mark.parametrize("name", INNER)
-def test_every_model_of_ours_is_given_labels_by_it(
+def test_every_model_of_the_package_can_receive_labels(
     name: str, combine: Any, multilabel: int
 ) -> None:
     task = some_task(multilabel_tasks=multilabel)
@@ -200,13 +200,13 @@ def test_every_model_of_ours_is_given_labels_by_it(
     base = predict_logits(model, graph, observed)
     none = torch.full_like(observed, -1)
     assert not torch.allclose(predict_logits(model, graph, none), base)
-    # As any model of ours it goes layer by layer.
+    # Like every model of the package, it runs layer by layer.
     torch.testing.assert_close(predict_logits(model, graph, observed, chunk_edges=19), base)
 
 
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 @pytest.mark.parametrize("name", ["appnp", "gcn-lpa"])
-def test_a_model_of_ours_with_labels_trains_in_every_regime(
+def test_a_model_of_the_package_with_labels_trains_in_every_regime(
     name: str, regime: str, tmp_path: Path
 ) -> None:
     settings = [
@@ -222,23 +222,25 @@ def test_a_model_of_ours_with_labels_trains_in_every_regime(
     again = load_run(tmp_path / "run", device="cpu", model=make)
     assert torch.equal(again.predict(), done.predict())
     node = int(done.task.split.test[0])
-    observed = done.observed_with(None)
-    why = explain(done.hold(), done.task.graph, observed, node, chances=done.chances)
+    observed = done.observed_labels(reveal="train")
+    why = explain(
+        done.incremental(), done.task.graph, observed, node, chances=done.probabilities_of
+    )
     assert why.probability == pytest.approx(float(done.predict()[node].max()), rel=1e-4)
 
 
-def test_a_model_of_ours_must_leave_labels_to_it_and_look_where_its_inputs_say() -> None:
+def test_a_model_of_the_package_must_match_the_inputs_and_the_width() -> None:
     sizes = some_task().sizes
     inner = sizes.with_width(WIDTH)
-    with pytest.raises(RecipeError, match="UniMP takes labels itself"):
+    with pytest.raises(ModelError, match="UniMP uses labels itself"):
         MaskedLabels(UniMP(inner), sizes, width=WIDTH)
-    with pytest.raises(RecipeError, match="MLP looks at no edges; inputs are X"):
+    with pytest.raises(ModelError, match=r"MLP uses no edges.*must be X"):
         MaskedLabels(MLP(inner), sizes, width=WIDTH)
-    with pytest.raises(RecipeError, match="APPNP looks at edges; inputs must have A"):
+    with pytest.raises(ModelError, match=r"APPNP uses edges.*must contain A"):
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, inputs="X")
-    with pytest.raises(RecipeError, match="APPNP takes none"):
+    with pytest.raises(ModelError, match="APPNP uses no edge features"):
         MaskedLabels(APPNP(inner), sizes, width=WIDTH, edge_features=True)
-    with pytest.raises(RecipeError, match=rf"APPNP .* make it for sizes.with_width\({WIDTH}\)"):
+    with pytest.raises(ModelError, match=rf"APPNP .* sizes.with_width\({WIDTH}\)"):
         MaskedLabels(APPNP(sizes), sizes, width=WIDTH)
     alone = MaskedLabels(MLP(inner), sizes, width=WIDTH, inputs="X")
     assert (alone.num_layers, alone.takes_labels) == (0, False)
@@ -253,8 +255,8 @@ def test_the_example_with_a_pyg_module_runs(tmp_path: Path) -> None:
     assert set(done.metrics["scores"]) == {"train", "train+val"}
 
 
-def test_on_cpu_it_is_trained_on_the_graph_that_it_predicts_on() -> None:
-    """A module that normalizes by degrees would see others on a graph that is cut down."""
+def test_on_cpu_training_and_prediction_use_the_same_graph() -> None:
+    """A pruned graph would have other degrees, by which a module may normalize."""
     seen: list[int] = []
 
     class Watched(TwoSteps):
@@ -269,26 +271,26 @@ def test_on_cpu_it_is_trained_on_the_graph_that_it_predicts_on() -> None:
     assert set(seen) == {60}
 
 
-def test_its_masks_are_by_group_whatever_the_recipe_says_of_its_model(
+def test_masks_are_by_group_whatever_model_the_recipe_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = replace(some_task(), groups=torch.arange(60) // 2)
-    given: list[Tensor | None] = []
+    used: list[Tensor | None] = []
     masks = fitting.Masks
 
     def watched(*args: Any, groups: Tensor | None, **options: Any) -> Any:
-        given.append(groups)
+        used.append(groups)
         return masks(*args, groups=groups, **options)
 
     monkeypatch.setattr(fitting, "Masks", watched)
     settings = ["mask.unit=group", "model.name=mlp", "train.epochs=1", "train.device=cpu"]
     run(task, settings=settings, model=wrapped)
-    assert given[0] is not None
+    assert used[0] is not None
     with pytest.raises(RecipeError, match="has no groups"):
         run(some_task(), settings=settings, model=wrapped)
 
 
-def test_its_folder_says_so_and_asks_for_it(tmp_path: Path) -> None:
+def test_its_run_folder_records_the_model_and_needs_it_for_loading(tmp_path: Path) -> None:
     settings = ["train.epochs=1", "train.device=cpu"]
     run(some_task(), settings=settings, model=wrapped, out=tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
@@ -297,7 +299,7 @@ def test_its_folder_says_so_and_asks_for_it(tmp_path: Path) -> None:
         load_run(tmp_path / "run", device="cpu")
 
 
-def test_a_module_that_is_not_wrapped_is_refused_with_what_to_do() -> None:
+def test_a_module_that_is_not_wrapped_is_refused_with_the_fix() -> None:
     task = some_task()
     with pytest.raises(RecipeError, match="give what makes it"):
         run(task, model=wrapped(task.sizes))

@@ -1,4 +1,4 @@
-"""The baseline that sees features alone."""
+"""The baseline that uses only features."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.graph import Graph
 from unimp.model.mlp import MLP
 from unimp.model.node_model import count_parameters
@@ -17,7 +17,7 @@ Maker = Callable[..., Graph]
 SIZES = Sizes(features=6, edge_features=0, classes=4, multilabel=False)
 
 
-def test_an_mlp_looks_at_neither_edges_nor_labels(random_graph: Maker) -> None:
+def test_an_mlp_uses_neither_edges_nor_labels(random_graph: Maker) -> None:
     torch.manual_seed(0)
     model = MLP(SIZES, width=16).eval()
     graph = random_graph(features=6)
@@ -25,18 +25,18 @@ def test_an_mlp_looks_at_neither_edges_nor_labels(random_graph: Maker) -> None:
     expected = model(graph.x, labels, [])
     assert expected.shape == (30, 4)
     assert torch.equal(model(graph.x, torch.full_like(labels, UNLABELED), []), expected)
-    # Each node by itself: another node's features do not matter.
+    # The features of other nodes have no influence.
     alone = model(graph.x[7:8], labels[7:8], [])  # type: ignore[index]
     torch.testing.assert_close(alone, expected[7:8])
     assert (model.num_layers, model.takes_labels, model.takes_edge_features) == (0, False, False)
 
 
-def test_an_mlp_is_as_large_as_its_layers() -> None:
+def test_an_mlp_has_the_parameters_of_its_layers() -> None:
     lin = (6 * 16 + 16 + 32) + (16 * 16 + 16 + 32) + (16 * 4 + 4)
     assert count_parameters(MLP(SIZES, layers=3, width=16)) == lin
 
 
-def test_an_mlp_takes_sparse_features(random_graph: Maker) -> None:
+def test_an_mlp_accepts_sparse_features(random_graph: Maker) -> None:
     x = torch.relu(random_graph(features=6).x)  # type: ignore[arg-type]
     model = MLP(SIZES, width=16).eval()
     sparse = random_graph().with_features(sp.csr_array(x.numpy())).x
@@ -52,7 +52,7 @@ def test_an_mlp_drops_out_in_training_only() -> None:
 
 
 def test_an_mlp_needs_features_and_two_layers() -> None:
-    with pytest.raises(RecipeError, match="needs node features, and the task has none"):
+    with pytest.raises(ModelError, match="needs node features"):
         MLP(Sizes(features=0, edge_features=0, classes=4, multilabel=False))
-    with pytest.raises(RecipeError, match=r"at least 2 layers; model\.layers is 1"):
+    with pytest.raises(ModelError, match="at least 2 layers, not 1"):
         MLP(SIZES, layers=1)

@@ -1,4 +1,4 @@
-"""What every model keeps to, whatever its layers are."""
+"""Properties of all models: regimes agree, inputs, and parity with PyG."""
 
 import math
 from pathlib import Path
@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unimp.config.choices import ALL
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.logits import predict_logits
@@ -24,8 +22,9 @@ from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
 from unimp.runs.run import load_run
-from unimp.tasks.labels import reveal_only
+from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
+from unimp.training.batching import Masks, make_batches
 
 NAMES = ["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp"]
 
@@ -79,16 +78,46 @@ def test_renumbering_the_nodes_permutes_the_logits(name: str, task: Task) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_move_the_output_of_those_that_say_they_take_them(name: str, task: Task) -> None:
+def test_labels_influence_exactly_the_models_that_use_labels(name: str, task: Task) -> None:
     model = model_of(name, task)
     none = torch.full_like(task.labels, -1)
     moved = logits_of(model, task, reveal_only(task.split.train, task.labels))
     assert torch.equal(moved, logits_of(model, task, none)) == (not model.takes_labels)
 
 
+@pytest.mark.parametrize("multilabel", [0, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_hidden_labels_influence_neither_logits_nor_regularizer(name: str, multilabel: int) -> None:
+    sizes = {"num_nodes": 80, "num_edges": 300, "num_classes": 3, "num_features": 5}
+    task = synthetic_task(**sizes, edge_features=2, multilabel_tasks=multilabel)
+    model = model_of(name, task).float()
+    graph = model.prepare(task.graph)
+    masks = Masks(mask_of(task.split.train, 80), 0.5, redraw="epoch", seed=0)
+    observed = masks.at(1, 0).observed
+
+    def outputs(changed: Tensor) -> list[Tensor]:
+        """The outputs of a training batch if the labels of some nodes are others."""
+        others = 1 - task.labels.clamp(min=0) if multilabel else (task.labels + 1) % 3
+        labels = torch.where(changed[:, None] if multilabel else changed, others, task.labels)
+        layers = model.num_layers
+        batches = make_batches(graph, labels, masks, regime="full", num_layers=layers)
+        (batch,) = batches.epoch(1)
+        given = (batch.x, batch.observed, batch.hops)
+        with torch.no_grad():
+            return [model(*given)] + (
+                [model.regularizer(*given)] if model.regularizer_weight else []
+            )
+
+    before = outputs(torch.zeros(80, dtype=torch.bool))
+    for one, other in zip(before, outputs(~observed), strict=True):
+        assert torch.equal(one, other)
+    same = all(map(torch.equal, before, outputs(observed)))
+    assert same == (not model.learns_from_labels)
+
+
 @pytest.mark.parametrize("inputs", ["X,A", "A,Y", "X,A,Y"])
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_inputs_are_those_asked_for(name: str, inputs: str, task: Task) -> None:
+def test_only_the_chosen_inputs_influence_the_output(name: str, inputs: str, task: Task) -> None:
     model = model_of(name, task, f"model.inputs={inputs}")
     observed = reveal_only(task.split.train, task.labels)
     graph = model.prepare(task.graph)
@@ -99,7 +128,7 @@ def test_inputs_are_those_asked_for(name: str, inputs: str, task: Task) -> None:
     assert torch.equal(predict_logits(model, graph, none), base) == ("Y" not in inputs)
 
 
-def test_a_convolution_is_the_one_of_pyg(task: Task) -> None:
+def test_the_gcn_layer_equals_pygs_gcnconv(task: Task) -> None:
     nn = pytest.importorskip("torch_geometric.nn", reason="parity needs torch_geometric")
     graph = task.graph.symmetrize()
     layer, theirs = GCNLayer(5, 7).double(), nn.GCNConv(5, 7).double()
@@ -118,7 +147,7 @@ def test_a_convolution_is_the_one_of_pyg(task: Task) -> None:
     assert wide(graph.x, clean.hop).shape == (80, 9)
 
 
-def test_sampled_neighbors_estimate_a_convolution_without_bias(task: Task) -> None:
+def test_sampled_neighbors_give_an_unbiased_estimate_of_a_convolution(task: Task) -> None:
     graph = with_convolution_weights(task.graph)
     h = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
     seeds = torch.arange(80)
@@ -167,7 +196,7 @@ def test_appnp_is_personalized_pagerank_of_a_perceptron(task: Task) -> None:
     torch.testing.assert_close(found, z.float(), rtol=1e-4, atol=1e-5)
 
 
-def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_them(
+def test_propagated_labels_are_probabilities_and_train_the_edge_weights(
     task: Task,
 ) -> None:
     model = model_of("gcn-lpa", task).float()
@@ -183,7 +212,7 @@ def test_labels_along_learned_weights_are_shares_and_hidden_ones_are_not_among_t
     assert any(grad is not None and bool((grad != 0).any()) for grad in grads)
 
 
-def test_a_learned_weight_never_shuts_a_neighbor_out(task: Task) -> None:
+def test_learned_edge_weights_are_bounded(task: Task) -> None:
     model = model_of("gcn-lpa", task).float()
     assert isinstance(model, GCNLPA)
     graph = model.prepare(task.graph)
@@ -197,17 +226,7 @@ def test_a_learned_weight_never_shuts_a_neighbor_out(task: Task) -> None:
     torch.testing.assert_close(sums, torch.ones(80))
 
 
-def test_weights_of_keys_that_had_any_length_are_refused(task: Task, tmp_path: Path) -> None:
-    settings = ["model.name=gcn-lpa", "train.epochs=1", "train.device=cpu"]
-    run(task, settings=settings, out=tmp_path)
-    file = tmp_path / "model.safetensors"
-    weights = {k.replace("direction.", "keys."): v for k, v in load_file(file).items()}
-    save_file(weights, file)
-    with pytest.raises(RunError, match=r"direction\.weight is missing"):
-        load_run(tmp_path, device="cpu")
-
-
-def test_of_binary_tasks_the_share_of_positives_that_arrive_is_learned_from() -> None:
+def test_binary_tasks_propagate_the_share_of_positives() -> None:
     sizes = {"num_nodes": 40, "num_edges": 160, "num_classes": 3, "num_features": 5}
     task = synthetic_task(**sizes, multilabel_tasks=4)
     model = model_of("gcn-lpa", task).float()
@@ -217,18 +236,18 @@ def test_of_binary_tasks_the_share_of_positives_that_arrive_is_learned_from() ->
     assert bool((model.regularizer(graph.x, observed, hops) == 0).all())  # as likely as not
     observed[::2] = task.labels[::2]
     observed[::2, 0], observed[::2, 1] = 1, 0  # all that arrives is 1, or 0
-    told = torch.sigmoid(model.regularizer(graph.x, observed, hops)).detach()
-    reached = told[:, 0] != 0.5
+    share = torch.sigmoid(model.regularizer(graph.x, observed, hops)).detach()
+    reached = share[:, 0] != 0.5
     assert bool(reached.any())
-    torch.testing.assert_close(told[reached, 0], torch.ones(int(reached.sum())))
-    assert float(told[reached, 1].max()) < 1e-5
-    assert bool(((told >= 0) & (told <= 1)).all())
+    torch.testing.assert_close(share[reached, 0], torch.ones(int(reached.sum())))
+    assert float(share[reached, 1].max()) < 1e-5
+    assert bool(((share >= 0) & (share <= 1)).all())
 
 
 @pytest.mark.parametrize("multilabel", [0, 4])
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
+def test_every_model_trains_in_every_regime_and_can_be_loaded(
     name: str, regime: str, multilabel: int, tmp_path: Path
 ) -> None:
     sizes = {"num_nodes": 80, "num_edges": 300, "num_classes": 3, "num_features": 5}
@@ -245,8 +264,8 @@ def test_every_model_trains_in_every_regime_and_comes_back_from_its_folder(
     assert torch.equal(again.predict(), done.predict())
 
 
-def test_a_convolution_in_bf16_keeps_its_weights_exact() -> None:
-    """A hub of 2,000 in-edges: weights rounded to bf16 would be off by the same share all over."""
+def test_a_convolution_in_bf16_does_not_round_its_weights() -> None:
+    """A hub of 2,000 in-edges: weights rounded to bf16 would all be wrong by the same factor."""
     leaves = torch.arange(1, 2001)
     hub = torch.zeros(2000, dtype=torch.int64)
     graph = Graph.from_edges(torch.stack((leaves, hub)), num_nodes=2001)
@@ -260,7 +279,7 @@ def test_a_convolution_in_bf16_keeps_its_weights_exact() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bf16_gives_about_the_same(name: str, task: Task) -> None:
+def test_bf16_is_close_to_single_precision(name: str, task: Task) -> None:
     observed = reveal_only(task.split.train, task.labels)
     model = model_of(name, task)
     exact = logits_of(model, task, observed)

@@ -1,4 +1,4 @@
-"""UniMP whole: its size, what may and may not reach its output, and what is refused."""
+"""The UniMP model: its size, which inputs reach its output, and invalid options."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import count_parameters
 from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
-from unimp.tasks.labels import UNLABELED, mask_labels
+from unimp.tasks.labels import UNLABELED, LabelMask
 from unimp.tasks.task import Sizes
+from unimp.training.batching import Masks, make_batches
 
 Maker = Callable[..., Graph]
 
@@ -47,7 +48,7 @@ PROTEINS_MODEL: dict[str, Any] = {
         (PRODUCTS, {"heads": 4, "gate": "last"}, 1_578_005),
     ],
 )
-def test_parameters_are_as_many_as_in_the_paper(
+def test_the_number_of_parameters_is_that_of_the_paper(
     sizes: Sizes, options: dict[str, Any], parameters: int
 ) -> None:
     assert count_parameters(UniMP(sizes, **options)) == parameters
@@ -66,7 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def small(sizes: Sizes, **options: Any) -> UniMP:
-    """A model ready to predict."""
+    """A small model in evaluation mode."""
     torch.manual_seed(0)
     return UniMP(sizes, **{"layers": 3, "width": 8, "heads": 2} | options).eval()
 
@@ -89,22 +90,61 @@ def logits(model: UniMP, graph: Graph, observed: Tensor) -> Tensor:
         return model(graph.x, observed, [graph.hop] * model.num_layers)
 
 
+def known_nodes(graph: Graph) -> Tensor:
+    return torch.arange(graph.num_nodes) % 4 != 0
+
+
+def masks_of(graph: Graph) -> Masks:
+    return Masks(known_nodes(graph), 0.5, redraw="epoch", seed=0)
+
+
+def with_other_labels(labels: Tensor, nodes: Tensor, sizes: Sizes) -> Tensor:
+    """Give each of the nodes another label than before."""
+    others = 1 - labels.clamp(min=0) if sizes.multilabel else (labels + 1) % sizes.classes
+    changed = torch.where(nodes if labels.ndim == 1 else nodes[:, None], others, labels)
+    assert bool((changed != labels)[nodes].all())
+    return changed
+
+
+def logits_in_training(model: UniMP, graph: Graph, labels: Tensor, regime: Any) -> Tensor:
+    """The logits of all batches of an epoch, from labels to model as training computes them."""
+    cut: dict[str, Any] = {"parts": 2, "fanout": [4], "batch_size": 5, "workers": 0}
+    batches = make_batches(
+        graph, labels, masks_of(graph), regime=regime, num_layers=model.num_layers, **cut
+    )
+    with torch.no_grad():
+        return torch.cat([model(b.x, b.observed, b.hops) for b in batches.epoch(1)])
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 @pytest.mark.parametrize("sizes", [SINGLE, MULTI], ids=["classes", "binary tasks"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_labels_cannot_influence_the_output(
-    sizes: Sizes, variant: str, graph: Graph
+    sizes: Sizes, variant: str, regime: str, graph: Graph
 ) -> None:
+    """Labels of hidden and unknown nodes really change; those of observed nodes are the control."""
     model = small(sizes, **VARIANTS[variant])
-    known = torch.arange(graph.num_nodes) % 4 != 0
-    mask = mask_labels(known, 0.5, generator=torch.Generator().manual_seed(0))
+    mask = masks_of(graph).at(1, 0)
+    assert int(mask.hidden.sum()) > 5
     labels = random_labels(sizes, graph.num_nodes, 1)
-    others = random_labels(sizes, graph.num_nodes, 2)
-    observed = mask.observed if labels.ndim == 1 else mask.observed[:, None]
-    changed_hidden = torch.where(observed, labels, others)
-    changed_observed = torch.where(observed, others, labels)
-    before = logits(model, graph, mask.reveal(labels))
-    assert torch.equal(before, logits(model, graph, mask.reveal(changed_hidden)))
-    assert not torch.equal(before, logits(model, graph, mask.reveal(changed_observed)))
+    hidden_changed = with_other_labels(labels, ~mask.observed, sizes)
+    observed_changed = with_other_labels(labels, mask.observed, sizes)
+    before = logits_in_training(model, graph, labels, regime)
+    assert torch.equal(before, logits_in_training(model, graph, hidden_changed, regime))
+    assert not torch.equal(before, logits_in_training(model, graph, observed_changed, regime))
+
+
+@pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
+def test_a_leak_of_hidden_labels_would_change_the_output(
+    regime: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above can fail: with a mask that reveals everything, the output changes."""
+    model = small(SINGLE)
+    labels = random_labels(SINGLE, graph.num_nodes, 1)
+    changed = with_other_labels(labels, masks_of(graph).at(1, 0).hidden, SINGLE)
+    monkeypatch.setattr(LabelMask, "reveal", lambda mask, labels: labels)
+    found = [logits_in_training(model, graph, given, regime) for given in (labels, changed)]
+    assert not torch.equal(*found)
 
 
 @pytest.mark.parametrize("sizes", [SINGLE, MULTI], ids=["classes", "binary tasks"])
@@ -119,9 +159,7 @@ def test_renumbering_nodes_permutes_outputs(sizes: Sizes, variant: str, graph: G
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_exhaustive_hops_give_the_seeds_the_logits_of_the_full_batch(
-    variant: str, graph: Graph
-) -> None:
+def test_exhaustive_hops_give_the_logits_of_the_full_batch(variant: str, graph: Graph) -> None:
     model = small(SINGLE, **VARIANTS[variant])
     observed = random_labels(SINGLE, graph.num_nodes, 1)
     seeds = torch.tensor([29, 4, 0])
@@ -153,7 +191,7 @@ def test_sparse_features_give_the_logits_of_dense_ones(graph: Graph) -> None:
     torch.testing.assert_close(logits(model, sparse, observed), expected)
 
 
-def test_inputs_a_y_do_not_look_at_features(graph: Graph) -> None:
+def test_without_features_as_inputs_features_have_no_influence(graph: Graph) -> None:
     model = small(SINGLE, use_features=False)
     observed = random_labels(SINGLE, graph.num_nodes, 1)
     expected = logits(model, graph, observed)
@@ -162,14 +200,14 @@ def test_inputs_a_y_do_not_look_at_features(graph: Graph) -> None:
     assert not model.takes_features
 
 
-def test_inputs_x_a_do_not_look_at_labels(graph: Graph) -> None:
+def test_without_labels_as_inputs_labels_have_no_influence(graph: Graph) -> None:
     model = small(SINGLE, use_labels=False)
     outs = [logits(model, graph, random_labels(SINGLE, graph.num_nodes, seed)) for seed in (1, 2)]
     assert torch.equal(*outs)
     assert not model.takes_labels
 
 
-def test_a_model_without_edge_features_does_not_look_at_them(graph: Graph) -> None:
+def test_without_edge_features_as_inputs_they_have_no_influence(graph: Graph) -> None:
     model = small(SINGLE, use_edge_features=False)
     observed = random_labels(SINGLE, graph.num_nodes, 1)
     expected = logits(model, graph.without_edge_attr(), observed)
@@ -184,7 +222,7 @@ def test_edge_features_reach_the_output(graph: Graph) -> None:
     assert not torch.equal(logits(model, graph, observed), logits(model, other, observed))
 
 
-def test_prediction_is_deterministic_and_training_is_not(graph: Graph) -> None:
+def test_prediction_is_deterministic_and_training_uses_dropout(graph: Graph) -> None:
     model = small(SINGLE, dropout=0.5)
     observed = random_labels(SINGLE, graph.num_nodes, 1)
     assert torch.equal(logits(model, graph, observed), logits(model, graph, observed))
@@ -192,7 +230,7 @@ def test_prediction_is_deterministic_and_training_is_not(graph: Graph) -> None:
     assert not torch.equal(logits(model, graph, observed), logits(model, graph, observed))
 
 
-def test_input_dropout_can_be_chosen_apart(graph: Graph) -> None:
+def test_input_dropout_can_be_set_separately(graph: Graph) -> None:
     observed = random_labels(SINGLE, graph.num_nodes, 1)
     model = small(SINGLE, dropout=0.5, input_dropout=0.0).train()
     assert torch.equal(model.embed(graph.x, observed), model.embed(graph.x, observed))
@@ -200,7 +238,7 @@ def test_input_dropout_can_be_chosen_apart(graph: Graph) -> None:
     assert not torch.equal(model.embed(graph.x, observed), model.embed(graph.x, observed))
 
 
-def test_one_edge_encoder_serves_all_layers_or_each_has_its_own() -> None:
+def test_layers_share_one_edge_encoder_or_have_separate_ones() -> None:
     shared = small(SINGLE, edge_encoder="shared", head="linear")
     own = small(SINGLE, edge_encoder="per-layer", head="linear")
     assert len({id(layer.edge_encoder) for layer in shared.layers}) == 1
@@ -209,7 +247,7 @@ def test_one_edge_encoder_serves_all_layers_or_each_has_its_own() -> None:
     assert count_parameters(own) - count_parameters(shared) == 2 * one
 
 
-def test_gates_stand_where_they_are_asked_for() -> None:
+def test_gates_are_in_the_chosen_layers() -> None:
     def gates(**options: Any) -> list[bool]:
         return [layer.gate is not None for layer in small(SINGLE, **options).layers]
 
@@ -222,7 +260,7 @@ def test_gates_stand_where_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("variant", ["paper", "no gate, linear head"])
-def test_attention_weights_have_one_number_an_edge_and_head_and_sum_to_one(
+def test_attention_weights_have_one_number_per_edge_and_head_and_sum_to_one(
     variant: str, graph: Graph
 ) -> None:
     model = small(SINGLE, **VARIANTS[variant])
@@ -251,15 +289,15 @@ def test_every_parameter_receives_a_gradient(sizes: Sizes, variant: str, graph: 
 @pytest.mark.parametrize(
     ("sizes", "options", "fix"),
     [
-        (SINGLE, {"edge_encoder": "shared"}, "set model.edge_encoder=per-layer or model.head=lin"),
-        (Sizes(9, 0, 4, False, sparse=True), {}, "set model.feature_encoder=true"),
-        (Sizes(0, 0, 4, False), {"use_labels": False}, "the inputs must include Y"),
+        (SINGLE, {"edge_encoder": "shared"}, "an edge encoder per layer"),
+        (Sizes(9, 0, 4, False, sparse=True), {}, "use a feature encoder"),
+        (Sizes(0, 0, 4, False), {"use_labels": False}, "use labels as inputs"),
         (SINGLE, {"use_labels": False, "use_features": False}, "neither features nor labels"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_fix(
+def test_invalid_options_are_refused_with_the_fix(
     sizes: Sizes, options: dict[str, Any], fix: str
 ) -> None:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(ModelError) as caught:
         UniMP(sizes, **options)
     assert fix in str(caught.value)

@@ -1,4 +1,4 @@
-"""Small hops, edge by edge, for the tests of kernels."""
+"""Small hops for the tests of kernels."""
 
 import torch
 
@@ -6,7 +6,7 @@ from unimp.graph.hop import Hop
 
 
 def hop_of(num_targets: int, num_sources: int, edges: list[tuple[int, int]]) -> Hop:
-    """Edges as (target, source)."""
+    """Build a hop from edges (target, source)."""
     edges = sorted(edges)
     degree = torch.tensor([0] + [sum(t == i for t, _ in edges) for i in range(num_targets)])
     source = torch.tensor([s for _, s in edges], dtype=torch.int32)
@@ -21,5 +21,5 @@ def random_edges(num_targets: int, num_sources: int, count: int) -> list[tuple[i
 
 
 def device_of(backend: str) -> str:
-    """Where a backend's tensors lie: Triton's on a GPU, or interpreted where there is none."""
+    """The device for a backend: Triton uses the GPU, or its interpreter on CPU."""
     return "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"

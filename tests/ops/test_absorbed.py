@@ -1,4 +1,4 @@
-"""Layers that project their targets alone: against those that project all, and when they do."""
+"""Layers that project only the targets: they equal layers that project all, when they are used."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ HOPS = {
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Weights are absorbed whether that pays or not; counts the passes that did so."""
+    """Absorb weights in every layer, and count the passes that do."""
     passes: Counter[str] = Counter()
     forward, backward = absorbed.forward, absorbed.backward
 
@@ -105,7 +105,7 @@ def test_absorbing_changes_no_output_and_no_gradient(
             torch.testing.assert_close(found[operand], tensor, rtol=1e-9, atol=1e-11, msg=operand)
 
 
-def test_gradients_are_those_of_finite_differences(always: Counter[str]) -> None:
+def test_gradients_equal_finite_differences(always: Counter[str]) -> None:
     hop = hop_of(3, 5, [(0, 1), (0, 2), (0, 2), (2, 0), (2, 3), (2, 4)])
     layer, norm = layer_and_norm("native", attention_dropout=0.4)
     layer._seed = lambda h: 1  # type: ignore[method-assign]
@@ -116,10 +116,10 @@ def test_gradients_are_those_of_finite_differences(always: Counter[str]) -> None
 
 @pytest.mark.parametrize("in_width", [1, 17, 100, 128, 300])
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
-def test_any_width_index_and_instruction_set_serves(
+def test_every_width_index_type_and_instruction_set_works(
     wide: bool, in_width: int, always: Counter[str]
 ) -> None:
-    """In single precision, where the quick ways are; the hub has more edges than a block."""
+    """In single precision, which has the fast paths; the hub has more edges than a block."""
     hop = hop_of(12, 70, random_edges(12, 70, 150) + [(3, s) for s in range(70)])
     if wide:
         hop = Hop(hop.indptr.long(), hop.source.long(), hop.num_sources)
@@ -158,7 +158,7 @@ def test_single_precision_errs_at_most_twice_as_much_as_the_reference(
         assert math.sqrt(squares) <= 2 * math.sqrt(error["reference"][name]), name
 
 
-def test_results_do_not_hang_on_the_number_of_threads(always: Counter[str]) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(always: Counter[str]) -> None:
     hop = hop_of(1500, 4000, random_edges(1500, 4000, 9000))
     layer, norm = layer_and_norm("native", attention_dropout=0.2)
     layer, norm, h = layer.float(), norm.float(), rows_of(hop).float()
@@ -169,13 +169,13 @@ def test_results_do_not_hang_on_the_number_of_threads(always: Counter[str]) -> N
             found.append(results(layer, None, h, hop, "native"))
     finally:
         torch.set_num_threads(before)
-    # Weights are multiplied by torch, which may divide its sums among threads; kernels do not.
+    # torch multiplies weights and may divide its sums among threads; kernels do not.
     assert torch.equal(found[0]["out"], found[1]["out"])
     assert torch.equal(found[0]["h"], found[1]["h"])
 
 
-def test_nothing_as_large_as_projected_sources_is_built() -> None:
-    """Nor is anything of size edges × heads kept for the backward pass."""
+def test_no_tensor_is_as_large_as_the_projected_sources() -> None:
+    """No tensor of size edges × heads is saved for the backward pass either."""
     hop = hop_of(10, 400, random_edges(10, 400, 500))
     torch.manual_seed(0)
     layer = GraphTransformerLayer(8, 16, heads=4)
@@ -200,11 +200,11 @@ def test_nothing_as_large_as_projected_sources_is_built() -> None:
     assert pays(hop, 8, 16)
     assert largest["native"] <= rows < projected
     assert numbers <= rows
-    assert largest["sparse"] >= projected  # the recorder sees what it should
+    assert largest["sparse"] >= projected  # the recorder works
 
 
 def hop_of_shape(targets: int, sources: int, degree: int) -> Hop:
-    """Only its sizes matter."""
+    """A hop of which only the sizes matter."""
     indptr = torch.arange(targets + 1) * degree
     return Hop(indptr.int(), torch.zeros(targets * degree).int(), sources)
 
@@ -218,13 +218,13 @@ def test_hops_of_sampled_neighbors_are_absorbed_and_whole_graphs_are_not() -> No
     assert not pays(hop_of_shape(0, 0, 0), 100, 128)
 
 
-def test_many_edges_of_wide_rows_are_dearer_than_a_projection() -> None:
+def test_many_edges_with_wide_rows_cost_more_than_a_projection() -> None:
     assert pays(hop_of_shape(1000, 3000, 3), 512, 128)
     assert not pays(hop_of_shape(1000, 3000, 80), 512, 128)
-    assert pays(hop_of_shape(1000, 3000, 80), 128, 128)  # rows no wider than a head's
+    assert pays(hop_of_shape(1000, 3000, 80), 128, 128)  # rows are not wider than a head
 
 
-def test_edge_features_and_square_hops_are_left_to_the_plain_form(
+def test_edge_features_and_square_hops_are_not_absorbed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*given: Any) -> None:
@@ -242,7 +242,7 @@ def test_edge_features_and_square_hops_are_left_to_the_plain_form(
         layer(rows_of(bipartite), bipartite, norm)
 
 
-def test_inference_absorbs_too_and_prepares_nothing_for_a_backward_pass() -> None:
+def test_inference_also_absorbs_and_prepares_no_backward_pass() -> None:
     hop = hop_of(2, 40, random_edges(2, 40, 6))
     layer, norm = layer_and_norm("native")
     with torch.no_grad():
@@ -252,7 +252,7 @@ def test_inference_absorbs_too_and_prepares_nothing_for_a_backward_pass() -> Non
         torch.testing.assert_close(got, layer(rows_of(hop), hop, norm), rtol=1e-9, atol=1e-11)
 
 
-def test_weights_learn_the_same_where_h_takes_no_gradient(always: Counter[str]) -> None:
+def test_weights_have_the_same_gradients_if_h_takes_none(always: Counter[str]) -> None:
     hop = HOPS["bipartite"]
     layer, _ = layer_and_norm("native")
     expected = results(layer, None, rows_of(hop), hop, "native")

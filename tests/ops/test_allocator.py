@@ -1,4 +1,4 @@
-"""Freed memory is kept where the C library can be told so."""
+"""The C library keeps freed memory if it supports this setting."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ print(mallinfo2().hblkhd - before)
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33 tells")
-def test_glibc_takes_large_tensors_from_memory_it_keeps() -> None:
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_glibc_allocates_large_tensors_from_reused_memory() -> None:
     # In a process of its own: the setting lasts as long as the process.
     mapped = {
         setting: int(subprocess.check_output([sys.executable, "-c", PROGRAM, setting]))
@@ -42,6 +42,6 @@ def test_glibc_takes_large_tensors_from_memory_it_keeps() -> None:
     assert mapped["keep"] == 0
 
 
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert keep_freed_memory() is False

@@ -1,4 +1,4 @@
-"""Attention: its meaning by loops, each backend against it, and what is never built."""
+"""Attention: backends equal the definition, and no tensor per edge, head and column is built."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unimp.errors import RecipeError
+from unimp.errors import BackendError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops import native
@@ -39,7 +39,7 @@ HOPS = {
 def operands(
     hop: Hop, *, edges: bool, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> dict[str, Tensor]:
-    """Random operands by name, each a leaf that takes gradients."""
+    """Random operands by name; each is a leaf that takes a gradient."""
     generator = torch.Generator().manual_seed(seed)
     shapes: dict[str, tuple[int, ...]] = {
         "query": (hop.num_targets, HEADS, WIDTH),
@@ -105,7 +105,7 @@ def gradients(out: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
 @pytest.mark.parametrize("name", HOPS)
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-def test_attention_is_what_the_equations_say(backend: Any, name: str, edges: bool) -> None:
+def test_attention_follows_the_equations(backend: Any, name: str, edges: bool) -> None:
     given = operands(HOPS[name], edges=edges)
     with torch.no_grad():
         got = attend(HOPS[name], given, backend=backend)
@@ -134,9 +134,7 @@ def test_backends_agree_on_outputs_and_all_gradients(
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-def test_gradients_are_those_of_finite_differences(
-    backend: Any, edges: bool, dropout: float
-) -> None:
+def test_gradients_equal_finite_differences(backend: Any, edges: bool, dropout: float) -> None:
     hop = hop_of(3, 4, [(0, 1), (0, 2), (0, 2), (2, 0), (2, 3)])
     given = operands(hop, edges=edges)
 
@@ -185,7 +183,7 @@ def test_the_seed_decides_which_weights_are_dropped(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_keeps_the_mean_and_draws_each_edge_head_and_seed_anew(rate: float) -> None:
+def test_dropout_keeps_the_mean_and_is_independent_for_each_edge_head_and_seed(rate: float) -> None:
     like = torch.zeros(0, dtype=torch.float64)
     masks = [dropout_factors(20_000, 4, rate, seed, like) for seed in (0, 1, 12345)]
     for factors in masks:
@@ -208,7 +206,7 @@ def test_dropout_keeps_the_mean_and_draws_each_edge_head_and_seed_anew(rate: flo
 def test_single_precision_errs_at_most_twice_as_much_as_the_reference(
     backend: Any, edges: bool, dropout: float
 ) -> None:
-    # Root mean square over seeds: the largest error of one seed is chance for either backend.
+    # Root mean square over seeds, because the largest error of one seed is random.
     hop = hop_of(30, 60, random_edges(30, 60, 400) + [(3, s) for s in range(60)])
     error: dict[str, Counter[str]] = {"reference": Counter(), backend: Counter()}
 
@@ -230,10 +228,10 @@ def test_single_precision_errs_at_most_twice_as_much_as_the_reference(
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
 @pytest.mark.parametrize("width", [32, 64, 128, 40, 1, 17])
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
-def test_the_native_core_serves_any_width_index_and_instruction_set(
+def test_the_native_core_works_for_every_width_index_type_and_instruction_set(
     wide: bool, width: int, edges: bool
 ) -> None:
-    """In single precision, where the quick ways are; the hub has more edges than a block."""
+    """In single precision, which has the fast paths; the hub has more edges than a block."""
     if not native.available():
         pytest.skip("the native core is not built here")
     hop = hop_of(12, 70, random_edges(12, 70, 150) + [(3, s) for s in range(70)])
@@ -279,7 +277,7 @@ def test_int64_hops_give_the_results_and_gradients_of_int32_hops(
         assert torch.equal(grad, theirs[operand]), operand
 
 
-def test_results_do_not_hang_on_the_number_of_threads() -> None:
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
     hop = hop_of(3000, 3000, random_edges(3000, 3000, 9000))
     given = operands(hop, edges=False, dtype=torch.float32)
 
@@ -303,7 +301,7 @@ def test_a_score_of_minus_infinity_is_a_weight_of_zero(backend: Any, dtype: torc
         pytest.skip("the native core is not built here")
     if backend == "triton":
         pytest.importorskip("triton")
-    hop = hop_of(1, 40, [(0, s) for s in range(40)])  # the first blocks hold no other score
+    hop = hop_of(1, 40, [(0, s) for s in range(40)])  # the first blocks have no other score
     key = torch.zeros(40, 1, 2, dtype=dtype)
     key[:39] = -torch.inf
     value = torch.full((40, 1, 2), 7.0, dtype=dtype)
@@ -313,7 +311,7 @@ def test_a_score_of_minus_infinity_is_a_weight_of_zero(backend: Any, dtype: torc
     torch.testing.assert_close(out, torch.ones_like(out))
 
 
-def test_operands_that_do_not_fit_are_refused_before_a_kernel_reads_them() -> None:
+def test_mismatched_operands_are_refused_before_a_kernel_reads_them() -> None:
     hop = hop_of(4, 11, random_edges(4, 11, 20))
     good = operands(hop, edges=True)
     wrong = {
@@ -326,15 +324,15 @@ def test_operands_that_do_not_fit_are_refused_before_a_kernel_reads_them() -> No
     for name, tensor in wrong.items():
         with pytest.raises(ValueError, match=rf"{name} has shape .* it needs"):
             attend(hop, {**good, name: tensor.double()})
-    with pytest.raises(ValueError, match="features of width 0"):
+    with pytest.raises(ValueError, match="width 0"):
         attend(hop, {**good, "edge_attr": torch.zeros(hop.num_edges, 0).double()})
     for dropout in (-0.1, 1.0):
-        with pytest.raises(ValueError, match="dropout is"):
+        with pytest.raises(ValueError, match="dropout must be"):
             attend(hop, good, dropout=dropout)
 
 
 class LargestOutput(TorchDispatchMode):
-    """The most numbers that any operation put into one tensor."""
+    """Record the size of the largest tensor that any operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,16 +361,16 @@ def largest_output(backend: Any, *, edges: bool, dropout: float) -> tuple[int, i
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
-def test_nothing_wider_than_edges_by_heads_is_built(edges: bool, dropout: float) -> None:
+def test_no_tensor_is_larger_than_edges_by_heads(edges: bool, dropout: float) -> None:
     largest, num_edges = largest_output("sparse", edges=edges, dropout=dropout)
     assert num_edges <= largest <= num_edges * HEADS
-    # The recorder sees what it should: the reference builds a head's messages, E × D.
+    # The recorder works: the reference builds the messages of a head, E × D.
     assert largest_output("reference", edges=edges, dropout=dropout)[0] >= num_edges * WIDTH
 
 
-def test_auto_is_a_backend_and_a_misspelt_one_is_told_its_neighbor() -> None:
+def test_auto_chooses_a_backend_and_an_unknown_name_is_refused_with_a_suggestion() -> None:
     assert choose_backend("auto") in BACKENDS
-    with pytest.raises(RecipeError, match="no attention backend 'sparce'; did you mean 'sparse'"):
+    with pytest.raises(BackendError, match=r"'sparce'.*did you mean 'sparse'"):
         choose_backend("sparce")
 
 
@@ -383,7 +381,7 @@ def test_an_edge_encoder_needs_edge_features() -> None:
         attend(HOPS["square"], given)
 
 
-def test_edge_features_without_an_encoder_are_not_looked_at(random_graph: Maker) -> None:
+def test_edge_features_without_an_encoder_are_ignored(random_graph: Maker) -> None:
     hop = random_graph(edge_features=2).hop
     given = operands(hop, edges=False, dtype=torch.float32)
     with_attr = graph_attention(hop=hop, **given)

@@ -1,4 +1,4 @@
-"""torch.compile passes through the attention op, and is told the truth about it."""
+"""torch.compile works with the attention operator, whose declarations are correct."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ def graph(random_graph: Any) -> Graph:
     return made
 
 
-def test_a_model_compiles_as_one_graph_and_gives_the_same(graph: Graph) -> None:
+def test_a_model_compiles_as_one_graph_with_the_same_results(graph: Graph) -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"layers": 2, "width": 4, "heads": 2, "gate": "all"}
     sizes = Sizes(features=6, edge_features=2, classes=3, multilabel=False)
     model = UniMP(sizes, dropout=0.0, input_dropout=0.0, **options)
     observed = torch.randint(-1, 3, (graph.num_nodes,))
-    _ = graph.hop.transpose  # of the graph, found once; not a part of the model
+    _ = graph.hop.transpose  # derived from the graph once, outside the model
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
 
     def results(run: Any) -> list[torch.Tensor]:
@@ -42,7 +42,7 @@ def test_a_model_compiles_as_one_graph_and_gives_the_same(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
-def test_the_op_says_what_it_returns_and_how_it_differentiates(graph: Graph, edges: bool) -> None:
+def test_the_operator_declares_its_outputs_and_gradients(graph: Graph, edges: bool) -> None:
     def rows(*shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=torch.float64).requires_grad_()
 

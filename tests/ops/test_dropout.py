@@ -7,7 +7,7 @@ from unimp.ops.dropout import dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
-def test_entries_are_zero_or_scaled_so_that_the_mean_stays(rate: float) -> None:
+def test_entries_are_zero_or_scaled_and_the_mean_stays(rate: float) -> None:
     torch.manual_seed(0)
     out = dropout(torch.ones(301, 333), rate, training=True)
     dropped = out == 0
@@ -23,7 +23,7 @@ def test_rows_columns_and_neighbors_are_dropped_independently() -> None:
     assert float(correlation.abs().max()) < 0.03
 
 
-def test_dropout_passes_gradients_where_it_passed_values() -> None:
+def test_gradients_pass_only_where_values_passed() -> None:
     torch.manual_seed(0)
     x = torch.randn(50, 7, requires_grad=True)
     out = dropout(x, 0.5, training=True)
@@ -32,7 +32,7 @@ def test_dropout_passes_gradients_where_it_passed_values() -> None:
     torch.testing.assert_close(x.grad, (out != 0) * 2.0)
 
 
-def test_torchs_seed_decides() -> None:
+def test_the_seed_of_torch_determines_the_result() -> None:
     x = torch.ones(30, 30)
     outs = []
     for seed in (1, 1, 2):

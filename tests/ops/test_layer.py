@@ -1,4 +1,4 @@
-"""A layer in one step against the same layer in many, and what makes it fall apart."""
+"""The fused layer: it equals the layer in separate steps, and it is not used where it cannot be."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -80,7 +80,7 @@ def results(backend: str, hop: Hop, *, normed: bool, **options: Any) -> dict[str
 )
 @pytest.mark.parametrize(("targets", "sources"), [(9, 9), (4, 9)], ids=["square", "bipartite"])
 @pytest.mark.parametrize("backend", FUSED)
-def test_a_layer_in_one_step_is_the_layer_in_many(
+def test_the_fused_layer_equals_the_layer_in_separate_steps(
     backend: str, targets: int, sources: int, options: dict[str, Any], normed: bool
 ) -> None:
     hop = random_hop(targets, sources, edges=options.get("edges", False))
@@ -89,7 +89,7 @@ def test_a_layer_in_one_step_is_the_layer_in_many(
         torch.testing.assert_close(got, expected[name], rtol=1e-9, atol=1e-11, msg=name)
 
 
-def test_edge_features_that_take_a_gradient_are_given_one() -> None:
+def test_edge_features_receive_a_gradient() -> None:
     hop = random_hop(6, 6, edges=True)
     assert hop.edge_attr is not None
     attr = hop.edge_attr.clone().requires_grad_()
@@ -100,7 +100,7 @@ def test_edge_features_that_take_a_gradient_are_given_one() -> None:
 
 
 @needs_native
-def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
+def test_second_derivatives_are_refused() -> None:
     hop = random_hop(6, 6, edges=False)
     layer, _ = layer_and_norm("auto")
     h = torch.randn(6, IN).double().requires_grad_()
@@ -110,7 +110,7 @@ def test_gradients_of_gradients_are_refused_rather_than_wrong() -> None:
 
 
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
-def test_half_precision_on_cpu_gives_about_the_same(edges: bool) -> None:
+def test_half_precision_on_cpu_is_close_to_single_precision(edges: bool) -> None:
     hop = random_hop(9, 9, edges=edges)
     layer, norm = layer_and_norm("auto", edges=edges)
     layer, norm = layer.float(), norm.float()
@@ -124,12 +124,12 @@ def test_half_precision_on_cpu_gives_about_the_same(edges: bool) -> None:
 @needs_native
 def test_a_layer_that_encodes_edge_features_needs_them() -> None:
     layer, _ = layer_and_norm("auto", edges=True)
-    with pytest.raises(ValueError, match="edge_attr is None; this layer needs"):
+    with pytest.raises(ValueError, match="shape None; this layer needs"):
         layer(torch.randn(9, IN).double(), random_hop(9, 9, edges=False))
 
 
 @pytest.mark.parametrize("backend", FUSED)
-def test_inference_prepares_nothing_for_a_backward_pass(backend: str) -> None:
+def test_inference_prepares_no_backward_pass(backend: str) -> None:
     hop = random_hop(9, 9, edges=False).to(device_of(backend))
     layer, norm = (module.to(device_of(backend)) for module in layer_and_norm(backend))
     with torch.no_grad():
@@ -138,7 +138,7 @@ def test_inference_prepares_nothing_for_a_backward_pass(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", FUSED)
-def test_a_hop_met_in_inference_mode_can_be_trained_on(backend: str) -> None:
+def test_a_hop_used_in_inference_mode_can_be_used_in_training(backend: str) -> None:
     hop = random_hop(9, 9, edges=False).to(device_of(backend))
     layer, norm = (module.to(device_of(backend)) for module in layer_and_norm(backend))
     h = torch.randn(9, IN).double().to(device_of(backend))
@@ -151,14 +151,14 @@ def test_a_hop_met_in_inference_mode_can_be_trained_on(backend: str) -> None:
 
 
 @needs_native
-def test_rows_that_do_not_fit_the_hop_are_refused() -> None:
+def test_a_wrong_number_of_rows_is_refused() -> None:
     layer, _ = layer_and_norm("auto")
     with pytest.raises(ValueError, match="h has 5 rows; this hop has 9 sources"):
         layer(torch.randn(5, IN).double(), random_hop(9, 9, edges=False))
 
 
 @pytest.mark.parametrize("backend", FUSED)
-def test_nothing_as_large_as_edges_by_heads_is_kept_for_the_backward_pass(backend: str) -> None:
+def test_no_tensor_of_size_edges_by_heads_is_saved_for_the_backward_pass(backend: str) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randint(4, (3000,), generator=generator).int()
     hop = Hop(torch.tensor([0, 1000, 2000, 3000, 3000]).int(), source, 4).to(device_of(backend))

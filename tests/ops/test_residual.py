@@ -1,4 +1,4 @@
-"""The residual step: each kernel against plain torch, forward and every gradient."""
+"""The residual step: each kernel equals plain torch, forward and for every gradient."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -39,7 +39,7 @@ def operands(
 
 
 def by_torch(given: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
-    """The result and all gradients, in some direction."""
+    """The result and all gradients, for a random direction."""
     learned = {name: tensor for name, tensor in given.items() if name not in ("message", "kept")}
     out = mix(given["message"], given["kept"], Residual(**learned, **options))
     grads = torch.autograd.grad((out * direction(out)).sum(), list(given.values()))
@@ -51,10 +51,10 @@ def by_kernel(kernel: str, given: dict[str, Tensor], **options: Any) -> dict[str
     message, kept = given.pop("message"), given.pop("kept")
     step = Residual(**given, **options)
     module = kernels(kernel)
-    out, of_rows = module.residual_forward(message, kept, step)
-    grad_kept = torch.zeros(len(kept), kept.shape[1] + 3).to(kept)[:, 2:-1]  # rows that lie apart
+    out, row_stats = module.residual_forward(message, kept, step)
+    grad_kept = torch.zeros(len(kept), kept.shape[1] + 3).to(kept)[:, 2:-1]  # rows with a stride
     grad_message, sums = module.residual_backward(
-        direction(out), message, kept, step, of_rows, grad_kept
+        direction(out), message, kept, step, row_stats, grad_kept
     )
     found = {"out": out, "message": grad_message, "kept": grad_kept}
     found |= {name: sums._asdict()[name] for name in given}
@@ -69,18 +69,18 @@ def direction(out: Tensor) -> Tensor:
 @pytest.mark.parametrize("names", [(), NORM, GATE, GATE + BIAS, GATE + BIAS + NORM])
 @pytest.mark.parametrize(("rows", "width"), [(7, 5), (9, 600), (2050, 3), (0, 4)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_step_and_its_gradients_are_those_of_torch(
+def test_kernels_equal_torch_forward_and_for_every_gradient(
     kernel: str, rows: int, width: int, names: tuple[str, ...], relu: bool
 ) -> None:
     if kernel == "triton" and rows > 1000 and device_of(kernel) == "cpu":
-        pytest.skip("interpreted, so many rows take long; few programs have met several above")
+        pytest.skip("many rows take too long in the interpreter")
     given = operands(names, rows, width)
     expected = by_torch(given, relu=relu, eps=1e-3)
     for name, got in by_kernel(kernel, given, relu=relu, eps=1e-3).items():
         torch.testing.assert_close(got, expected[name], rtol=1e-10, atol=1e-11, msg=name)
 
 
-def test_triton_takes_half_precision_rows_with_parameters_in_single_precision() -> None:
+def test_triton_accepts_half_precision_rows_with_single_precision_parameters() -> None:
     pytest.importorskip("triton")
     given = operands(GATE + BIAS + NORM, rows=6, width=8, dtype=torch.float32)
     truth = by_torch(given, relu=True)
@@ -90,7 +90,7 @@ def test_triton_takes_half_precision_rows_with_parameters_in_single_precision() 
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_nan_is_not_hidden_by_relu(kernel: str) -> None:
+def test_relu_does_not_hide_nan(kernel: str) -> None:
     rows = torch.full((2, 4), torch.nan, device=device_of(kernel))
     ones = torch.ones(4, device=device_of(kernel))
     for step in (Residual(relu=True), Residual(weight=ones, bias=ones, relu=True)):

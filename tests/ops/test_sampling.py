@@ -1,4 +1,4 @@
-"""Sampled hops: real edges, none twice, targets first, all of them where asked."""
+"""Sampled hops: they contain edges of the graph, none twice, with targets first."""
 
 import itertools
 from collections import Counter
@@ -33,7 +33,9 @@ def sampled(graph: Graph, fanout: list[int], seed: int = 0) -> tuple[Tensor, lis
 
 @pytest.mark.parametrize("fanout", [[3, 2], [2, 40], [ALL, ALL], [4, ALL, 1], [1]])
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 2])
-def test_a_graph_on_a_gpu_is_sampled_as_on_cpu(graph: Graph, fanout: list[int], seed: int) -> None:
+def test_sampling_on_a_gpu_equals_sampling_on_cpu(
+    graph: Graph, fanout: list[int], seed: int
+) -> None:
     nodes, hops = sample_hops(graph, SEEDS, fanout, seed=seed)
     there = graph.to("cuda" if torch.cuda.is_available() else "cpu")
     found, others = torch_sampling.sample_hops(there, SEEDS, fanout, seed=seed)
@@ -45,7 +47,7 @@ def test_a_graph_on_a_gpu_is_sampled_as_on_cpu(graph: Graph, fanout: list[int], 
 
 
 def edges_of(hop: Hop, nodes: Tensor) -> list[tuple[float, ...]]:
-    """Each edge of a hop as (source, target, *features) in the graph's own numbers."""
+    """Each edge of a hop as (source, target, *features) in node numbers of the graph."""
     assert hop.edge_attr is not None
     source, target = nodes[hop.source.long()].tolist(), nodes[hop.target.long()].tolist()
     return list(zip(source, target, *hop.edge_attr.T.tolist(), strict=True))
@@ -56,7 +58,7 @@ def graph_edges(graph: Graph) -> list[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("fanout", [[3, 5], [2, 2, 2], [1], [ALL, 4], [0, 2]])
-def test_hops_hold_edges_of_the_graph_with_their_features_none_twice(
+def test_hops_contain_edges_of_the_graph_with_their_features_and_none_twice(
     graph: Graph, fanout: list[int]
 ) -> None:
     nodes, hops = sampled(graph, fanout)
@@ -68,7 +70,7 @@ def test_hops_hold_edges_of_the_graph_with_their_features_none_twice(
 
 
 @pytest.mark.parametrize("fanout", [[3, 5], [2, 2, 2], [1], [0, 2]])
-def test_each_target_takes_its_fanout_or_all_it_has(graph: Graph, fanout: list[int]) -> None:
+def test_each_target_has_the_fanout_or_all_of_its_in_edges(graph: Graph, fanout: list[int]) -> None:
     nodes, hops = sampled(graph, fanout)
     for take, hop in zip(fanout, hops, strict=True):
         degree = graph.in_degree[nodes[: hop.num_targets]]
@@ -76,7 +78,7 @@ def test_each_target_takes_its_fanout_or_all_it_has(graph: Graph, fanout: list[i
         assert int(hop.indptr.diff().max()) <= take
 
 
-def test_targets_come_first_among_the_sources_and_seeds_first_of_all(graph: Graph) -> None:
+def test_targets_come_first_among_the_sources_and_seeds_come_first_of_all(graph: Graph) -> None:
     nodes, hops = sampled(graph, [3, 2, 2])
     assert nodes[: len(SEEDS)].tolist() == SEEDS.tolist()
     assert nodes.unique().numel() == nodes.numel() == hops[0].num_sources
@@ -91,7 +93,7 @@ def test_targets_come_first_among_the_sources_and_seeds_first_of_all(graph: Grap
 
 
 @pytest.mark.parametrize("fanout", [[ALL, ALL], [1000, 1000], [ALL, 1000]])
-def test_a_fanout_of_all_or_above_every_degree_takes_all_in_neighbors(
+def test_a_fanout_of_all_or_above_every_degree_keeps_all_in_neighbors(
     graph: Graph, fanout: list[int]
 ) -> None:
     nodes, hops = sampled(graph, fanout)
@@ -109,7 +111,7 @@ def test_duplicate_edges_are_each_drawn_at_most_once() -> None:
     assert hops[0].edge_attr.unique().numel() == 4
 
 
-def test_the_same_seed_draws_the_same_hops_and_another_others(graph: Graph) -> None:
+def test_the_seed_determines_the_hops(graph: Graph) -> None:
     def drawn(seed: int) -> list[list[int]]:
         nodes, hops = sampled(graph, [2, 2], seed)
         return [nodes.tolist()] + [hop.source.tolist() for hop in hops]
@@ -149,7 +151,7 @@ def test_every_subset_is_equally_likely(take: int) -> None:
 
 
 @pytest.mark.parametrize("fanout", [[3, 5], [2, 2, 2], [ALL, 4], [ALL, ALL], [0, 2]])
-def test_the_same_is_drawn_without_the_native_core(
+def test_numpy_draws_the_same_as_the_native_core(
     graph: Graph, fanout: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native.available():
@@ -165,7 +167,7 @@ def test_the_same_is_drawn_without_the_native_core(
 
 
 @pytest.mark.parametrize("count", [1, 7, 60])
-def test_an_induced_hop_is_that_of_the_induced_subgraph(graph: Graph, count: int) -> None:
+def test_an_induced_hop_equals_the_hop_of_the_induced_subgraph(graph: Graph, count: int) -> None:
     nodes = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(count))[:count]
     expected = graph.induced_subgraph(nodes).hop
     got = induced_hop(graph, nodes)
@@ -174,9 +176,9 @@ def test_an_induced_hop_is_that_of_the_induced_subgraph(graph: Graph, count: int
         assert torch.equal(getattr(got, name), getattr(expected, name)), name
 
 
-def test_a_batch_leaves_nothing_behind_for_the_next(graph: Graph) -> None:
+def test_batches_do_not_influence_later_batches(graph: Graph) -> None:
     fresh = sampled(graph, [2, 3], seed=8)
-    with pytest.raises(GraphError, match="named twice"):
+    with pytest.raises(GraphError, match="occurs twice"):
         sample_hops(graph, torch.tensor([3, 3]), [2], seed=0)
     induced_hop(graph, torch.arange(30))
     again = sampled(graph, [2, 3], seed=8)
@@ -189,11 +191,11 @@ def test_a_batch_leaves_nothing_behind_for_the_next(graph: Graph) -> None:
     [
         (torch.tensor([3, -1]), "no node -1"),
         (torch.tensor([60]), "no node 60"),
-        (torch.tensor([3, 5, 3]), "named twice"),
-        (torch.ones(60, dtype=torch.bool), "whole node numbers"),
+        (torch.tensor([3, 5, 3]), "occurs twice"),
+        (torch.ones(60, dtype=torch.bool), "integer node numbers"),
     ],
 )
-def test_nodes_that_are_not_there_are_refused(graph: Graph, nodes: Tensor, message: str) -> None:
+def test_invalid_nodes_are_refused(graph: Graph, nodes: Tensor, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         sample_hops(graph, nodes, [2], seed=0)
     if native.available():

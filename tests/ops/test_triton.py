@@ -1,4 +1,4 @@
-"""The Triton kernels against the reference: on a GPU where there is one, else interpreted."""
+"""The Triton kernels equal the reference; they run on a GPU, or in the interpreter without one."""
 # ruff: noqa: E402
 
 import math
@@ -43,7 +43,7 @@ HOPS = {name: hop.to(DEVICE) for name, hop in HOPS.items()}
 def operands(
     hop: Hop, *, width: int = 5, edge_width: int = 0, seed: int = 0, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Random operands of `attend` by name, each a leaf that takes gradients."""
+    """Random operands of `attend` by name; each is a leaf that takes a gradient."""
     generator = torch.Generator().manual_seed(seed)
     shapes = {
         "query": (hop.num_targets, HEADS, width),
@@ -64,7 +64,7 @@ def operands(
 def results(
     attend: Attend, hop: Hop, given: dict[str, Tensor], *, dropout: float, piece: int, seed: int
 ) -> dict[str, Tensor]:
-    """What attention gives by name, and the gradient of every operand."""
+    """The results of attention by name, and the gradient of every operand."""
     hop = Hop(hop.indptr, hop.source, hop.num_sources, given.get("edge_attr"))
     hop.derived.schedule = cut_rows(hop.indptr, piece)
     hop.derived.source_schedule = cut_rows(hop.transpose.indptr, piece)
@@ -99,7 +99,7 @@ def assert_as_reference(
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("edge_width", [0, 2])
 @pytest.mark.parametrize("name", HOPS)
-def test_attention_and_all_gradients_are_those_of_the_reference(
+def test_attention_and_all_gradients_equal_the_reference(
     name: str, edge_width: int, dropout: float
 ) -> None:
     # Pieces of four edges, so that rows are whole, and cut into two and more.
@@ -115,7 +115,7 @@ def test_heads_and_edge_features_may_have_any_width(width: int, edge_width: int)
 
 @pytest.mark.parametrize("dropout", [0.05, 0.95])
 @pytest.mark.parametrize("seed", [0, 2**31 - 1, 2**40 + 12345])
-def test_the_same_weights_are_dropped_as_by_the_reference(dropout: float, seed: int) -> None:
+def test_dropout_drops_the_same_weights_as_the_reference(dropout: float, seed: int) -> None:
     hop = HOPS["bipartite"]
     given = operands(hop, dtype=torch.float64)
     assert_as_reference(hop, given, dropout=dropout, seed=seed, piece=512)
@@ -195,7 +195,7 @@ def draw(out, seed, first, DROPOUT_THRESHOLD: tl.constexpr, LONG: tl.constexpr):
     tl.store(out + tl.arange(0, 16), kept)
 
 
-def test_dropout_beyond_32_bits_is_drawn_as_by_the_reference() -> None:
+def test_dropout_with_64_bit_counters_equals_the_reference() -> None:
     first, seed = torch.tensor([2**33 // 3 - 8, 77], device=DEVICE)
     counter = (first + torch.arange(16, device=DEVICE)) * 3 + 2
     assert int(counter[0]) < 2**33 <= int(counter[-1])
@@ -214,12 +214,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from unimp.graph.hop import Hop, cut_rows
-from unimp.ops.triton import attention as triton_
+from unimp.ops.triton import attention
 from unimp.ops import fused
 from unimp.ops.residual import Residual
 from unimp.ops.triton.residual import residual_backward, residual_forward
 
-class H200:  # all that the compiler asks of a device
+class H200:  # the interface that the compiler needs
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
     get_current_device = staticmethod(lambda: 0)
     get_current_stream = staticmethod(lambda device: 0)
@@ -244,16 +244,16 @@ for dtype, width, edge_width, dropout in (
     query, key, value = (torch.zeros(n, 2, width, dtype=dtype) for n in (2, 10, 10))
     u = torch.zeros(2, 2, edge_width, dtype=dtype) if edge_width else None
     attr = torch.zeros(10, edge_width) if edge_width else None
-    found = triton_.forward(query, key, value, u, attr, edges, dropout, seed)
-    triton_.backward(
+    found = attention.forward(query, key, value, u, attr, edges, dropout, seed)
+    attention.backward(
         found, query, key, value, u, attr, found, edges, dropout, seed, edge_width > 0
     )
 rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):
         step = Residual(relu=True, **gate, **norm)
-        _, of_rows = residual_forward(rows, rows, step)
-        residual_backward(rows, rows, rows, step, of_rows, torch.empty_like(rows))
+        _, row_stats = residual_forward(rows, rows, step)
+        residual_backward(rows, rows, rows, step, row_stats, torch.empty_like(rows))
 """
 
 

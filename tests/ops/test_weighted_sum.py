@@ -1,4 +1,4 @@
-"""Sums with given weights, products of ends, and the softmax over in-edges."""
+"""Weighted sums over in-edges, dot products per edge, and the softmax over in-edges."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def some(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-def test_sums_are_those_of_a_dense_matrix(hop: Hop) -> None:
+def test_sums_equal_a_loop_over_edges(hop: Hop) -> None:
     weight, value = some(hop.num_edges, HEADS), some(hop.num_sources, HEADS, WIDTH)
     expected = torch.zeros(hop.num_targets, HEADS, WIDTH, dtype=torch.float64)
     for edge, (target, source) in enumerate(
@@ -47,7 +47,7 @@ def test_weights_of_a_target_sum_to_one(hop: Hop) -> None:
     torch.testing.assert_close(total, reached[:, None].double().expand_as(total))
 
 
-def test_gradients_are_right(hop: Hop) -> None:
+def test_gradients_equal_finite_differences(hop: Hop) -> None:
     if hop.num_edges == 0:
         pytest.skip("nothing to differentiate")
     weight, value = some(hop.num_edges, HEADS), some(hop.num_sources, HEADS, WIDTH)

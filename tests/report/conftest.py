@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from unimp.graph.graph import Graph
-from unimp.report import write_comparison, write_report
 from unimp.runs.experiment import run
+from unimp.runs.reporting import write_comparison, write_report
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
@@ -60,7 +60,7 @@ def binary_task(num_nodes: int = 60) -> Task:
 
 @pytest.fixture
 def own_task() -> Task:
-    """Binary tasks without a name of the catalog's: kept in the folder of each of its runs."""
+    """Binary tasks that are not in the catalog: stored in the folder of each run."""
     return binary_task()
 
 
@@ -75,7 +75,7 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """More recipes of binary tasks than plots have room for, with names that are long."""
+    """More recipes of binary tasks than charts show, with long names."""
     place = tmp_path_factory.mktemp("crowd")
     for width in range(1, 10):
         settings = ["train.epochs=1", f"model.width={width}", f"model.attention_dropout=0.{width}"]

@@ -1,4 +1,4 @@
-"""Axes show round numbers, and all that is drawn."""
+"""Axes show round numbers, and contain everything that is drawn."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unimp.report.axes import number_axis, place_axis
+from unimp.report.axes import number_axis, place_axis, ticked_axis
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
 
 
 @given(values)
-def test_an_axis_holds_every_value_between_its_first_and_last_tick(drawn: list[float]) -> None:
+def test_an_axis_contains_every_value(drawn: list[float]) -> None:
     axis = number_axis(drawn)
     assert axis.low <= min(drawn) + 1e-6 * abs(axis.high - axis.low)
     assert axis.high >= max(drawn) - 1e-6 * abs(axis.high - axis.low)
@@ -50,6 +50,15 @@ def test_epochs_have_no_ticks_between_them() -> None:
     assert [words for _, words in ticks] == ["0", "1", "2", "3"]
 
 
-def test_places_stand_in_the_middle_of_their_room() -> None:
+def test_places_are_in_the_middle_of_their_room() -> None:
     axis = place_axis(["a", "b"])
     assert [axis.place(value, 0, 100) for value, _ in axis.ticks] == [25, 75]
+
+
+def test_a_logarithmic_axis_gives_equal_ratios_equal_room() -> None:
+    axis = ticked_axis([(1, "1"), (10, "10"), (100, "100")], log=True)
+    first, second, third = (axis.place(value, 0, 100) for value, _ in axis.ticks)
+    assert second - first == pytest.approx(third - second)
+    assert 0 < first < third < 100
+    even = ticked_axis([(1, "1"), (10, "10"), (100, "100")])
+    assert even.place(55, 0, 1) - even.place(10, 0, 1) == pytest.approx(45 / 99 / 1.08)

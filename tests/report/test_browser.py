@@ -1,4 +1,4 @@
-"""Pages in a real browser: nothing fails, nothing is fetched, nothing sticks out."""
+"""Pages in a real browser: nothing fails, nothing is fetched, nothing overflows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 
-# Pages have no scripts; this one is put into a copy, to measure it and to tell what it found.
+# Pages have no scripts; this one is added to a copy, to measure it and report the result.
 MEASURE = """
 <script>
 addEventListener("load", () => {
@@ -47,7 +47,7 @@ addEventListener("load", () => {
 
 
 def browse(page: Path, home: Path, width: int) -> tuple[dict[str, Any], list[str]]:
-    """What a page is like in a browser, `width` wide, and what then stands on the console."""
+    """The measures of a page in a browser, `width` wide, and the lines on the console."""
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8").replace("</body>", f"{MEASURE}</body>")
     frame = home / "frame.html"  # windows cannot be as narrow as a phone, frames can
@@ -87,7 +87,7 @@ def test_a_browser_shows_the_page_whole_on_a_phone_and_on_a_laptop(
     assert console == []
     assert found["fetched"] == []
     assert found["width"] == width
-    assert found["page"] <= width  # nothing scrolls sideways but what is meant to
+    assert found["page"] <= width  # only marked parts scroll sideways
     assert found["cells"] > 20
     assert found["lost"] == []  # every cell of every table can be reached
     assert found["outside"] == []

@@ -1,4 +1,4 @@
-"""Drawings: every point where the axes say, names escaped, told in words too."""
+"""Drawings: every point at its place on the axes, names escaped, described in words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,30 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+from markupsafe import Markup
 
 from unimp.report.axes import number_axis, place_axis
-from unimp.report.charts import LETTER, Bar, Mark, Series, dot_rows, heat_map, line_chart, thinned
-from unimp.report.drawing import DASHES, STYLES, isolated, shape, swatch
-from unimp.report.style import STYLE
+from unimp.report.charts import (
+    LETTER,
+    Bar,
+    Extras,
+    Mark,
+    Series,
+    dot_rows,
+    heat_map,
+    legend_rows,
+    line_chart,
+    thinned,
+)
+from unimp.report.drawing import (
+    DASHES,
+    STYLES,
+    isolated,
+    shape,
+    standalone,
+    stylesheet,
+    swatch,
+)
 
 NASTY = "<script>'&\""
 
@@ -24,7 +43,7 @@ def elements(drawing: str, tag: str, kind: str = "") -> list[ElementTree.Element
     return [e for e in found if kind in (e.get("class") or "").split() or not kind]
 
 
-def small_chart(**options: object) -> str:
+def small_chart(**options: object) -> Markup:
     series = Series(
         NASTY, 0, [(0, 0.0), (1, 1.0)], [(0, 0.0, 0.2), (1, 0.8, 1.0)], marks=[Mark(1, 1.0, NASTY)]
     )
@@ -41,7 +60,7 @@ def test_a_drawing_has_a_name_and_a_description() -> None:
     assert (root[1].text or "").endswith(f"from 0 at 0 to 1 at 1; {NASTY}")  # line, then marks
 
 
-def test_names_from_outside_are_text_and_no_markup() -> None:
+def test_names_from_outside_are_text_and_not_markup() -> None:
     drawing = small_chart()
     assert "<script" not in drawing
     titles = [e.text for e in elements(drawing, "title")]
@@ -58,12 +77,46 @@ def test_a_line_begins_and_ends_at_the_corners_of_its_range() -> None:
     assert points[1][1] < points[0][1]  # up is more
 
 
-def test_bars_stand_beneath_on_the_same_x() -> None:
+def test_bars_are_below_on_the_same_x() -> None:
     bars = [Bar(0, 0.5, 2, "two"), Bar(0.5, 1, 4, "four")]
-    drawn = elements(small_chart(bars=bars, bars_title="nodes"), "rect", "bar")
+    drawn = elements(small_chart(extras=Extras(bars, "nodes")), "rect", "bar")
     heights = [float(bar.get("height") or 0) for bar in drawn]
     assert heights[1] == pytest.approx(2 * heights[0])
     assert [bar[0].text for bar in drawn] == ["two", "four"]
+
+
+def test_error_bars_reach_along_both_axes_and_reference_lines_have_names() -> None:
+    marks = [Mark(0.5, 0.5, "m", (0.25, 0.75), (0.4, 0.6), form=2)]
+    x, y = number_axis([], "x", low=0, high=1), number_axis([], "y", low=0, high=1)
+    extras = Extras(verticals=[(0.25, "here")])
+    drawing = line_chart([Series("s", 0, marks=marks)], x, y, name="c", extras=extras)
+    upright, across = (
+        [tuple(map(float, p.split(","))) for p in (bar.get("d") or "")[1:].split()]
+        for bar in elements(drawing, "path", "whisker")
+    )
+    assert upright[0][0] == upright[1][0]
+    assert across[0][1] == across[1][1]
+    (triangle,) = elements(drawing, "polygon", "s0")  # the color of the series, another marker
+    assert len((triangle.get("points") or "").split()) == 3
+    (line,) = elements(drawing, "line", "ideal")
+    assert line.get("x1") == line.get("x2")
+    assert "here" in [e.text for e in elements(drawing, "text")]
+
+
+def test_a_legend_wraps_where_the_room_ends() -> None:
+    entries = [(k, "a name of some length") for k in range(6)]
+    one, low = legend_rows(entries, 10_000)
+    many, high = legend_rows(entries, 400)
+    assert len(one) == len(many)
+    assert high > 2 * low
+
+
+def test_a_figure_file_has_its_own_styles() -> None:
+    root = ElementTree.fromstring(standalone(small_chart()))
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.tag == f"{space}svg"
+    assert "--c0" in (root.findtext(f"{space}style") or "")
+    assert "a chart" in [e.text for e in root.iter(f"{space}title")]
 
 
 def test_styles_differ_by_more_than_their_color() -> None:
@@ -76,7 +129,7 @@ def test_styles_differ_by_more_than_their_color() -> None:
     assert len(set(DASHES)) == STYLES
 
 
-def test_rows_of_dots_lie_on_their_values() -> None:
+def test_dots_are_at_their_values() -> None:
     x = number_axis([], "score", low=0, high=1)
     drawing = dot_rows(
         [("first", [(0, Mark(0.0, 0, "a", (0.0, 0.5)))]), ("second", [(0, Mark(1.0, 0, "b"))])],
@@ -90,7 +143,7 @@ def test_rows_of_dots_lie_on_their_values() -> None:
     assert len(elements(drawing, "path", "whisker")) == 1
 
 
-def test_a_label_that_is_too_long_is_cut_and_shown_whole_when_pointed_at() -> None:
+def test_a_long_label_is_cut_and_whole_in_its_tooltip() -> None:
     long = "a" * 30 + "b" * 30
     drawing = dot_rows([(long, [(0, Mark(0.5, 0, "w"))])], number_axis([0, 1]), name="rows")
     (label,) = [e for e in elements(drawing, "text") if "…" in (e.text or "")]
@@ -150,7 +203,7 @@ def test_numbers_along_an_axis_neither_touch_nor_leave_the_drawing() -> None:
     assert all(b - a > 2 * half for a, b in pairwise(places))
 
 
-def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
+def test_right_to_left_names_do_not_reverse_the_arrow_between_them() -> None:
     first, second = "שלום", "سلام"
     drawing = heat_map([first, second], [[0, 1], [0, 2]], name="map")
     (wrong,) = elements(drawing, "rect", "wrong")
@@ -159,14 +212,18 @@ def test_names_that_read_leftward_leave_the_arrow_between_them_alone() -> None:
 
 
 def luminance(color: Sequence[float]) -> float:
-    """Of red, green and blue from 0 to 1, as WCAG has it."""
+    """The relative luminance of red, green and blue from 0 to 1, as WCAG defines it."""
     parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
     return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_the_numbers_of_a_map_can_be_read_in_both_themes(theme: int) -> None:
-    named = dict(re.findall(r"--(\w+): ([^;}]+?) ?[;}]", STYLE.split("@media")[theme]))
+    light, dark = (
+        dict(re.findall(r"--(\w+): ([^;}]+?) ?[;}]", stylesheet(file)))
+        for file in ("charts.css", "report.css")
+    )
+    named = {**light, **dark} if theme else light
 
     def color(name: str) -> list[float]:
         value = named[name]

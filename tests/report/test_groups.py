@@ -1,4 +1,4 @@
-"""Which runs are one row of the results."""
+"""Which runs form one row of the results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from unimp.config.recipe import load_recipe
-from unimp.report.evidence import find_runs, gather
 from unimp.report.groups import compare, differing, in_ranges, telling
+from unimp.runs.evidence import find_runs, gather
 from unimp.runs.experiment import run
 from unimp.tasks.metrics import mean_text
 from unimp.tasks.task import Task
@@ -27,11 +27,11 @@ from unimp.tasks.task import Task
         ([4, 4, 5], "4–5 (3 runs)"),
     ],
 )
-def test_seeds_are_told_as_ranges(numbers: list[int], words: str) -> None:
+def test_seeds_are_written_as_ranges(numbers: list[int], words: str) -> None:
     assert in_ranges(numbers) == words
 
 
-def test_seeds_of_a_recipe_are_one_group_and_recipes_are_told_apart(several: Path) -> None:
+def test_seeds_of_a_recipe_are_one_group_and_recipes_have_different_names(several: Path) -> None:
     (one,) = compare([gather(place) for place in find_runs([several])])
     sizes = {group.name: len(group.runs) for group in one.groups}
     assert sizes == {
@@ -52,7 +52,7 @@ def test_the_deviation_over_seeds_is_the_unbiased_one(several: Path) -> None:
     assert mean_text([]) == "–"
 
 
-def test_tasks_are_compared_each_for_itself(several: Path, binary: Path) -> None:
+def test_each_task_has_its_own_comparison(several: Path, binary: Path) -> None:
     both = compare([gather(several / "seed-0"), gather(binary)])
     assert [(one.task, one.metric) for one in both] == [
         ("synthetic", "accuracy"),
@@ -67,12 +67,12 @@ def trained(task: Task, seed: int, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("smaller", [10, 18])
-def test_tasks_kept_in_run_folders_are_told_apart_by_their_train_sets(
+def test_tasks_stored_in_run_folders_are_distinguished_by_their_train_sets(
     smaller: int, own_task: Task, tmp_path: Path
 ) -> None:
     for seed in (0, 1):
         for size in (smaller, 20):
-            # As in Figure (b): each seed has a share of the train labels of its own.
+            # As in Figure (b): each seed has its own share of the train labels.
             order = torch.randperm(20, generator=torch.Generator().manual_seed(seed))
             train = own_task.split.train[order[:size]].sort().values
             task = replace(own_task, split=replace(own_task.split, train=train))
@@ -91,16 +91,14 @@ def test_one_seed_on_other_data_is_not_another_seed(own_task: Task, tmp_path: Pa
     assert all(", data " in group.name for group in one.groups)
 
 
-def test_a_model_of_ones_own_is_no_seed_of_the_recipes_model(several: Path) -> None:
+def test_a_custom_model_is_not_grouped_with_the_model_of_the_recipe(several: Path) -> None:
     plain = [gather(several / f"seed-{seed}") for seed in (0, 1)]
     own = replace(plain[1], manifest={**plain[1].manifest, "model": "Mine"})
     (one,) = compare([plain[0], own])
     assert [group.name for group in one.groups] == ["synthetic", "synthetic, Mine"]
 
 
-def test_seeds_that_draw_train_sets_of_their_own_are_one_group(
-    own_task: Task, tmp_path: Path
-) -> None:
+def test_seeds_with_their_own_train_sets_are_one_group(own_task: Task, tmp_path: Path) -> None:
     for seed, size in ((0, 20), (1, 18), (2, 19)):
         train = own_task.split.train[:size]
         task = replace(own_task, split=replace(own_task.split, train=train))
@@ -109,7 +107,7 @@ def test_seeds_that_draw_train_sets_of_their_own_are_one_group(
     assert [group.seeds for group in one.groups] == ["0–2"]
 
 
-def test_a_name_says_nothing_of_the_training_of_what_is_not_trained(several: Path) -> None:
+def test_the_name_of_an_untrained_model_contains_no_options_of_training(several: Path) -> None:
     trained, propagated = gather(several / "seed-0"), gather(several / "propagation")
     longer = trained.recipe.with_settings(["train.epochs=5"])
     longest = trained.recipe.with_settings(["train.epochs=6", "model.name=gcn"])
@@ -122,10 +120,10 @@ def test_a_name_says_nothing_of_the_training_of_what_is_not_trained(several: Pat
         "synthetic, model.name=label-propagation",
     ]
     epochs = {group.recipe.train.epochs for group in one.groups}
-    assert len(epochs) == 3  # it would have stood in all three names
+    assert len(epochs) == 3  # without the rule, all three names would contain it
 
 
-def test_a_task_kept_in_a_run_folder_is_not_told_apart_by_its_scale() -> None:
+def test_a_task_stored_in_a_run_folder_is_not_distinguished_by_its_scale() -> None:
     drawn = load_recipe("synthetic", ["task.scale=0.05"])
     kept = load_recipe("synthetic").with_task(Path("run/task.npz"))
     assert telling([drawn, kept]) == [[], []]

@@ -1,5 +1,7 @@
-"""What a run is about to take, and the regime that follows."""
+"""The memory and time of a run before it starts, and the regime that follows from them."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,15 +9,16 @@ import torch
 from typer.testing import CliRunner
 
 from unimp.cli import app
-from unimp.config.recipe import Recipe, differences
+from unimp.config.recipe import Recipe
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.ops import memory
 from unimp.runs import estimate as module
-from unimp.runs.estimate import Estimate, estimate, outward, pace_of_steps, work_of
+from unimp.runs.estimate import Estimate, estimate, in_width, outward, pace_of_steps, work_of
 from unimp.runs.experiment import run
+from unimp.runs.folder.resume import differences
 from unimp.runs.preparation import task_of
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 
 RECIPE = Recipe(name="small").with_settings(
     [
@@ -38,35 +41,35 @@ def model_of(recipe: Recipe, task: Task) -> NodeModel:
     return build_model(recipe.model, task.sizes)
 
 
-def said(recipe: Recipe, task: Task, *, timed: bool = False) -> Estimate:
+def estimated(recipe: Recipe, task: Task, *, timed: bool = False) -> Estimate:
     return estimate(recipe, model_of(recipe, task), task, "cpu", timed=timed)
 
 
-def test_the_full_batch_is_chosen_where_it_fits(task: Task) -> None:
-    found = said(RECIPE, task)
+def test_the_full_batch_is_chosen_if_it_fits(task: Task) -> None:
+    found = estimated(RECIPE, task)
     assert (found.regime, found.reason) == ("full", "which fits")
     assert 0 < found.memory < found.available
 
 
-def test_neighbors_are_sampled_where_the_full_batch_does_not_fit(
+def test_neighbors_are_sampled_if_the_full_batch_does_not_fit(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "available_memory", lambda device: 0)
-    found = said(RECIPE, task)
+    found = estimated(RECIPE, task)
     assert found.regime == "neighbors"
-    assert "as the full batch needs about " in found.in_words()
+    assert "full batch needs" in found.in_words()
 
 
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_a_regime_that_is_asked_for_is_taken(
+def test_the_regime_of_the_recipe_is_used_even_if_it_does_not_fit(
     regime: str, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "available_memory", lambda device: 0)
-    found = said(RECIPE.with_settings([f"batch.regime={regime}"]), task)
-    assert (found.regime, found.reason) == (regime, "as the recipe says")
+    found = estimated(RECIPE.with_settings([f"batch.regime={regime}"]), task)
+    assert (found.regime, found.reason) == (regime, "as the recipe states")
 
 
-def test_a_run_keeps_the_regime_that_was_chosen(
+def test_a_run_stores_the_regime_that_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(RECIPE, out=tmp_path / "roomy")
@@ -74,11 +77,11 @@ def test_a_run_keeps_the_regime_that_was_chosen(
     done = run(RECIPE, out=tmp_path / "narrow")
     assert done.recipe.batch.regime == "neighbors"
     assert differences(done.recipe, RECIPE) == []
-    # What was begun, or finished, with more memory free is still the same run.
+    # A run that was finished with more free memory is still the same run.
     assert run(RECIPE, out=tmp_path / "roomy").recipe.batch.regime == "full"
 
 
-def test_more_nodes_width_and_layers_take_more(task: Task) -> None:
+def test_more_width_heads_and_layers_take_more_memory(task: Task) -> None:
     def more(*settings: str) -> int:
         recipe = RECIPE.with_settings([*settings, "batch.prune=false"])
         model = model_of(recipe, task)
@@ -97,7 +100,7 @@ def test_rows_outward_from_seeds_never_exceed_the_nodes(task: Task) -> None:
     assert work.edges[-1] <= 3 * 20.0
 
 
-def test_measuring_the_pace_leaves_model_and_random_state_as_they_were(task: Task) -> None:
+def test_measuring_the_pace_changes_neither_the_model_nor_the_random_state(task: Task) -> None:
     model = model_of(RECIPE, task)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -116,35 +119,67 @@ def test_watching_a_run_does_not_change_it(tmp_path: Path) -> None:
     assert (tmp_path / "watched" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
-def test_a_time_limit_bounds_what_is_said(task: Task) -> None:
+def test_a_time_limit_bounds_the_estimate(task: Task) -> None:
     recipe = RECIPE.with_settings(["train.epochs=1000000", "train.time_limit=90s"])
-    found = said(recipe, task, timed=True)
+    found = estimated(recipe, task, timed=True)
     assert found.seconds == 90.0
-    assert "at most 2 min in all" in found.in_words()
+    assert "at most 2 min" in found.in_words()
 
 
-def test_the_command_says_it_in_a_line() -> None:
+@pytest.mark.parametrize("name", ["unimp", "gcn", "gat"])
+@pytest.mark.parametrize(
+    ("settings", "width"),
+    [
+        ([], 500),
+        (["model.inputs=A,Y"], 128),
+        (["model.inputs=A,Y", "model.label_width=64"], 64),
+        (["model.feature_encoder=true"], 16),
+        (["model.inputs=A,Y", "model.feature_encoder=true"], 16),
+    ],
+)
+def test_the_width_of_the_inputs_is_the_width_that_the_model_has(
+    name: str, settings: list[str], width: int
+) -> None:
+    recipe = RECIPE.with_settings([f"model.name={name}", *settings])
+    sizes = Sizes(features=500, edge_features=0, classes=4, multilabel=False)
+    model = build_model(recipe.model, sizes)
+    assert in_width(recipe, model) == width
+    first = model.embed(torch.zeros(3, 500), torch.tensor([0, -1, 2]))
+    assert first.shape == (3, width)
+
+
+def test_labels_as_the_only_inputs_take_less_memory_than_wide_features(task: Task) -> None:
+    wide = replace(task, graph=task.graph.with_features(torch.zeros(task.graph.num_nodes, 500)))
+
+    def needed(*settings: str) -> int:
+        recipe = RECIPE.with_settings(["model.name=gcn", *settings])
+        return module.scoring_bytes(recipe, model_of(recipe, wide), wide)
+
+    assert needed("model.inputs=A,Y") < needed() / 2
+
+
+def test_the_command_prints_memory_time_and_what_stops_training() -> None:
     settings = [f"--set={s}" for s in ("task.scale=0.02", "model.width=4", "train.device=cpu")]
-    result = CliRunner().invoke(app, ["estimate", "synthetic", *settings])
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith("estimate: full batch on cpu (")
-    assert "trains up to " in result.output
-    good = CliRunner().invoke(app, ["estimate", "synthetic", *settings, "--preset", "good"])
-    assert "100 without as good a score end it (preset good)" in good.output
-    assert "which fits; about " in result.output
-    assert " an epoch, " in result.output
-    settings.append("--set=model.name=label-propagation")
-    assert (
-        "nothing to train" in CliRunner().invoke(app, ["estimate", "synthetic", *settings]).output
-    )
+
+    def printed(*more: str) -> str:
+        result = CliRunner().invoke(app, ["estimate", "synthetic", *settings, *more])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    assert re.search(r"full batch on cpu \(.*about [\d.]+ GiB of .* per epoch", printed())
+    assert "500 epochs" in printed()
+    good = printed("--preset", "good")
+    assert "100" in good
+    assert "preset good" in good
+    assert "GiB" not in printed("--set=model.name=label-propagation")
 
 
-def test_a_limit_of_the_cgroup_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_limit_of_the_cgroup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_free_of_cgroups", lambda: [123])
     assert memory.available_memory("cpu") == 123
     monkeypatch.setattr(memory, "_free_of_cgroups", list)
     assert memory.available_memory("cpu") > 2**20
 
 
-def test_a_process_has_no_more_now_than_at_its_peak() -> None:
+def test_a_process_uses_at_most_its_peak_memory() -> None:
     assert 2**20 < memory.resident_memory() <= 1.05 * memory.peak_memory()

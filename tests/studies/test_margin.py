@@ -9,7 +9,7 @@ import torch
 
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.studies.margin import _claims, correlations, margin_similarity, margins_of
 from unimp.tasks.labels import UNLABELED
 

@@ -7,7 +7,7 @@ import torch
 
 from unimp.config.recipe import load_recipe
 from unimp.data.catalog import load_task
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.execution import Job, settings_beside_task, train_cell, with_train_share
 from unimp.studies.figures import TRAIN_SHARES

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import unimp
-from unimp.analysis.audit import audit, write_audit
+from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
-from unimp.data.tables.label_file import later_labels
-from unimp.errors import RunError, TaskError
+from unimp.data.tables.label_files import later_labels
+from unimp.errors import TaskError
 from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task
 
@@ -62,9 +62,9 @@ def test_a_whole_number_is_an_id_and_never_a_place(
 def test_a_place_that_is_no_id_is_refused_with_the_nearest(
     whole: Task, node: Any, way: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((RunError, TaskError), match=f"no node '?{node}'?; did you mean '[123]"):
+    with pytest.raises(TaskError, match=f"no node '?{node}'?; did you mean '[123]"):
         later_labels(WAYS[way](node, 1, tmp_path), whole)
-    with pytest.raises((RunError, TaskError), match=r"no class '?0'?; choose one of 1, 2, 3"):
+    with pytest.raises(TaskError, match=r"no class '?0'?; choose one of 1, 2, 3"):
         later_labels(WAYS[way](27, 0, tmp_path), whole)
 
 
@@ -90,12 +90,18 @@ def test_explanations_and_audits_give_ids_as_predictions_do(whole: Task, tmp_pat
     run = unimp.run(whole, settings=["model.width=4", "train.epochs=1", "train.device=cpu"])
     node = int(whole.split.test[0])
     ids = run.predictions()["node"].to_pylist()
-    why = explain(run.hold(), whole.graph, run.observed_with(None), node, chances=run.chances)
-    told = why.named(whole)
+    why = explain(
+        run.incremental(),
+        whole,
+        run.observed_labels(reveal="train"),
+        node,
+        chances=run.probabilities_of,
+    )
+    told = why.to_dict()
     assert told["node"] == ids[node]
     assert {one["node"] for one in told["labels"]} <= set(ids)
     assert {one["source"] for one in told["edges"]} <= set(ids)
-    found = audit(run.hold(), whole, whole.split.train, chances=run.chances)
-    write_audit(tmp_path / "audit.parquet", whole, found)
+    found = audit(run.incremental(), whole, whole.split.train, chances=run.probabilities_of)
+    found.write(tmp_path / "audit.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "audit.parquet")
-    assert table["node"].to_pylist() == [ids[int(n)] for n in found.node]
+    assert table["node"].to_pylist() == [ids[int(n)] for n in found.nodes]

@@ -1,4 +1,4 @@
-"""The three regimes: what a batch holds, what it never holds, and who prepares it."""
+"""The three regimes: the content of a batch, and its preparation in the background."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RecipeError
+from unimp.errors import TrainingError
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
@@ -78,7 +78,7 @@ def same_batch(one: Batch, other: Batch) -> bool:
 def loss_and_gradients(
     model: UniMP, task: Task, batches: list[Batch]
 ) -> tuple[float, list[Tensor]]:
-    """Of the mean over the hidden nodes of all batches together."""
+    """The gradients of the mean loss over the hidden nodes of all batches."""
     model.zero_grad()
     count = sum(batch.hidden.numel() for batch in batches)
     total = torch.zeros(())
@@ -103,11 +103,11 @@ def test_parts_cover_each_node_once_and_are_of_nearly_equal_size(
 
 @pytest.mark.parametrize("parts", [0, 11])
 def test_more_parts_than_nodes_and_no_parts_are_refused(parts: int) -> None:
-    with pytest.raises(RecipeError, match=f"10 nodes into {parts} parts"):
+    with pytest.raises(TrainingError, match=f"10 nodes .* {parts} parts"):
         random_parts(10, parts, rng=np.random.default_rng(0))
 
 
-def test_parts_are_drawn_anew_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
+def test_parts_are_a_function_of_seed_and_epoch() -> None:
     task = some_task()
 
     def parts(seed: int, epoch: int) -> list[list[int]]:
@@ -119,7 +119,7 @@ def test_parts_are_drawn_anew_each_epoch_and_are_a_function_of_seed_and_epoch() 
     assert parts(0, 1) != parts(1, 1)
 
 
-def test_a_partition_batch_holds_exactly_the_edges_inside_its_part() -> None:
+def test_a_partition_batch_contains_exactly_the_edges_inside_its_part() -> None:
     task = some_task()
     attr = task.graph.edge_attr_of(None)
     assert attr is not None
@@ -179,7 +179,7 @@ def test_a_pruned_full_batch_gives_the_same_loss_and_gradients_for_fewer_edges()
 
 
 @pytest.mark.parametrize("options", REGIMES[1:])
-def test_every_hidden_node_is_predicted_exactly_once_an_epoch(options: dict[str, Any]) -> None:
+def test_every_hidden_node_is_predicted_exactly_once_per_epoch(options: dict[str, Any]) -> None:
     task = some_task()
     masks = masks_of(task)
     for epoch in (1, 2):
@@ -190,7 +190,7 @@ def test_every_hidden_node_is_predicted_exactly_once_an_epoch(options: dict[str,
         assert sorted(predicted) == hidden.tolist()
 
 
-def test_neighbor_batches_take_their_seeds_in_another_order_each_epoch() -> None:
+def test_neighbor_batches_have_another_order_of_seeds_in_each_epoch() -> None:
     task = some_task()
     batches = batches_of(
         task, masks_of(task, redraw="run"), regime="neighbors", fanout=(2,), batch_size=100
@@ -201,7 +201,7 @@ def test_neighbor_batches_take_their_seeds_in_another_order_each_epoch() -> None
 
 
 @pytest.mark.parametrize("options", REGIMES[2:])
-def test_a_batch_depends_on_seed_epoch_and_step_and_not_on_the_workers(
+def test_a_batch_does_not_depend_on_the_number_of_workers(
     options: dict[str, Any],
 ) -> None:
     task = some_task()
@@ -218,7 +218,7 @@ def test_a_batch_depends_on_seed_epoch_and_step_and_not_on_the_workers(
 
 
 @pytest.mark.parametrize("options", REGIMES)
-def test_seeds_come_first_and_hops_fit_one_into_the_next(options: dict[str, Any]) -> None:
+def test_seeds_come_first_and_consecutive_hops_match(options: dict[str, Any]) -> None:
     task = some_task()
     for batch in batches_of(task, masks_of(task), **options).epoch(1):
         assert torch.equal(batch.seeds, batch.nodes[: batch.num_seeds])
@@ -239,11 +239,11 @@ def test_no_target_has_more_in_edges_than_the_fanout_of_its_layer() -> None:
 
 def test_a_fanout_of_the_wrong_length_is_refused() -> None:
     task = some_task()
-    with pytest.raises(RecipeError, match="names 3 layers and the model has 2"):
+    with pytest.raises(TrainingError, match=r"3 numbers.* 2 layers"):
         batches_of(task, masks_of(task), regime="neighbors", fanout=(5, 5, 5))
 
 
-def test_a_model_without_graph_layers_gets_its_seeds_and_no_hops() -> None:
+def test_a_model_without_graph_layers_gets_seeds_and_no_hops() -> None:
     task = some_task()
     batches = make_batches(
         task.graph,
@@ -272,7 +272,7 @@ def test_moving_a_batch_keeps_shared_hops_shared() -> None:
     assert [h.num_edges for h in moved.hops] == [h.num_edges for h in sampled.hops]
 
 
-def test_a_batch_that_is_there_already_is_not_moved() -> None:
+def test_a_batch_that_is_already_on_the_device_is_not_copied() -> None:
     task = some_task()
     (batch,) = batches_of(task, masks_of(task), regime="full").epoch(1)
     assert batch.to("cpu") is batch
@@ -282,7 +282,7 @@ def test_a_batch_that_is_there_already_is_not_moved() -> None:
     ("redraw", "differs_by_step", "differs_by_epoch"),
     [("step", True, True), ("epoch", False, True), ("run", False, False)],
 )
-def test_a_new_mask_is_drawn_as_often_as_asked(
+def test_a_new_mask_is_drawn_per_run_epoch_or_step(
     redraw: str, differs_by_step: bool, differs_by_epoch: bool
 ) -> None:
     task = some_task()
@@ -302,7 +302,7 @@ def test_a_new_mask_is_drawn_as_often_as_asked(
 @pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
 @pytest.mark.parametrize("options", REGIMES)
 @pytest.mark.parametrize("tasks", [0, 3])
-def test_a_batch_never_holds_the_label_of_a_hidden_or_unknown_node(
+def test_a_batch_never_contains_the_label_of_a_hidden_or_unknown_node(
     options: dict[str, Any], redraw: str, tasks: int
 ) -> None:
     task = some_task(multilabel_tasks=tasks, missing_share=0.2)
@@ -338,7 +338,7 @@ def test_with_masks_by_group_a_hidden_node_sees_no_label_of_its_own_group(
             assert len(hidden & seen) <= 1  # the one that the exact count divides
 
 
-def test_regimes_are_made_by_name() -> None:
+def test_regimes_are_created_by_name() -> None:
     task = some_task()
     masks = masks_of(task)
     assert isinstance(batches_of(task, masks, regime="full"), FullBatch)
@@ -354,7 +354,7 @@ def test_results_keep_the_order_of_the_jobs(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_what_a_job_raises_reaches_the_consumer_in_its_turn(workers: int) -> None:
+def test_an_exception_in_a_job_reaches_the_consumer_in_order(workers: int) -> None:
     def fail() -> int:
         raise ZeroDivisionError("in a worker")
 
@@ -397,7 +397,7 @@ def test_two_workers_run_two_jobs_at_once() -> None:
     assert sorted(in_background([both.wait, both.wait], workers=2)) == [0, 1]
 
 
-def test_a_consumer_that_stops_early_leaves_no_thread_and_no_job_behind() -> None:
+def test_a_consumer_that_stops_early_ends_all_threads_and_jobs() -> None:
     ran: list[int] = []
     results = in_background([lambda i=i: ran.append(i) for i in range(50)], workers=2)
     next(results)

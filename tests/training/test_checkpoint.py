@@ -21,7 +21,7 @@ def some_model(seed: int = 0, **options: Any) -> UniMP:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_weights_come_back_bit_for_bit(tmp_path: Path, shared: bool) -> None:
+def test_weights_are_restored_bit_for_bit(tmp_path: Path, shared: bool) -> None:
     options = {"edge_encoder": "shared", "head": "linear"} if shared else {}
     saved, loaded = some_model(0, **options), some_model(1, **options)
     save_weights(saved, tmp_path / "model.safetensors")
@@ -43,7 +43,7 @@ def test_a_shared_edge_encoder_is_stored_once_and_stays_shared(tmp_path: Path) -
     assert other.layers[0].edge_encoder is other.layers[2].edge_encoder
 
 
-def test_training_goes_on_with_loaded_weights(tmp_path: Path) -> None:
+def test_training_continues_with_loaded_weights(tmp_path: Path) -> None:
     save_weights(some_model(0), tmp_path / "model.safetensors")
     model = some_model(1)
     load_weights(model, tmp_path / "model.safetensors")
@@ -85,6 +85,6 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
         load_weights(some_model(), path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"nowhere\.safetensors"):
         load_weights(some_model(), tmp_path / "nowhere.safetensors")

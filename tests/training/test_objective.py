@@ -29,7 +29,7 @@ def test_binary_loss_is_the_mean_cross_entropy_over_tasks(logits: torch.Tensor) 
     torch.testing.assert_close(masked_label_loss(logits, labels, HIDDEN), expected)
 
 
-def test_missing_entries_do_not_count(logits: torch.Tensor) -> None:
+def test_missing_entries_are_ignored(logits: torch.Tensor) -> None:
     labels = torch.tensor(
         [[0, 1, -1], [1, 1, 1], [-1, -1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]], dtype=torch.int8
     )
@@ -39,7 +39,7 @@ def test_missing_entries_do_not_count(logits: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("tasks", [0, 3])
-def test_only_hidden_nodes_move_the_loss_and_receive_gradients(
+def test_only_hidden_nodes_change_the_loss_and_receive_gradients(
     logits: torch.Tensor, tasks: int
 ) -> None:
     labels = torch.zeros(6, dtype=torch.int64)

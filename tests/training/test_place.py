@@ -1,4 +1,4 @@
-"""Where a recorded step finds its batch."""
+"""Static memory for the batches of a recorded step."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,7 +58,7 @@ def with_padding(labels: Tensor) -> Tensor:
 
 
 def parts_with_hubs(task: Task) -> list[Batch]:
-    """Parts whose nodes 3 and 5 are hubs, where a piece has four edges."""
+    """Parts whose nodes 3 and 5 are hubs if a piece has four edges."""
 
     def part(seed: int) -> Batch:
         draw = torch.Generator().manual_seed(seed)
@@ -81,7 +81,7 @@ def parts_with_hubs(task: Task) -> list[Batch]:
     ("backend", "multilabel"),
     [("native", 0), ("native", 2), ("reference", 0), ("reference", 2), ("triton", 0)],
 )
-def test_a_part_in_place_teaches_what_the_part_teaches(backend: str, multilabel: int) -> None:
+def test_padding_does_not_change_loss_and_gradients(backend: str, multilabel: int) -> None:
     if backend == "native" and not native.available():
         pytest.skip("the native core was not built")
     sizes = {"num_nodes": 40, "num_edges": 90} if backend == "triton" else {}
@@ -97,7 +97,7 @@ def test_a_part_in_place_teaches_what_the_part_teaches(backend: str, multilabel:
         )
 
 
-def test_hubs_of_a_part_in_place_are_those_of_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_does_not_change_hubs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unimp.training.place.PIECE", 4)
     task = some_task()
     model, labels = model_for(task, "triton"), with_padding(task.labels)
@@ -113,7 +113,7 @@ def test_hubs_of_a_part_in_place_are_those_of_the_part(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("parts", [parts_of, parts_with_hubs])
-def test_pieces_in_place_cover_each_edge_of_a_part_once_and_no_other(
+def test_pieces_cover_each_edge_of_a_part_exactly_once(
     monkeypatch: pytest.MonkeyPatch, parts: Any
 ) -> None:
     monkeypatch.setattr("unimp.training.place.PIECE", 4)
@@ -133,14 +133,14 @@ def test_pieces_in_place_cover_each_edge_of_a_part_once_and_no_other(
         assert sorted(waiting.tolist()) == list(range(int(schedule.hubs[:, 2].sum())))
 
 
-def test_edges_left_over_join_the_last_row_to_itself() -> None:
+def test_unused_edges_connect_the_last_row_to_itself() -> None:
     task = some_task()
     part = parts_of(task)[0]
     hop = PartPlace(part, Room.around(part), len(task.labels)).batch().hops[0]
     last, rest = hop.num_targets - 1, slice(part.hops[0].num_edges, None)
     assert len(hop.source[rest]) > 0
     assert {*hop.source[rest].tolist(), *hop.target[rest].tolist()} == {last}
-    # What is derived is what would be derived.
+    # The derived data equals the data that a hop computes itself.
     plain = Hop(hop.indptr, hop.source, hop.num_sources)
     assert torch.equal(hop.target, plain.target)
     assert torch.equal(hop.transpose.indptr, plain.transpose.indptr)
@@ -163,7 +163,7 @@ def test_a_part_that_is_too_large_is_refused_and_its_place_grows() -> None:
     assert larger.put(other)
 
 
-def test_a_batch_that_is_no_part_like_the_others_is_refused() -> None:
+def test_a_batch_of_another_kind_is_refused() -> None:
     task = some_task()
     part = parts_of(task)[0]
     place = PartPlace(part, Room.around(part), len(task.labels))
@@ -190,7 +190,7 @@ def test_a_full_batch_keeps_its_place_and_only_its_mask_is_copied() -> None:
     assert torch.equal(place.batch().observed, second.observed)
     assert torch.equal(place.batch().hidden, second.hidden)
     assert place.batch().x is first.x
-    assert torch.equal(first.observed, kept)  # whoever made the first batch still has it
+    assert torch.equal(first.observed, kept)  # the first batch itself is unchanged
 
 
 def test_only_small_batches_whose_layers_share_their_edges_are_parts(

@@ -13,7 +13,8 @@ from unimp.data.synthetic import synthetic_task
 from unimp.inference.logits import predict_logits
 from unimp.model.unimp import UniMP
 from unimp.runs.experiment import run
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 from unimp.training import step
@@ -76,7 +77,7 @@ def test_a_run_in_bf16_scores_as_one_in_fp32(
     assert not half.metrics["failed"]
     assert half.model is not None
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
-    logits = half.logits(half.observed_with(None))
+    logits = half.logits(half.observed_labels(reveal="train"))
     assert logits.dtype == torch.float32
     one, other = (done.metrics["scores"]["train"]["test"] for done in (full, half))
     assert one == pytest.approx(other, abs=0.06)
@@ -84,7 +85,7 @@ def test_a_run_in_bf16_scores_as_one_in_fp32(
     # The same weights in single precision give nearly the same, but not the same.
     recipe = half.recipe.with_settings(["train.precision=fp32"])
     single = Run(recipe, 0, half.task, half.model, {}, half.device)
-    exact = single.logits(half.observed_with(None))
+    exact = single.logits(half.observed_labels(reveal="train"))
     assert not torch.equal(logits, exact)
     assert_near(logits, exact)
 
@@ -142,7 +143,7 @@ def test_the_loss_and_the_gradients_are_in_single_precision(
     assert {p.grad.dtype for p in done.model.parameters() if p.grad is not None} == {torch.float32}
 
 
-def test_fp32_is_fp32_whoever_asks() -> None:
+def test_fp32_is_fp32_for_every_caller() -> None:
     task = some_task()
     observed = reveal_only(task.split.train, task.labels)
     model = model_for(task)
@@ -155,7 +156,7 @@ def test_fp32_is_fp32_whoever_asks() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_tf32_is_asked_for_while_it_is_wanted_and_not_after() -> None:
+def test_tf32_is_enabled_only_inside_the_block() -> None:
     matmul = torch.backends.cuda.matmul
     assert not matmul.allow_tf32
     with matmuls_in("tf32"):

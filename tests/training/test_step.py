@@ -1,4 +1,4 @@
-"""A step of training: as it is, and recorded and replayed on a GPU."""
+"""A training step, and recorded steps that are replayed on a GPU."""
 
 import logging
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch import Tensor
 from unimp.config.recipe import load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.runs.experiment import run
 from unimp.runs.preparation import graph_for
@@ -78,7 +79,7 @@ def losses(
 
 @gpu
 @pytest.mark.parametrize("multilabel", [0, 3])
-def test_replayed_steps_are_the_steps(multilabel: int) -> None:
+def test_replayed_steps_equal_normal_steps(multilabel: int) -> None:
     task = some_task(multilabel_tasks=multilabel)
     taken, replayed = (losses(task, replay=replay) for replay in (False, True))
     assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
@@ -87,7 +88,9 @@ def test_replayed_steps_are_the_steps(multilabel: int) -> None:
 
 @gpu
 @pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "appnp", "gcn-lpa"])
-def test_replayed_steps_on_parts_are_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_steps_on_parts_equal_normal_steps(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, replays = some_task(num_nodes=900, num_edges=9000), []
     replay = torch.cuda.CUDAGraph.replay
 
@@ -104,7 +107,7 @@ def test_replayed_steps_on_parts_are_the_steps(kind: str, monkeypatch: pytest.Mo
 
 @gpu
 @pytest.mark.parametrize("at", [2, 7])  # before a step is recorded, and while it is replayed
-def test_a_step_that_is_replayed_goes_on_from_a_state(at: int) -> None:
+def test_replayed_steps_resume_from_a_state(at: int) -> None:
     task, states = some_task(), {}
 
     def keep(state: Any, ended: bool) -> None:
@@ -118,7 +121,7 @@ def test_a_step_that_is_replayed_goes_on_from_a_state(at: int) -> None:
 
 
 @gpu
-def test_dropout_is_drawn_anew_in_every_replay() -> None:
+def test_every_replay_draws_new_dropout() -> None:
     task = some_task()
     still = {"redraw": "run", "lr": 1e-12, "epochs": 20}  # but for dropout nothing changes
     fixed = losses(task, replay=True, dropout=0.0, **still)
@@ -129,7 +132,7 @@ def test_dropout_is_drawn_anew_in_every_replay() -> None:
 
 
 @gpu
-def test_a_model_that_asks_the_gpu_for_a_value_trains_on_as_it_is(
+def test_a_model_that_reads_a_value_from_the_gpu_trains_without_replay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = some_task()
@@ -149,13 +152,13 @@ def test_a_model_that_asks_the_gpu_for_a_value_trains_on_as_it_is(
 
 @gpu
 @pytest.mark.parametrize("regime", ["partition", "neighbors"])
-def test_features_gathered_on_the_gpu_are_those_that_would_travel(
+def test_features_gathered_on_the_gpu_equal_copied_features(
     regime: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = some_task()
     # Features alone fit, the graph does not.
     monkeypatch.setattr(
-        "unimp.training.batching.fits_gpu", lambda size, device: size < task.graph.nbytes
+        "unimp.ops.placement.fits_gpu", lambda size, device: size < task.graph.nbytes
     )
     masks = masks_of(task, "epoch")
     options = {"regime": regime, **CUT}
@@ -173,7 +176,7 @@ def test_features_gathered_on_the_gpu_are_those_that_would_travel(
 @gpu
 @pytest.mark.parametrize("regime", ["partition", "neighbors"])
 @pytest.mark.parametrize("multilabel", [0, 3])
-def test_batches_cut_on_the_gpu_are_those_cut_on_cpu(regime: Any, multilabel: int) -> None:
+def test_batches_cut_on_the_gpu_equal_batches_cut_on_cpu(regime: Any, multilabel: int) -> None:
     task = some_task(multilabel_tasks=multilabel)
     masks = masks_of(task, "step")
     options = {"regime": regime, **CUT}
@@ -192,11 +195,11 @@ def test_batches_cut_on_the_gpu_are_those_cut_on_cpu(regime: Any, multilabel: in
 
 @gpu
 @pytest.mark.parametrize("regime", ["partition", "neighbors"])
-def test_a_graph_too_large_to_be_scored_at_once_is_still_cut_on_the_gpu(regime: Any) -> None:
+def test_a_graph_that_is_scored_in_chunks_is_still_cut_on_the_gpu(regime: Any) -> None:
     task = some_task()
     settings = [f"batch.regime={regime}", "inference.chunk_edges=100", "batch.parts=3"]
     recipe = load_recipe("synthetic", settings)
-    graph = graph_for(recipe, recipe.build_model(task.sizes), task, "cuda").graph
+    graph = graph_for(recipe, build_model(recipe.model, task.sizes), task, "cuda").graph
     assert graph.device.type == "cpu"
     masks = masks_of(task, "step")
     options = {"regime": regime, **CUT}
@@ -205,10 +208,10 @@ def test_a_graph_too_large_to_be_scored_at_once_is_still_cut_on_the_gpu(regime: 
 
 
 @gpu
-def test_a_graph_that_is_scored_in_parts_lies_on_the_gpu() -> None:
+def test_a_graph_that_is_scored_in_parts_is_on_the_gpu() -> None:
     settings = ["batch.regime=partition", "batch.parts=3", "inference.regime=partition"]
     recipe, task = load_recipe("synthetic", settings), some_task()
-    model = recipe.build_model(task.sizes)
+    model = build_model(recipe.model, task.sizes)
     assert graph_for(recipe, model, task, "cuda").graph.device.type == "cuda"
 
 

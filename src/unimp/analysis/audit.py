@@ -1,16 +1,15 @@
-"""Known labels that the model, seeing all the others, disagrees with."""
+"""Find known labels that the model disagrees with when it sees all the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.data.tables.writing import write_table
+from unimp.analysis.table import Table
 from unimp.errors import TaskError
 from unimp.inference.incremental.changes import Change, ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
@@ -18,41 +17,37 @@ from unimp.tasks.labels import UNLABELED
 from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
-FOLDS = 20
-"""Parts of the labels hidden one at a time, where hiding each label alone would take too long."""
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-MOST_EDGES = 300_000_000
-"""Edges that hiding each label alone may take: a few minutes on two cores. Above it, `FOLDS`."""
+FOLDS = 20
+"""Labels are hidden in so many parts if hiding each label alone would take too long."""
+
+MAX_EDGES = 300_000_000
+"""Each label is hidden alone up to this number of computed edges: minutes on two cores."""
 
 SAMPLE = 50
-"""Labels whose cost tells that of all."""
+"""The cost of all labels is estimated from so many of them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Audit:
-    """One row a known label, the most doubtful first.
+class Audit(Table):
+    """One row per known label, the most doubtful first.
 
-    margin = log p(suggested) − log p(given), each with the label itself hidden: above 0 where the
-    model, seeing the others, would have said something else. Of binary tasks each known entry is a
-    row, and what is suggested is the other of 0 and 1.
+    rank         1 for the most doubtful label
+    node         the name of the node, or its number if nodes have no names
+    task         the binary task; only for binary tasks, where each known entry is a row
+    given        the label as it is known: a class, or 0 or 1
+    suggested    the most likely other class, or the other of 0 and 1
+    p_given      the probability of the given label, predicted with this label hidden
+    p_suggested  the probability of the suggested one
+    margin       log p_suggested − log p_given: above 0 if the model disagrees
     """
 
-    node: Tensor  # [k]
-    given: Tensor  # [k] the class; or 0 or 1
-    suggested: Tensor  # [k] the likeliest other class
-    p_given: Tensor  # [k]
-    p_suggested: Tensor  # [k]
-    margin: Tensor  # [k]
-    task: Tensor | None  # [k] the binary task; None: classes
-    folds: int  # parts that were hidden one at a time; 0: each label was hidden alone
-
-    def __len__(self) -> int:
-        return len(self.node)
-
-    @property
-    def disagreements(self) -> int:
-        """Labels that the model would rather see replaced."""
-        return int((self.margin > 0).sum())
+    def __init__(self, arrow: pa.Table, *, nodes: Tensor, disagreements: int, folds: int) -> None:
+        super().__init__(arrow)
+        self.nodes = nodes  # [k] the number of each row's node
+        self.disagreements = disagreements  # rows for which the model prefers another label
+        self.folds = folds  # parts that were hidden one at a time; 0: each label was hidden alone
 
 
 def audit(
@@ -64,17 +59,18 @@ def audit(
     folds: int | None = None,
     by_group: bool = False,
     seed: int = 0,
-    on_part: Callable[[int, int], None] = lambda done, all: None,
+    on_part: Callable[[int, int], None] = lambda done, total: None,
 ) -> Audit:
-    """Hide each label of `known` and predict it back from the others; rank by the margin.
+    """Hide each label of `known`, predict it from the others, and rank labels by the margin.
 
-    chances: logits → probabilities. folds: 0 hides each label alone, which is exact; k hides a
-    random k-th of them at a time, which takes k predictions whatever their number; None: alone,
-    unless that would look at more than `MOST_EDGES` edges. by_group: a label is hidden with all of
-    its group, so that it must stand without its siblings. `on_part(done, all)` tells how far it is.
+    chances: the function from logits to probabilities. folds: 0 hides each label alone, which is
+    exact; k hides a random k-th of the labels at a time, which takes k predictions for any number
+    of labels; None hides labels alone unless that would compute more than `MAX_EDGES` edges.
+    by_group: hide a label together with all labels of its group, so that related nodes cannot
+    give it away. `on_part(done, total)` is called as the audit proceeds.
     """
     if by_group and task.groups is None:
-        raise TaskError(f"{task.name} has no groups to hide labels by; hide them one by one")
+        raise TaskError(f"{task.name} has no groups. Hide its labels one by one instead.")
     units = list(_units(known, task.groups if by_group else None))
     folds = choose_folds(answers, units) if folds is None else min(folds, len(units))
     if folds:
@@ -92,29 +88,29 @@ def audit(
     found = (_of_entries if task.is_multilabel else _of_classes)(
         task.labels[node], chances(torch.cat(logits))
     )
-    row = found.pop("row", torch.arange(len(node)))
-    doubt = torch.argsort(found["margin"], descending=True, stable=True)
-    entry = found.pop("task", None)
+    found["node"] = node[found.pop("row")] if task.is_multilabel else node
+    ranking = torch.argsort(found["margin"], descending=True, stable=True)
+    found = {name: values[ranking] for name, values in found.items()}
     return Audit(
-        node=node[row][doubt],
-        **{name: values[doubt] for name, values in found.items()},
-        task=None if entry is None else entry[doubt],
+        _named(task, found),
+        nodes=found["node"],
+        disagreements=int((found["margin"] > 0).sum()),
         folds=folds,
     )
 
 
 def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:
-    """0 where hiding each label alone is affordable, as a sample of them tells; else `FOLDS`."""
+    """Return 0 if hiding each label alone is affordable, judged by a sample; else `FOLDS`."""
     if not isinstance(answers, IncrementalLogits):
         return min(FOLDS, len(units))
     chosen = torch.randperm(len(units), generator=torch.Generator().manual_seed(0))[:SAMPLE]
     costs = [answers.cost(Change.hide(units[u]), units[u]) for u in chosen.tolist()]
     expected = sum(costs) / max(1, len(costs)) * len(units)
-    return min(FOLDS, len(units)) if expected > MOST_EDGES else 0
+    return min(FOLDS, len(units)) if expected > MAX_EDGES else 0
 
 
 def _units(known: Tensor, groups: Tensor | None) -> Iterator[Tensor]:
-    """The labels that are hidden as one."""
+    """Yield the sets of nodes whose labels are hidden together."""
     if groups is None:
         yield from torch.split(known, 1)
         return
@@ -154,31 +150,21 @@ def _log(chances: Tensor) -> Tensor:
     return chances.clamp(min=1e-12).log()
 
 
-def write_audit(path: Path, task: Task, found: Audit, *, count: int | None = None) -> int:
-    """Write a table of the first `count` rows (None: all); .csv gives CSV, any other name Parquet.
-
-    Columns: rank, node, given, suggested, p_given, p_suggested, margin; of binary tasks also task.
-    """
+def _named(task: Task, found: dict[str, Tensor]) -> pa.Table:
+    """Return the columns of `Audit` under the names of the task."""
     import pyarrow as pa
 
-    rows = list(named_rows(task, found, count))
-    names = ["rank", "node", *(["task"] if found.task is not None else [])]
-    names += ["given", "suggested", "p_given", "p_suggested", "margin"]
-    write_table(path, pa.table({name: pa.array([row[name] for row in rows]) for name in names}))
-    return len(rows)
-
-
-def named_rows(task: Task, found: Audit, count: int | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of an audit under the task's own names."""
-    ids, classes = node_ids(task), class_names(task)
-    for k in range(len(found) if count is None else min(count, len(found))):
-        given, suggested = int(found.given[k]), int(found.suggested[k])
-        row: dict[str, Any] = {"rank": k + 1, "node": ids[int(found.node[k])]}
-        if found.task is None:
-            row |= {"given": classes[given], "suggested": classes[suggested]}
-        else:
-            row |= {"task": classes[int(found.task[k])], "given": given, "suggested": suggested}
-        yield row | {
-            name: round(float(getattr(found, name)[k]), 6)
-            for name in ("p_given", "p_suggested", "margin")
-        }
+    ids, classes = pa.array(node_ids(task)), np.asarray(class_names(task), dtype=object)
+    given, suggested = found["given"].numpy(), found["suggested"].numpy()
+    columns: dict[str, Any] = {
+        "rank": np.arange(1, len(given) + 1),
+        "node": ids.take(pa.array(found["node"].numpy())),
+    }
+    if "task" in found:
+        columns |= {"task": classes[found["task"].numpy()]}
+    else:
+        given, suggested = classes[given], classes[suggested]
+    columns |= {"given": given, "suggested": suggested}
+    for name in ("p_given", "p_suggested", "margin"):
+        columns[name] = found[name].double().numpy().round(6)
+    return pa.table(columns)

@@ -1,10 +1,11 @@
-"""Why a node was labeled as it was: the neighbors and the known labels that drove it."""
+"""Explain a prediction by the neighbors and the known labels that caused it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unimp.analysis.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
+from unimp.analysis.table import Table
 from unimp.config.choices import ALL
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, ChangeableLogits
@@ -22,17 +24,17 @@ from unimp.tasks.names import class_names, node_ids
 from unimp.tasks.task import Task
 
 EXACT = 20
-"""Labels, and edges, whose exact effect is computed: those with the largest shares."""
+"""The exact effect is computed for so many labels, and edges: those with the largest shares."""
 
 BUDGET = 600_000
-"""Edges that the exact effects may take, half for labels and half for edges: part of a second. A
-hub's many neighbors would take more; what does not fit keeps its share alone."""
+"""Exact effects may compute so many edges, half for labels and half for edges, which takes less
+than a second. The neighbors of a hub would take more; those that do not fit only have a share."""
 
 SHOWN = 8
-"""Labels, and edges, that a picture shows."""
+"""A picture shows so many labels, and edges."""
 
 SPREAD = 3
-"""Hops that are looked at where a model has no layers, such as label propagation."""
+"""The number of hops that are followed if a model has no layers, such as label propagation."""
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -41,13 +43,13 @@ Effect = TypeVar("Effect", "LabelEffect", "EdgeEffect")
 
 @dataclass(frozen=True)
 class LabelEffect:
-    """What one known label does to the probability."""
+    """The effect of one known label on the probability."""
 
     node: int
-    label: int | list[int]  # the class, or the binary tasks that hold
+    label: int | list[int]  # the class, or the binary tasks that are true
     hops: int
     share: float  # of the rollout
-    without: float | None  # the probability if it were hidden; None: not computed
+    without: float | None  # the probability with this label hidden; None: not computed
 
     def effect(self, probability: float) -> float:
         return 0.0 if self.without is None else probability - self.without
@@ -55,7 +57,7 @@ class LabelEffect:
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """What one edge, both ways where it goes both ways, does to the probability."""
+    """The effect of one edge on the probability, in both directions if it has both."""
 
     source: int
     target: int
@@ -67,24 +69,30 @@ class EdgeEffect:
         return 0.0 if self.without is None else probability - self.without
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """One prediction, and what it rests on; nodes and classes by number."""
+    """One prediction and its causes; nodes and classes are numbers.
 
+    `to_dict`, `labels_table` and `edges_table` use the names of the task.
+    """
+
+    task: Task
     node: int
     target: int  # the class, or the binary task, that is explained
     probability: float
-    classes: list[tuple[int, float]]  # the likeliest, and their probabilities
-    observed: int | list[int] | None  # its own label, where it is an input
-    attends: bool  # whether shares are the model's attention, or those of an even walk
+    classes: list[tuple[int, float]]  # the most likely ones with their probabilities
+    observed: int | list[int] | None  # the node's own label, if it is an input
+    attends: bool  # whether shares come from the attention of the model, or from a uniform walk
     followed: float  # the share of the rollout that was followed to the end
-    without_labels: float | None  # the probability if no label were seen; None: it takes none
-    without_edges: float  # the probability if the node heard from nobody
-    known_labels: int  # known labels found on the way
+    without_labels: float | None  # the probability without any label; None: labels are not inputs
+    without_edges: float  # the probability without edges to the node
+    known_labels: int  # the number of known labels that were found
     labels: list[LabelEffect]  # largest effect first, then those not computed, by share
     edges: list[EdgeEffect]
-    attention: list[list[tuple[int, float]]]  # of each layer, the first first: in-neighbors
-    links: list[tuple[int, int, float]]  # source, target, share: how those named are joined
+    attention: list[list[tuple[int, float]]]  # for each layer: in-neighbors and their weights
+    links: list[tuple[int, int, float]]  # source, target, share: how these nodes are connected
+    smooth: str = "none"  # the form of smoothing after the model
+    computed: str = ""  # how much was computed, in words
 
     @property
     def exact_labels(self) -> int:
@@ -94,9 +102,19 @@ class Explanation:
     def exact_edges(self) -> int:
         return sum(one.without is not None for one in self.edges)
 
-    def named(self, task: Task) -> dict[str, Any]:
-        """The same under the task's own names, as JSON can hold it."""
-        ids, classes = node_ids(task), class_names(task)
+    @property
+    def labels_table(self) -> Table:
+        """The known labels: node, label, hops, share, without, effect."""
+        return _table(self.to_dict()["labels"], ("node", "label", "hops"))
+
+    @property
+    def edges_table(self) -> Table:
+        """The edges: source, target, both_ways, share, without, effect."""
+        return _table(self.to_dict()["edges"], ("source", "target", "both_ways"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation under the names of the task, ready for JSON."""
+        ids, classes = node_ids(self.task), class_names(self.task)
 
         def label(given: int | list[int] | None) -> Any:
             return (
@@ -139,12 +157,42 @@ class Explanation:
             "links": [
                 {"source": ids[s], "target": ids[t], "share": share} for s, t, share in self.links
             ],
+            "smooth": self.smooth,
+            "computed": self.computed,
         }
+
+    def _summary(self) -> str:
+        found = self.to_dict()
+        without = [f"{self.without_edges:.1%} without edges"]
+        if self.without_labels is not None:
+            without.insert(0, f"{self.without_labels:.1%} without labels")
+        return (
+            f"{found['node']}: {found['class']} with probability {self.probability:.1%} "
+            f"({', '.join(without)})"
+        )
+
+    def __repr__(self) -> str:
+        parts = [self._summary()]
+        parts += ["Known labels:", repr(self.labels_table)] if self.labels else []
+        parts += ["Edges:", repr(self.edges_table)] if self.edges else []
+        return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        html = f"<p><b>{escape(self._summary())}</b></p>"
+        html += f"<p>Known labels</p>{self.labels_table._repr_html_()}" if self.labels else ""
+        return html + (f"<p>Edges</p>{self.edges_table._repr_html_()}" if self.edges else "")
+
+
+def _table(rows: list[dict[str, Any]], first: Sequence[str]) -> Table:
+    import pyarrow as pa
+
+    names = (*first, "share", "without", "effect")
+    return Table(pa.table({name: pa.array([row[name] for row in rows]) for name in names}))
 
 
 def explain(
     answers: ChangeableLogits,
-    graph: Graph,
+    task: Task,
     observed: Tensor,
     node: int,
     *,
@@ -155,13 +203,14 @@ def explain(
     exact: int = EXACT,
     budget: int = BUDGET,
 ) -> Explanation:
-    """Explain the probability of a class at a node (default: the likeliest, as predicted).
+    """Explain the probability of a class at a node; by default, of the predicted class.
 
-    chances: logits → probabilities. observed: the labels that are inputs. The effects of labels
-    and edges are exact: the probability as it is, less what it would be without. They are computed
-    for the `exact` labels and edges with the largest share of the attention rolled out over the
-    layers (of an even walk, where the model has no attention), as far as `budget` goes.
+    chances: the function from logits to probabilities. observed: the labels that are inputs. The
+    effect of a label or an edge is exact: the probability, minus the probability without it. It is
+    computed for the `exact` labels and edges with the largest share of the attention rolled out
+    over the layers (of a uniform walk, if the model has no attention), as far as `budget` permits.
     """
+    graph = task.graph
     here = torch.tensor([node])
 
     def after(changes: Sequence[Change]) -> list[float]:
@@ -178,13 +227,13 @@ def explain(
     known = np.flatnonzero(seen.numpy()[rollout.nodes]) if takes_labels else np.empty(0, int)
     hide = {k: Change.hide([int(rollout.nodes[k])]) for k in known[:exact].tolist()}
     edges = _joined_ways(rollout, max(top, exact))
-    cut = {e: Change.take_away(_ways(graph, *e)) for e in list(edges)[:exact]}
+    cut = {e: Change.remove_edges(_ways(graph, *e)) for e in list(edges)[:exact]}
     hide, cut = (_affordable(answers, changes, here, budget // 2) for changes in (hide, cut))
-    alone = Change.take_away([(s, node) for s in _sources(graph, node) if s != node])
+    alone = Change.remove_edges([(s, node) for s in _sources(graph, node) if s != node])
     *found, without_edges = after([*hide.values(), *cut.values(), alone])
     label_without = dict(zip(hide, found, strict=False))
     edge_without = dict(zip(cut, found[len(hide) :], strict=True))
-    likeliest = probabilities.topk(min(5, len(probabilities)))
+    most_likely = probabilities.topk(min(5, len(probabilities)))
     labels = _strongest(
         [
             LabelEffect(
@@ -206,10 +255,11 @@ def explain(
         probability,
     )
     return Explanation(
+        task=task,
         node=node,
         target=target,
         probability=probability,
-        classes=list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)),
+        classes=list(zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)),
         observed=_label(observed[node]) if takes_labels and bool(seen[node]) else None,
         attends=attends,
         followed=rollout.followed,
@@ -226,7 +276,7 @@ def explain(
 
 
 def _rolled_out(answers: ChangeableLogits, graph: Graph, node: int) -> tuple[Rollout, bool]:
-    """The rollout, as the task numbers nodes, and whether it is that of the model's attention."""
+    """Return the rollout in node numbers of the task, and whether it follows attention."""
     if not isinstance(answers, IncrementalLogits):
         return roll_out(graph, node, SPREAD, weigh_evenly), False
     weigh = weigh_by_attention(answers)
@@ -236,7 +286,7 @@ def _rolled_out(answers: ChangeableLogits, graph: Graph, node: int) -> tuple[Rol
 
 
 def _joined_ways(rollout: Rollout, count: int) -> dict[tuple[int, int], float]:
-    """The edges with the largest shares; the two ways of one edge are one, named by the larger."""
+    """Return the edges with the largest shares; both directions of an edge count as one."""
     edges: dict[tuple[int, int], float] = {}
     rows = zip(rollout.source.tolist(), rollout.target.tolist(), rollout.flow, strict=True)
     for source, target, flow in itertools.islice(rows, 4 * count):
@@ -249,7 +299,7 @@ def _joined_ways(rollout: Rollout, count: int) -> dict[tuple[int, int], float]:
 
 
 def _ways(graph: Graph, source: int, target: int) -> list[tuple[int, int]]:
-    """An edge and, where it is there, its reverse."""
+    """Return an edge and, if the graph contains it, its reverse."""
     both = target in _sources(graph, source)
     return [(source, target), (target, source)] if both else [(source, target)]
 
@@ -262,7 +312,7 @@ def _sources(graph: Graph, node: int) -> list[int]:
 def _links(
     rollout: Rollout, labels: Sequence[LabelEffect], edges: Sequence[EdgeEffect]
 ) -> list[tuple[int, int, float]]:
-    """The edges named, and those by which what is named reaches the node: the largest shares."""
+    """Return the given edges, and those that connect the labels and edges with the node."""
     hops = dict(zip(rollout.nodes.tolist(), rollout.hops.tolist(), strict=True))
     links = {(e.source, e.target): e.share for e in edges}
     waiting = [one.node for one in labels] + sorted({end for pair in links for end in pair})
@@ -283,7 +333,7 @@ def _links(
 def _affordable(
     answers: ChangeableLogits, changes: Mapping[Key, Change], here: Tensor, budget: int
 ) -> dict[Key, Change]:
-    """Those that fit the budget, the first first; one that is too much lets later ones by."""
+    """Return the changes that fit the budget, in order; skip one that is too expensive."""
     if not isinstance(answers, IncrementalLogits):
         return dict(changes)
     kept = {}
@@ -296,12 +346,12 @@ def _affordable(
 
 
 def _strongest(effects: list[Effect], probability: float) -> list[Effect]:
-    """Exact ones by size of their effect, then the others by share."""
+    """Sort exact effects by size, then the others by share."""
     return sorted(effects, key=lambda e: (e.without is None, -abs(e.effect(probability)), -e.share))
 
 
 def _attention(answers: ChangeableLogits, node: int, top: int) -> list[list[tuple[int, float]]]:
-    """The node's own attention in each layer: its in-neighbors with the largest weights."""
+    """Return the in-neighbors with the largest attention weights of the node, per layer."""
     assert isinstance(answers, IncrementalLogits)
     weigh = weigh_by_attention(answers)
     assert weigh is not None
@@ -318,8 +368,8 @@ def _attention(answers: ChangeableLogits, node: int, top: int) -> list[list[tupl
 
 
 def _label(label: Tensor) -> int | list[int]:
-    """A class, or the numbers of the binary tasks that are known to hold."""
+    """Return a class, or the numbers of the binary tasks that are known to be true."""
     if label.ndim == 0:
         return int(label)
-    holds: list[int] = torch.nonzero(label == 1).squeeze(1).tolist()
-    return holds
+    true: list[int] = torch.nonzero(label == 1).squeeze(1).tolist()
+    return true

@@ -1,4 +1,4 @@
-"""Where a prediction's attention comes from, followed back over the layers."""
+"""Trace the attention behind a prediction back through the layers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from unimp.ops.sampling import sample_hops
 Shares = npt.NDArray[np.float64]
 
 Weigh = Callable[[Tensor, Hop, int], tuple[Tensor, float]]
-"""(nodes, hop, layer) → the share of each edge among its target's [E], and what a node keeps."""
+"""(nodes, hop, layer) → the share of each edge among those of its target [E], and the share that a
+node keeps."""
 
 BEAM = 64
-"""The nodes of a layer that are followed further: those with the largest share."""
+"""So many nodes of a layer are followed further: those with the largest shares."""
 
 KEPT = 0.5
-"""The share that a node keeps of itself where a layer has a residual."""
+"""The share that a node keeps of itself if a layer has a residual connection."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """Shares of one prediction, 1 in all but for what was not followed; the largest first."""
+    """The shares of one prediction, largest first; they sum to 1, minus what was not followed."""
 
     nodes: Nodes
     share: Shares  # of each node's own input
-    hops: Nodes  # how many edges away it is
+    hops: Nodes  # the distance of each node in edges
     source: Nodes
     target: Nodes
     flow: Shares  # of each edge, summed over layers
@@ -48,7 +49,7 @@ class Rollout:
         return float(self.share.sum())
 
     def renumbered(self, numbers: Nodes) -> Rollout:
-        """With numbers[i] in place of node i."""
+        """Replace node i by numbers[i]."""
         return replace(
             self,
             nodes=numbers[self.nodes],
@@ -63,7 +64,7 @@ def roll_out(graph: Graph, node: int, layers: int, weigh: Weigh, *, beam: int = 
         s^L = 1 at the node        s^l_j = Σ_i s^{l+1}_i ( kept [i = j] + (1 − kept) α_ij )
 
     This is attention rollout (Abnar and Zuidema, 2020). At each layer the `beam` largest shares
-    are followed further; what the others hold is given up, and told.
+    are followed further; `followed` shows how much was lost with the others.
     """
     nodes: Nodes = np.array([node])
     share: Shares = np.ones(1)
@@ -78,7 +79,7 @@ def roll_out(graph: Graph, node: int, layers: int, weigh: Weigh, *, beam: int = 
         weight, kept = weigh(reached, hop, layer)
         numbers: Nodes = reached.numpy()
         target, source = hop.target.numpy(), hop.source.numpy()
-        alone = np.diff(hop.indptr.numpy()) == 0  # hears from nobody, and keeps all
+        alone = np.diff(hop.indptr.numpy()) == 0  # without in-edges: it keeps everything
         amount = share[target] * (1.0 - kept) * weight.double().numpy()
         found: Shares = np.bincount(source, amount, minlength=len(numbers)).astype(np.float64)
         found[: len(nodes)] += share * np.where(alone, 1.0, kept)
@@ -97,7 +98,7 @@ def roll_out(graph: Graph, node: int, layers: int, weigh: Weigh, *, beam: int = 
 
 
 def weigh_by_attention(live: IncrementalLogits) -> Weigh | None:
-    """Shares as the model's layers give them, heads averaged; None for one without attention."""
+    """Take shares from the attention of the model, averaged over heads; None without attention."""
     layers = getattr(live.model, "layers", None)
     if layers is None or not all(isinstance(a, GraphTransformerLayer | GATLayer) for a in layers):
         return None
@@ -112,5 +113,5 @@ def weigh_by_attention(live: IncrementalLogits) -> Weigh | None:
 
 
 def weigh_evenly(nodes: Tensor, hop: Hop, index: int) -> tuple[Tensor, float]:
-    """The same share for all in-edges of a node."""
+    """Give all in-edges of a node the same share."""
     return 1.0 / hop.indptr.diff()[hop.target.long()].double(), KEPT

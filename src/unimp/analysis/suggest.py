@@ -1,4 +1,4 @@
-"""Which labels to ask for: unknown nodes whose label would teach most."""
+"""Choose the unknown nodes whose labels would help most."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from unimp.graph.graph import Graph
 from unimp.tasks.labels import is_known
 from unimp.tasks.task import Task
 
-UNSURE = 0.2
-"""A chance of being wrong from which a node counts as unsure."""
+UNCERTAIN = 0.2
+"""A node with at least this chance of error counts as uncertain."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One node whose label to ask for."""
+    """One node whose label is requested."""
 
     node: int
-    worth: float  # what it was chosen by; comparable within one call
-    neighbors: int  # unknown nodes that it has an edge to
-    unsure: int  # and of these, those that are unsure
+    worth: float  # the criterion of the choice; comparable within one call
+    neighbors: int  # the number of unknown nodes that it has an edge to
+    unsure: int  # the number of these that are uncertain
     beside: int | None  # the rank of an earlier suggestion that it has an edge to
 
 
 def chance_of_error(chances: Tensor, *, multilabel: bool) -> Tensor:
-    """1 − the largest probability of each row [N, C]; of binary tasks, the mean chance to be on the
-    wrong side of one half: [N]."""
+    """Return 1 − the largest probability of each row [N, C]; for binary tasks, the mean chance of
+    being on the wrong side of one half: [N]."""
     if multilabel:
         return torch.minimum(chances, 1.0 - chances).mean(1)
     return 1.0 - chances.max(1).values
 
 
 def uncertainty(chances: Tensor, *, multilabel: bool) -> Tensor:
-    """Entropy as a share of the largest there is, 0 to 1; of binary tasks, its mean: [N]."""
+    """Return the entropy as a share of its maximum, 0 to 1; for binary tasks, the mean: [N]."""
 
     def terms(p: Tensor) -> Tensor:
         return -p * p.clamp(min=1e-12).log()
@@ -50,10 +50,10 @@ def uncertainty(chances: Tensor, *, multilabel: bool) -> Tensor:
 
 
 def unknown_nodes(task: Task, observed: Tensor) -> Tensor:
-    """The nodes that may be asked about, [N] bool: those that the task has no label for.
+    """Return the nodes that may be suggested, [N] bool: those without a label in the task.
 
-    Where it has a label for every node, as a benchmark does, those of the test set. A label that
-    was given since is not asked for again.
+    If every node has a label, as in a benchmark, these are the nodes of the test set. A label that
+    arrived after training is not requested again.
     """
     unknown = ~is_known(task.labels)
     if not bool(unknown.any()):
@@ -62,28 +62,29 @@ def unknown_nodes(task: Task, observed: Tensor) -> Tensor:
 
 
 def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> list[Suggestion]:
-    """The `number` unknown nodes whose label would teach most, best first.
+    """Choose the `number` unknown nodes whose labels would help most, best first.
 
-    A label teaches where the model may be wrong about the node itself, and about those that
-    messages from it reach. With e the chance of error [N], o and d the out- and in-degrees:
+    A label helps if the model may be wrong about the node itself and about the nodes that its
+    messages reach. With e the chance of error [N], o and d the out- and in-degrees:
 
         worth_i = e_i² / (1 + o_i) · Σ_{i → j} w_j / √(1 + d_j)       w = e at unknown nodes, else 0
 
-    so an unsure node among unsure neighbors comes before a hub that reaches many, each a little,
-    and a neighbor that hears many others counts for less. Coverage: when i is chosen,
+    so an uncertain node among uncertain neighbors comes before a hub that reaches many nodes a
+    little, and a neighbor with many other in-edges counts less. Coverage: when i is chosen,
 
         w_j ← w_j · (1 − e_i² / ((1 + o_i) √(1 + d_j))) for i → j       w_i ← 0
 
-    Worths only fall, so a node is weighed again only when its last worth is the largest left.
-    Nodes that reach nobody come last, by their own chance of error; of equals, the lower number.
+    A worth can only decrease, so a node is evaluated again only if its last worth is the largest
+    one left. Nodes that reach no others come last, by their own chance of error; among equals, the
+    lower number comes first.
     unknown: [N] bool.
     """
     indptr, order = group(graph.source, graph.num_nodes)
     begin = indptr.numpy().astype(np.int64)
     reached = graph.target[order.long()].numpy()
-    hears = 1.0 / np.sqrt(1.0 + graph.in_degree.numpy())
-    asked = unknown.numpy()
-    left = np.where(asked, error.double().numpy(), 0.0)
+    damping = 1.0 / np.sqrt(1.0 + graph.in_degree.numpy())
+    candidates = unknown.numpy()
+    left = np.where(candidates, error.double().numpy(), 0.0)
     own = left**2 / (1.0 + np.diff(begin))
 
     def others(node: int) -> NDArray[np.int64]:
@@ -93,10 +94,10 @@ def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> 
         return np.delete(found, np.flatnonzero(found == node))
 
     source = np.repeat(np.arange(graph.num_nodes), np.diff(begin))
-    heard = np.where(source == reached, 0.0, (left * hears)[reached])
-    bound = own * np.bincount(source, weights=heard, minlength=graph.num_nodes)
-    # Those that reach nobody: by their own chance of error, below all others.
-    bound = np.where(asked, np.where(bound > 0, bound, left - 2.0), -np.inf)
+    reach = np.where(source == reached, 0.0, (left * damping)[reached])
+    bound = own * np.bincount(source, weights=reach, minlength=graph.num_nodes)
+    # Nodes that reach no others: by their own chance of error, below all the rest.
+    bound = np.where(candidates, np.where(bound > 0, bound, left - 2.0), -np.inf)
     rank: dict[int, int] = {}
     chosen: list[Suggestion] = []
     first = left.copy()
@@ -105,16 +106,16 @@ def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> 
         if bound[node] == -np.inf:
             break
         near = others(node)
-        worth = float(own[node] * (left[near] * hears[near]).sum())
+        worth = float(own[node] * (left[near] * damping[near]).sum())
         if bound[node] > 0:
             bound[node] = worth if worth > 0 else left[node] - 2.0
             if bound[node] < bound.max():
                 continue
-        unknown_near = near[asked[near]]
+        unknown_near = near[candidates[near]]
         beside = min((rank[j] for j in near.tolist() if j in rank), default=None)
-        unsure = int((first[unknown_near] >= UNSURE).sum())
+        unsure = int((first[unknown_near] >= UNCERTAIN).sum())
         rank[node] = len(chosen) + 1
         chosen.append(Suggestion(node, worth, len(unknown_near), unsure, beside))
-        left[near] *= 1.0 - own[node] * hears[near]
+        left[near] *= 1.0 - own[node] * damping[near]
         left[node], bound[node] = 0.0, -np.inf
     return chosen

@@ -1,8 +1,7 @@
-"""The command line: a thin table from commands to functions of the package.
+"""The command line: each command parses its arguments, calls the Python API and prints.
 
-Each module holds the commands of its name; importing it puts them into the app, in the order in
-which `unimp --help` lists them. What computes is imported inside the commands: help does not wait
-for torch.
+Importing a module adds its commands to the app, in the order in which `unimp --help` lists them.
+Commands import what they need when they run, so that help does not wait for torch.
 """
 
 from unimp.cli import init, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001

@@ -52,8 +52,6 @@ def audit_labels(
     ] = "node",
 ) -> None:
     """Rank known labels that the model disagrees with when it sees all the others."""
-    from unimp.data.tables.writing import write_table
-
     if by not in UNITS:
         raise RunError(f"--by {by!r}: {nearest_names(by, UNITS)}")
     if folds == 1:
@@ -70,7 +68,7 @@ def audit_labels(
             by_group=by == "group",
             on_part=lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    write_table(path, found.table.slice(0, count))
+    found.head(count).write(path)
     print_rows(
         [("rank", "node", "given", "suggested", "p(given)", "p(suggested)")]
         + [
@@ -82,7 +80,7 @@ def audit_labels(
                 f"{row['p_given']:.4f}",
                 f"{row['p_suggested']:.4f}",
             )
-            for row in found.table.slice(0, min(10, count or 10)).to_pylist()
+            for row in found.head(min(10, count or 10)).to_pylist()
         ]
     )
     how = "each together with its group" if by == "group" else "each alone"

@@ -1,4 +1,4 @@
-"""The command line itself: the app, what it prints with, and how it tells errors."""
+"""The command line itself: the app, how it prints, and how it reports errors."""
 
 from __future__ import annotations
 
@@ -10,30 +10,26 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from unimp import __version__
-from unimp.errors import RunError, UnimpError
+from unimp.errors import UnimpError
 from unimp.ops.allocator import keep_freed_memory
 from unimp.training.interruption import exit_code, signals_raised
 
-if TYPE_CHECKING:
-    from unimp.runs.run import Run
-
 CONTROLS = {n: f"\\u{n:04x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
-"""What a terminal would obey, as it is shown."""
+"""Control characters, and the escaped form in which they are printed."""
 IN_A_CELL = CONTROLS | {ord("\t"): "\\t", ord("\n"): "\\n"}
 
 
 class Printer(Console):
-    """Text is printed as it is: paths and names may look like rich's markup.
+    """A console that prints text unchanged, even if it looks like rich's markup.
 
-    But ids and names of classes come from files of any origin: what would steer the terminal is
-    shown, escaped as in JSON.
+    Ids and class names come from files of unknown origin, so control characters are escaped.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -44,7 +40,7 @@ class Printer(Console):
         super().print(*shown, **options)
 
 
-out, told = Printer(), Printer(stderr=True)
+out, err = Printer(), Printer(stderr=True)
 
 
 class Commands(TyperGroup):
@@ -66,7 +62,7 @@ def stop_printed() -> Iterator[None]:
         with signals_raised():
             yield
     except KeyboardInterrupt as stop:
-        told.print("stopped")
+        err.print("stopped")
         raise typer.Exit(exit_code(stop)) from None
 
 
@@ -76,12 +72,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Label the rest of a graph from its features and the labels already known.",
-    epilog="Any command takes --debug: where an error came from, as a traceback.",
+    epilog="Add --debug to any command to see the traceback of an error.",
 )
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change an option; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change an option. May be repeated."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 
@@ -96,36 +92,29 @@ def print_version(wanted: bool) -> None:
 def before_any_command(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print it.", callback=print_version, is_eager=True),
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Label the rest of a graph from its features and the labels already known."""
 
 
-def require_label_inputs(loaded: Run, option: str) -> None:
-    """Refuse to reveal labels to a model that does not look at them."""
-    if not loaded.takes_labels:
-        raise RunError(
-            f"{option} changes nothing: this run's model takes no labels as inputs (inputs "
-            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
-        )
-
-
 def parse_seeds(text: str) -> list[int]:
-    """`0`, `0-9` or `0,3,5-7` as numbers."""
+    """The numbers in a text such as `0`, `0-9` or `0,3,5-7`."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
-        raise UnimpError(f"--seeds {text!r}: write one or several, as 0, 0-9 or 0,3,5-7")
+        raise UnimpError(f"--seeds {text!r}: write one seed or several, such as 0, 0-9 or 0,3,5-7")
     seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         seeds.extend(range(int(first), int(last or first) + 1))
     if not seeds:
-        raise UnimpError(f"--seeds {text!r} names no seed; the smaller number comes first")
+        raise UnimpError(f"--seeds {text!r} contains no seed; write the smaller number first")
     return list(dict.fromkeys(seeds))
 
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
-    """Rows in columns. On a terminal the last column wraps within itself; nothing is ever cut."""
+    """Print rows in columns. On a terminal the last column wraps; no text is cut off."""
     rows = [[cell.translate(IN_A_CELL) for cell in row] for row in rows]
     ragged = [len(row) - 1 for row in rows]
     widths = [
@@ -147,7 +136,7 @@ def print_rows(rows: Iterable[Sequence[str]]) -> None:
 
 
 def main() -> None:
-    """Run the command line; errors are told in a line or two, with no traceback."""
+    """Run the command line; an error is printed in a line or two, without a traceback."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     keep_freed_memory()
@@ -156,21 +145,21 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        told.print("error:", style="bold red", end=" ")
+        err.print("error:", style="bold red", end=" ")
         if isinstance(error, OSError) and error.filename:
-            told.print(f"{error.filename}: {error.strerror}")
+            err.print(f"{error.filename}: {error.strerror}")
         else:
-            told.print(str(error))
+            err.print(str(error))
         if not isinstance(error, UnimpError | OSError):
-            told.print(f"({type(error).__name__}; the same command with --debug shows where)")
+            err.print(f"({type(error).__name__}; run the command again with --debug to see where)")
         sys.exit(1)
 
 
 def program() -> None:
-    """What the command `unimp` runs: `main`, and then an end at once.
+    """Run `main` and end the process at once.
 
-    Threads that another library has just begun, as Arrow does to read a file, would else be torn
-    down while they start, and the process would abort after all is done and said.
+    A normal end would stop threads that a library is just starting, as Arrow does to read a file,
+    and the process could abort after its work is done.
     """
     code: object = 0
     try:

@@ -1,4 +1,4 @@
-"""data list, show, export, fetch and build-debian."""
+"""The commands `unimp data list`, `show`, `export` and `fetch`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ app.add_typer(data_app, name="data")
 
 @data_app.command("list")
 def list_data() -> None:
-    """Name the tasks there are."""
+    """List the available tasks."""
     from unimp.config.task_names import data_folder, task_names
 
     print_rows(task_names().items())
     if data_folder() is None:
-        out.print("Set UNIMP_DATA to a folder of .npz files to see those too.")
+        out.print("Set UNIMP_DATA to a folder with .npz files to list these too.")
 
 
 @data_app.command("show")
 def show_data(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Show what a task holds."""
+    """Show the sizes, the split and the hash of a task."""
     from unimp.data.catalog import load_task
 
     print_rows(task_rows(load_task(name)).items())
 
 
 def task_rows(task: Task) -> dict[str, str]:
-    """What a task holds, line by line."""
+    """The properties of a task, one per line."""
     graph, split = task.graph, task.split
     rows = {
         "nodes": f"{graph.num_nodes:,}",
-        "in-edges": f"{graph.num_edges:,} (mean {graph.num_edges / graph.num_nodes:.1f} a node, "
+        "in-edges": f"{graph.num_edges:,} (mean {graph.num_edges / graph.num_nodes:.1f} per node, "
         f"largest {int(graph.in_degree.max()):,})",
         "features": repr(graph.x) if task.sizes.sparse else str(graph.num_features),
         "edge features": str(graph.num_edge_features),
@@ -60,11 +60,11 @@ def task_rows(task: Task) -> dict[str, str]:
 @data_app.command("export")
 def export_data(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write them.")],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to.")],
     form: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
-    split: Annotated[int, typer.Option(help="Which of the task's splits.")] = 0,
+    split: Annotated[int, typer.Option(help="Number of the split.")] = 0,
 ) -> None:
-    """Write a task as two tables, nodes and edges, as your own data would come."""
+    """Write a task as two tables, nodes and edges."""
     from unimp.data.catalog import load_task
     from unimp.data.tables.export import export_tables
 
@@ -74,26 +74,15 @@ def export_data(
 
 @data_app.command("fetch")
 def fetch_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of OGB's data sets.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A data set of OGB, such as ogbn-arxiv.")
+    ],
 ) -> None:
-    """Download one of OGB's data sets into UNIMP_DATA; nothing else is ever downloaded."""
+    """Download a data set of OGB into UNIMP_DATA; no other command downloads anything."""
     from unimp.config.task_names import data_folder
     from unimp.data.ogb import fetch_ogb
 
     folder = data_folder()
     if folder is None:
-        raise UnimpError("set UNIMP_DATA to the folder that the data is to lie in")
-    out.print(f"in {fetch_ogb(name, folder)}")
-
-
-@data_app.command("build-debian")
-def build_debian(
-    packages: Annotated[Path, typer.Argument(help="A Packages index: plain, .gz or .xz.")],
-    path: Annotated[Path, typer.Option("--out", help="The bundle to write.")] = Path("debian.npz"),
-) -> None:
-    """Build the Debian tasks from any release's package index."""
-    from unimp.data.debian import build_bundle
-
-    for what, count in build_bundle(packages, path).items():
-        out.print(f"{what}: {count:,}")
-    out.print(f"bundle: {path}")
+        raise UnimpError("set UNIMP_DATA to the folder to download to")
+    out.print(f"stored in {fetch_ogb(name, folder)}")

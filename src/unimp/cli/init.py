@@ -13,7 +13,7 @@ from unimp.config.presets import FOR_TABLES, PRESETS
 from unimp.errors import RecipeError, TaskError
 
 if TYPE_CHECKING:
-    from unimp.data.tables.guess import Guess
+    from unimp.data.tables.guessing import Guess
 
 
 @app.command()
@@ -25,10 +25,10 @@ def init(
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
     from unimp.data.files import write_atomically
-    from unimp.data.tables.guess import guess
+    from unimp.data.tables.guessing import guess
     from unimp.data.tables.initial_recipe import initial_recipe
     from unimp.data.tables.problems import Problems
-    from unimp.data.tables.table_file import open_table
+    from unimp.data.tables.reading import open_table
 
     if path.exists():
         raise RecipeError(f"{path} exists already; choose another file with --out, or remove it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from unimp.cli.console import told
+from unimp.cli.console import err
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.errors import RunError, nearest_names
 
@@ -59,8 +59,8 @@ def load_with_later(
     smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
     refuse labels if the model takes no labels.
     """
-    from unimp.data.tables.label_file import read_label_files
-    from unimp.runs.run import load_run
+    from unimp.data.tables.label_files import read_label_files
+    from unimp.runs.loading import load_run
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:
@@ -76,7 +76,7 @@ def load_with_later(
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
-        told.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
     return loaded, extra
 
 

@@ -31,7 +31,7 @@ def evaluate(
     ] = "train",
 ) -> None:
     """Score a run again, with train labels, or with train and validation labels as inputs."""
-    from unimp.runs.run import load_run
+    from unimp.runs.loading import load_run
     from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:
@@ -69,11 +69,9 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    from unimp.data.tables.writing import write_table
-
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
-    write_table(path, table)
-    out.print(f"{table.num_rows:,} nodes labeled: {path}")
+    table.write(path)
+    out.print(f"{len(table):,} nodes labeled: {path}")
     out.print(inputs_in_words(loaded, extra, revealed))

@@ -1,4 +1,4 @@
-"""report and reproduce."""
+"""The commands `unimp report` and `unimp reproduce`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from unimp.ops.allocator import keep_freed_memory
 @app.command("report")
 def make_report(
     places: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or folders of these.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="Folders of runs, or folders that contain such folders."
+        ),
     ],
     path: Annotated[
         Path | None,
-        typer.Option("--out", help="The page. Default: report.html in RUN; here, if several."),
+        typer.Option(
+            "--out", help="File to write. Default: report.html in RUN, or here for several runs."
+        ),
     ] = None,
     label_rates: Annotated[
         bool,
         typer.Option(
             "--label-rates/--no-label-rates",
-            help="Curves by labels revealed: four more predictions a run.",
+            help="Draw the curve by share of revealed labels: four more predictions per run.",
         ),
     ] = True,
 ) -> None:
-    """Make one HTML page of any set of runs: results, curves, confusions, confidence."""
+    """Write one HTML page about any runs: results, curves, confusions, confidence, maps."""
     from unimp.runs.evidence import find_unfinished
     from unimp.runs.reporting import write_comparison
 
@@ -42,27 +47,35 @@ def make_report(
         )
     out.print(f"{count} {'run' if count == 1 else 'runs'}: {page}")
     for folder in find_unfinished(places):
-        out.print(f"not finished, so left out: {folder}")
+        out.print(f"left out, because it is not finished: {folder}")
 
 
 @app.command("reproduce")
 def reproduce_studies(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="TABLE|FIGURE…", help="Names, or all.")
+        list[str] | None,
+        typer.Argument(metavar="TABLE|FIGURE…", help="Names of tables and figures, or all."),
     ] = None,
     task: Annotated[
-        str, typer.Option(metavar="RECIPE|DATASET", help="What to run them on: name or path.")
+        str, typer.Option(metavar="RECIPE|TASK", help="Name or path of the recipe or task.")
     ] = "debian",
-    seeds: Annotated[str, typer.Option(help="One or several: 0, 0-9, or 0,3,5-7.")] = "0-9",
+    seeds: Annotated[
+        str, typer.Option(help="One seed or several, such as 0, 0-9 or 0,3,5-7.")
+    ] = "0-9",
     settings: Settings = None,
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Runs that are there are not repeated.")
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder of the runs; finished runs are not repeated."
+        ),
     ] = Path("runs/reproduce"),
-    jobs: Annotated[int, typer.Option(help="Runs at a time, in processes.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs, for a look.")] = False,
-    name_all: Annotated[bool, typer.Option("--list", help="Name them all.")] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Number of runs at a time, each in its own process.")
+    ] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Train only a few epochs.")] = False,
+    name_all: Annotated[bool, typer.Option("--list", help="List all tables and figures.")] = False,
 ) -> None:
-    """Run tables and figures of the paper on any task, the paper's numbers beside ours."""
+    """Compute tables and figures of the paper on any task, with the paper's numbers beside ours."""
     from unimp.studies.reproduce import listing, reproduce
 
     if name_all:

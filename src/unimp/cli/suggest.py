@@ -49,7 +49,6 @@ def suggest(
     ] = Path("suggestions.csv"),
 ) -> None:
     """Suggest unknown nodes whose labels would help most; fill in the column label."""
-    from unimp.data.tables.writing import write_table
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
@@ -61,10 +60,10 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
-    write_table(path, table)
-    rows = table.slice(0, SHOWN).to_pylist()
+    table.write(path)
+    rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
-    rest = table.num_rows - len(rows)
+    rest = len(table) - len(rows)
     out.print(f"{f'… and {rest:,} more: ' if rest else ''}{path}")
     if smooth is None:
         found = loaded.metrics["smoothing"]
@@ -89,7 +88,7 @@ def suggest(
 
 def how_to_fill_in(task: Task) -> str:
     """The format of a label of binary tasks in a cell."""
-    from unimp.data.tables.label_file import NONE
+    from unimp.data.tables.label_files import NONE
     from unimp.tasks.names import class_names, label_separator
 
     if not task.is_multilabel:
@@ -101,10 +100,10 @@ def how_to_fill_in(task: Task) -> str:
 
 def labels_filled_in(path: Path) -> int:
     """The number of labels that were written into an earlier table of suggestions."""
-    from unimp.data.tables.columns import words
     from unimp.data.tables.labels import known_words
     from unimp.data.tables.problems import Problems
-    from unimp.data.tables.table_file import open_table
+    from unimp.data.tables.reading import open_table
+    from unimp.data.tables.values import words
 
     earlier = open_table(path, "labels", Problems()) if path.is_file() else None
     if earlier is None or "label" not in earlier.columns:

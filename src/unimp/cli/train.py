@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, out, parse_seeds, print_rows, told
+from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
 from unimp.config.presets import PRESETS, preset_help
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
@@ -94,12 +94,12 @@ def train(
             where = where_to_resume(recipe, seed_folders(chosen, numbers)) or (
                 f"before training began; run the same command again to start it in {chosen}"
             )
-            told.print(f"stopped {where}")
+            err.print(f"stopped {where}")
             raise typer.Exit(exit_code(stop)) from None
         except OSError:  # for example, the disk is full
             with suppress(UnimpError):
                 if chosen and (where := where_to_resume(recipe, seed_folders(chosen, numbers))):
-                    told.print(f"stopped {where}")
+                    err.print(f"stopped {where}")
             raise
         finally:
             if folder is None and chosen is not None:

@@ -44,7 +44,7 @@ FEATURES = (
 )
 """The columns of x. All but the age are logarithms; each column has mean 0 and deviation 1."""
 
-VAL_SHARE = 0.2
+VAL_SHARE = 0.1
 """The share of the known labels that is held out for validation."""
 
 _COLUMNS = ("age", "rooms", "bedrooms", "people", "households", "income", "value")
@@ -56,8 +56,8 @@ _STEP = 1 / 256
 def load_california(*, split: int = 0, known: float = 0.5) -> Task:
     """Load the task; each `split` number draws other known labels.
 
-    `known` is the share of all labels that is known: four fifths of it are the train set and one
-    fifth is the validation set. All other nodes are the test set.
+    `known` is the share of all labels that is known: nine tenths of it are the train set and one
+    tenth is the validation set. All other nodes are the test set.
     """
     if split < 0:
         raise TaskError(f"split is {split}; splits are numbered 0, 1, 2, …")

@@ -1,1 +1,1 @@
-"""The world: an immutable graph with node and edge features."""
+"""Immutable graphs with node and edge features."""

@@ -1,4 +1,4 @@
-"""Compressed rows: grouping by a key, and picking rows, in time linear in what is touched."""
+"""Compressed sparse rows (CSR): group entries by a key and select rows, in linear time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 def index_dtype(largest: int) -> torch.dtype:
-    """int32 where `largest` fits, int64 elsewhere: indices are most of a graph's bytes."""
+    """int32 if `largest` fits, else int64: indices are most of the memory of a graph."""
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
 
 
 def group(keys: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
-    """Sort positions by key, stably.
+    """Sort positions by key; positions with equal keys keep their order.
 
     Returns `indptr` [num_groups+1] and `order` [len(keys)]: the positions of group g are
-    order[indptr[g]:indptr[g+1]], in rising order.
+    order[indptr[g]:indptr[g+1]], in ascending order.
     """
     count = keys.numel()
     dtype = index_dtype(max(count, num_groups))
@@ -26,9 +26,9 @@ def group(keys: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
         indptr = torch.zeros(num_groups + 1, dtype=dtype, device=keys.device)
         indptr[1:] = counts.cumsum(0)
         return indptr, order
-    import scipy.sparse as sp  # here, as a fifth of the time of `import unimp` would be scipy's
+    import scipy.sparse as sp  # here, because scipy would take a fifth of `import unimp`
 
-    # Turning one-entry-a-row CSR into CSC is a counting sort: O(E), where argsort is O(E log E).
+    # Converting CSR with one entry per row to CSC is a counting sort: O(E); argsort: O(E log E).
     ones = np.ones(count, dtype=np.int8)
     index = keys.numpy()
     rows = sp.csr_array(
@@ -39,10 +39,10 @@ def group(keys: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
 
 
 def pick_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries of some rows, one row after the other.
+    """Select the entries of some rows, row after row.
 
-    Returns `picked_indptr` [len(rows)+1] and `positions`: where the picked entries stand in the
-    arrays that `indptr` describes.
+    Returns `picked_indptr` [len(rows)+1] and `positions`, the positions of the selected entries in
+    the arrays that `indptr` describes.
     """
     rows = rows.long()
     start = indptr[rows].long()
@@ -50,7 +50,7 @@ def pick_rows(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     picked = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=indptr.device)
     torch.cumsum(length, 0, out=picked[1:])
     total = int(picked[-1])
-    # Position = start of its row + offset within the row.
+    # A position is the start of the row plus the offset within the row.
     positions = torch.repeat_interleave(start - picked[:-1], length, output_size=total)
     positions += torch.arange(total, device=indptr.device)
     return picked.to(index_dtype(max(total, rows.numel()))), positions

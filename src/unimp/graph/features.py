@@ -1,4 +1,4 @@
-"""Node features, dense or sparse, checked once where they enter."""
+"""Dense and sparse node features, which are checked once when they are created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unimp.graph.csr import pick_rows
 
 @dataclass(frozen=True, eq=False)
 class SparseFeatures:
-    """Node features of which most are zero, kept as compressed rows and never made dense.
+    """Node features that are mostly zero, stored as compressed rows; they never become dense.
 
     Node i has value[indptr[i]:indptr[i+1]] in the columns column[indptr[i]:indptr[i+1]].
     """
@@ -32,37 +32,37 @@ class SparseFeatures:
         counts = self.indptr[1:] - self.indptr[:-1]
         if self.indptr.numel() != rows + 1 or int(self.indptr[0]) != 0:
             raise GraphError(
-                f"sparse node features of {rows} nodes need {rows + 1} row pointers that start "
-                f"at 0; got {self.indptr.numel()} of them. Build them as scipy.sparse.csr_array."
+                f"sparse node features of {rows} nodes need {rows + 1} row pointers that start at "
+                f"0, not {self.indptr.numel()}; build the features as a scipy.sparse.csr_array"
             )
         if bool((counts < 0).any()) or int(self.indptr[-1]) != value.numel():
             raise GraphError(
-                "the row pointers of sparse node features must rise from 0 to the number of "
-                f"stored values ({value.numel()}); the last one is {int(self.indptr[-1])}"
+                "the row pointers of sparse node features must increase from 0 to the number of "
+                f"stored values ({value.numel()}), but the last one is {int(self.indptr[-1])}"
             )
         if self.column.numel() != value.numel():
             raise GraphError(
-                f"sparse node features hold {value.numel()} values but {self.column.numel()} "
-                "column numbers; each value needs one"
+                f"sparse node features have {value.numel()} values but {self.column.numel()} "
+                "column numbers; each value needs one column number"
             )
         finite = torch.isfinite(value)
         if not bool(finite.all()):
             entry = int(torch.nonzero(~finite)[0])
             node = int(torch.searchsorted(self.indptr, torch.tensor(entry), right=True)) - 1
             raise GraphError(
-                f"node features hold {value[entry].item()} at node {node}, column "
-                f"{int(self.column[entry])} ({int((~finite).sum())} such in all); fill or drop "
-                "missing and infinite values first"
+                f"node features contain {value[entry].item()} at node {node}, column "
+                f"{int(self.column[entry])} ({int((~finite).sum())} such values in total); fill or "
+                "drop missing and infinite values first"
             )
         if value.numel() and not 0 <= int(self.column.min()) <= int(self.column.max()) < width:
             raise GraphError(
-                f"column numbers of sparse node features must lie in 0..{width - 1}; they run "
+                f"column numbers of sparse node features must be in 0..{width - 1}, but they range "
                 f"from {int(self.column.min())} to {int(self.column.max())}"
             )
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeatures:
-        """Take over any scipy.sparse matrix or array."""
+        """Copy any scipy.sparse matrix or array."""
         rows = matrix.tocsr()
         return cls(
             indptr=torch.from_numpy(rows.indptr.copy()),
@@ -72,14 +72,14 @@ class SparseFeatures:
         )
 
     def to_scipy(self) -> Any:
-        """The same numbers as a scipy.sparse.csr_array."""
+        """Copy the features to a scipy.sparse.csr_array."""
         from scipy.sparse import csr_array
 
         parts = (self.value.cpu().numpy(), self.column.cpu().numpy(), self.indptr.cpu().numpy())
         return csr_array(parts, shape=self.shape)
 
     def __getitem__(self, nodes: Tensor) -> SparseFeatures:
-        """The rows of some nodes, in the order given."""
+        """The rows of some nodes, in the given order."""
         indptr, positions = pick_rows(self.indptr, nodes)
         return SparseFeatures(
             indptr=indptr,
@@ -104,7 +104,7 @@ class SparseFeatures:
         )
 
     def scale_rows(self) -> SparseFeatures:
-        """Divide each row by its sum, as is usual for bags of words; empty rows stay empty."""
+        """Divide each row by its sum, which is usual for bags of words; empty rows stay empty."""
         counts = (self.indptr[1:] - self.indptr[:-1]).long()
         rows = torch.repeat_interleave(torch.arange(self.shape[0]), counts)
         sums = torch.zeros(self.shape[0]).index_add_(0, rows, self.value)
@@ -117,10 +117,10 @@ class SparseFeatures:
 
 
 def as_float(values: Any, what: str) -> Tensor:
-    """`values` as float32, refused with the place of the first one that is no finite number."""
+    """Convert `values` to float32; raise an error with the position of a non-finite value."""
     tensor = as_tensor(values, what)
     if tensor.dtype.is_complex:
-        raise GraphError(f"{what} must be real numbers; got {tensor.dtype}")
+        raise GraphError(f"{what} must be real numbers, not {tensor.dtype}")
     result = tensor.to(torch.float32).contiguous()
     finite = torch.isfinite(result)
     if not bool(finite.all()):
@@ -128,14 +128,14 @@ def as_float(values: Any, what: str) -> Tensor:
         given = result[tuple(place)].item()
         where = f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
         raise GraphError(
-            f"{what} hold {given} at {where} ({int((~finite).sum())} such in all); "
+            f"{what} contain {given} at {where} ({int((~finite).sum())} such values in total); "
             "fill or drop missing and infinite values first"
         )
     return result
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
-    """Any array-like as a tensor, with a message of ours where torch and numpy would fail."""
+    """Convert any array-like to a tensor, with a clear error where torch and numpy would fail."""
     if isinstance(values, Tensor):
         return values.detach().cpu().clone()
     try:
@@ -144,10 +144,10 @@ def as_tensor(values: Any, what: str) -> Tensor:
         raise GraphError(f"{what} must be a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise GraphError(
-            f"{what} must be numbers; got an array of {array.dtype} (first entry: "
-            f"{array.reshape(-1)[:1].tolist()}). Encode text and categories as numbers first."
+            f"{what} must be numbers, not an array of {array.dtype} (first entry: "
+            f"{array.reshape(-1)[:1].tolist()}); encode text and categories as numbers first"
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
-    # A copy: the caller's array may be read-only or change later, and a Graph does not.
+    # A copy, because the caller's array may be read-only or change later.
     return torch.from_numpy(np.array(array, order="C", copy=True))

@@ -1,4 +1,4 @@
-"""A graph as an immutable value: in-edges as compressed rows, node and edge features."""
+"""An immutable graph: in-edges as compressed rows, node features and edge features."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Merge = Literal["mean", "sum", "max", "min", "first"]
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes 0..N−1, their in-edges, and what is known of both.
+    """Nodes 0..N−1, their in-edges, and the features of both.
 
     Node i receives from source[indptr[i]:indptr[i+1]], sorted by source. Attention normalizes
-    over in-edges, so they lie together. Edge slot k has the features edge_attr[edge_id[k]]; an edge
-    and the reverse that `symmetrize` adds share one row.
+    over in-edges, so they are stored together. Edge slot k has the features edge_attr[edge_id[k]];
+    an edge and the reverse edge that `symmetrize` adds share one row.
 
-    Make one with `Graph.from_edges`, which checks everything. `x is None` means that nodes have
-    no features; `edge_attr is None`, that edges have none. Methods return new graphs.
+    Create a graph with `Graph.from_edges`, which checks everything. `x is None` means that nodes
+    have no features; `edge_attr is None` means that edges have none. Methods return new graphs.
     """
 
     indptr: Tensor  # [N+1]
     source: Tensor  # [E]
-    edge_id: Tensor  # [E] row of edge_attr; without edge features, the edge's place when given
+    edge_id: Tensor  # [E] row of edge_attr; without edge features, position in the input
     x: Tensor | SparseFeatures | None = None  # [N, F]
     edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
 
@@ -46,11 +46,11 @@ class Graph:
         x: Any = None,
         edge_attr: Any = None,
     ) -> Graph:
-        """Build from an edge list [2, E]: row 0 the sources, row 1 the targets of messages.
+        """Build a graph from an edge list [2, E]: row 0 the sources, row 1 the targets of messages.
 
-        Arrays, tensors and nested lists of numbers are taken; x also as `SparseFeatures` or any
-        scipy.sparse matrix. Without `num_nodes`, x says how many nodes there are, or else the
-        largest number among the edges. Duplicate edges and self-loops are kept: see
+        Arguments may be arrays, tensors or nested lists of numbers; x may also be `SparseFeatures`
+        or any scipy.sparse matrix. Without `num_nodes`, the number of nodes follows from x, or else
+        from the largest node number of the edges. Duplicate edges and self-loops are kept: see
         `deduplicate` and `without_self_loops`.
         """
         features = _checked_features(x)
@@ -61,12 +61,12 @@ class Graph:
             else:
                 num_nodes = 1 + max(int(source.max()), int(target.max())) if len(source) else 0
         if num_nodes < 1:
-            raise GraphError("a graph needs at least one node; give x, num_nodes or some edges")
+            raise GraphError("a graph needs at least one node; pass x, num_nodes or edges")
         for end, name in ((source, "source"), (target, "target")):
             _check_range(end, num_nodes, name)
         if features is not None and features.shape[0] != num_nodes:
             raise GraphError(
-                f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row a node, "
+                f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row per node, "
                 "in the order of the node numbers"
             )
         if edge_attr is not None:
@@ -76,7 +76,7 @@ class Graph:
             if edge_attr.ndim != 2 or edge_attr.shape[0] != len(source):
                 raise GraphError(
                     f"edge features have shape {tuple(edge_attr.shape)} for {len(source)} edges; "
-                    "they need one row an edge, in the order of the edges"
+                    "they need one row per edge, in the order of the edges"
                 )
         edge_id = torch.arange(len(source), dtype=index_dtype(len(source)))
         return _sorted_by_target(source, target, edge_id, num_nodes, features, edge_attr)
@@ -103,8 +103,8 @@ class Graph:
 
     @property
     def nbytes(self) -> int:
-        held = (self.indptr, self.source, self.edge_id, self.x, self.edge_attr)
-        return sum(array.nbytes for array in held if array is not None)
+        stored = (self.indptr, self.source, self.edge_id, self.x, self.edge_attr)
+        return sum(array.nbytes for array in stored if array is not None)
 
     @cached_property
     def target(self) -> Tensor:
@@ -113,7 +113,7 @@ class Graph:
 
     @property
     def edge_index(self) -> Tensor:
-        """The edges as a list [2, E], sources above targets."""
+        """The edges as a list [2, E]: a row of sources and a row of targets."""
         return torch.stack((self.source, self.target))
 
     @property
@@ -127,26 +127,26 @@ class Graph:
 
     @property
     def nodes(self) -> NodeView:
-        """All nodes as rows to choose from, for scikit-learn: `graph.nodes[mask]`."""
+        """All nodes as rows that scikit-learn can select: `graph.nodes[mask]`."""
         return NodeView(self, np.arange(self.num_nodes))
 
     @property
     def arrays(self) -> list[Tensor | None]:
-        """All that the graph says: in-edges, their features as they lie on them, and x."""
+        """The content of the graph: in-edges, edge features in slot order, and x."""
         x, edges = self.x, [self.indptr, self.source, self.edge_attr_of(None)]
         if not isinstance(x, SparseFeatures):
             return [*edges, x]
-        # Places of values are the same in whatever width they are kept.
+        # int64, so that the content does not depend on the stored integer type.
         return [*edges, x.indptr.long(), x.column.long(), x.value]
 
     def edge_attr_of(self, slots: Tensor | None) -> Tensor | None:
-        """Features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""
+        """The features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""
         if self.edge_attr is None:
             return None
         return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
 
     def symmetrize(self, merge: Merge = "mean") -> Graph:
-        """Add the reverse of every edge, with the same features, and merge what coincides."""
+        """Add the reverse of every edge, with the same features, and merge duplicate edges."""
         other = self.source != self.target  # a self-loop is its own reverse
         source = torch.cat((self.source, self.target[other]))
         target = torch.cat((self.target, self.source[other]))
@@ -155,9 +155,11 @@ class Graph:
         return both.deduplicate(merge)
 
     def deduplicate(self, merge: Merge = "mean") -> Graph:
-        """Keep one edge for each (source, target); its features are the `merge` of all theirs."""
+        """Keep one edge per (source, target); `merge` combines the features of its duplicates."""
         if merge not in get_args(Merge):
-            raise GraphError(f"no merge rule {merge!r}; {nearest_names(merge, get_args(Merge))}")
+            raise GraphError(
+                f"there is no merge rule {merge!r}; {nearest_names(merge, get_args(Merge))}"
+            )
         if self.num_edges == 0:
             return self
         first = torch.ones(self.num_edges, dtype=torch.bool)
@@ -179,16 +181,16 @@ class Graph:
         )
 
     def with_self_loops(self) -> Graph:
-        """Add a self-loop to each node that has none; a new loop's edge features are zero."""
+        """Add a self-loop to each node that has none; the edge features of a new loop are zero."""
         has_loop = torch.zeros(self.num_nodes, dtype=torch.bool)
         has_loop[self.source[self.source == self.target].long()] = True
         missing = torch.nonzero(~has_loop).squeeze(1).to(self.source.dtype)
         if missing.numel() == 0:
             return self
         edge_attr = self.edge_attr
-        fresh = int(self.edge_id.max()) + 1 if self.num_edges else 0
+        next_id = int(self.edge_id.max()) + 1 if self.num_edges else 0
         if edge_attr is None:
-            new_id = torch.arange(fresh, fresh + missing.numel())
+            new_id = torch.arange(next_id, next_id + missing.numel())
         else:
             # All new loops share one row of zeros.
             new_id = torch.full((missing.numel(),), edge_attr.shape[0])
@@ -206,13 +208,13 @@ class Graph:
         return self._keep(self.source != self.target)
 
     def without_edges(self, source: Tensor, target: Tensor) -> Graph:
-        """The graph without the edges from source[k] to target[k], all that coincide among them."""
-        gone = source.long() * self.num_nodes + target.long()
+        """Remove the edges from source[k] to target[k], including all duplicates."""
+        removed = source.long() * self.num_nodes + target.long()
         pairs = self.source.long() * self.num_nodes + self.target.long()
-        return self._keep(~torch.isin(pairs, gone))
+        return self._keep(~torch.isin(pairs, removed))
 
     def induced_subgraph(self, nodes: Tensor) -> Graph:
-        """The graph among `nodes` alone; new node i is nodes[i]."""
+        """The subgraph of `nodes` and the edges among them; new node i is nodes[i]."""
         nodes = self.checked_nodes(nodes)
         local = torch.full((self.num_nodes,), -1, dtype=self.source.dtype, device=self.device)
         local[nodes] = torch.arange(nodes.numel(), dtype=self.source.dtype, device=self.device)
@@ -220,7 +222,7 @@ class Graph:
         source = local[self.source[slots].long()]
         inside = source >= 0
         slots, source = slots[inside], source[inside]
-        # Edges kept up to each row's end: the row pointers of what remains.
+        # The number of kept edges before each position gives the new row pointers.
         kept = torch.zeros(inside.numel() + 1, dtype=torch.int64, device=self.device)
         torch.cumsum(inside, 0, out=kept[1:])
         dtype = index_dtype(max(slots.numel(), nodes.numel()))
@@ -233,12 +235,12 @@ class Graph:
         )
 
     def renumber(self, order: Tensor) -> Graph:
-        """The same graph with other node numbers: new node i is the old order[i]."""
+        """The same graph with other node numbers: new node i is old node order[i]."""
         order = self.checked_nodes(order)
         if order.numel() != self.num_nodes:
             raise GraphError(
-                f"renumbering needs every node once: got {order.numel()} of {self.num_nodes}; "
-                "for a part of the graph use induced_subgraph"
+                f"renumbering needs each of the {self.num_nodes} nodes once, not {order.numel()} "
+                "nodes; for a part of the graph use induced_subgraph"
             )
         moved = self.induced_subgraph(order)
         return _sorted_by_target(
@@ -249,7 +251,10 @@ class Graph:
         """The same edges with other node features (None: without any)."""
         features = _checked_features(x)
         if features is not None and features.shape[0] != self.num_nodes:
-            raise GraphError(f"x has {features.shape[0]} rows for {self.num_nodes} nodes")
+            raise GraphError(
+                f"x has {features.shape[0]} rows for {self.num_nodes} nodes; it needs one row per "
+                "node"
+            )
         return replace(self, x=features)
 
     def without_edge_attr(self) -> Graph:
@@ -278,14 +283,14 @@ class Graph:
         )
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
-        """Numbers of nodes, none twice, where the graph lies."""
+        """Check that node numbers are valid and distinct; return them on the graph's device."""
         nodes = as_tensor(nodes, "nodes").to(self.device)
-        if nodes.numel() and nodes.dtype not in _WHOLE:
-            raise GraphError(f"nodes are named by number; got {_kind(nodes)}, such as a mask")
+        if nodes.numel() and nodes.dtype not in _INTEGERS:
+            raise GraphError(f"nodes must be integer node numbers, not {_kind(nodes)}")
         nodes = nodes.long()
         _check_range(nodes, self.num_nodes, "node")
         if nodes.numel() != torch.unique(nodes).numel():
-            raise GraphError("a node is named twice; each may be named once")
+            raise GraphError("a node occurs twice; each node may occur only once")
         return nodes
 
     def __repr__(self) -> str:
@@ -306,7 +311,7 @@ def _sorted_by_target(
     x: Tensor | SparseFeatures | None,
     edge_attr: Tensor | None,
 ) -> Graph:
-    """Sort edges by (target, source), so that rows are contiguous and duplicates adjacent."""
+    """Sort edges by (target, source), so that rows are contiguous and duplicates are adjacent."""
     dtype = index_dtype(max(num_nodes, len(source)))
     source, target = source.to(dtype), target.to(dtype)
     # Two stable counting sorts, the less significant key first.
@@ -325,11 +330,11 @@ def _sorted_by_target(
 def _merge_edges(
     first: Tensor, kept: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
 ) -> tuple[Tensor, Tensor]:
-    """New ids and features for edges that coincide; rows that are shared already stay shared."""
-    unique = (torch.cumsum(first, 0) - 1).long()  # [E] which kept edge each slot falls into
+    """Compute ids and features of merged edges; rows that were already shared stay shared."""
+    unique = (torch.cumsum(first, 0) - 1).long()  # [E] the kept edge of each slot
     merged_id = edge_id[kept].clone().long()
     differs = edge_id.long() != merged_id[unique]
-    groups = torch.unique(unique[differs])  # the kept edges with more than one row behind them
+    groups = torch.unique(unique[differs])  # the kept edges that merge several rows
     if groups.numel() == 0:
         return merged_id.to(edge_id.dtype), edge_attr
     place = torch.full((kept.numel(),), -1, dtype=torch.int64)
@@ -342,7 +347,7 @@ def _merge_edges(
     )
     merged_id[groups] = edge_attr.shape[0] + torch.arange(groups.numel())
     edge_attr = torch.cat((edge_attr, merged))
-    # Rows that no edge names any more are dropped.
+    # Drop rows that no edge uses any more.
     used, compact = torch.unique(merged_id, return_inverse=True)
     return compact.to(index_dtype(used.numel())), edge_attr[used]
 
@@ -355,8 +360,8 @@ def _checked_features(x: Any) -> Tensor | SparseFeatures | None:
     features = as_float(x, "node features")
     if features.ndim != 2:
         raise GraphError(
-            f"node features have shape {tuple(features.shape)}; they need one row a node and one "
-            "column a feature"
+            f"node features have shape {tuple(features.shape)}; they need one row per node and one "
+            "column per feature"
         )
     return features
 
@@ -366,15 +371,15 @@ def _checked_edges(edge_index: Any) -> tuple[Tensor, Tensor]:
     if edges.ndim != 2 or edges.shape[0] != 2:
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
         raise GraphError(
-            f"edges have shape {tuple(edges.shape)}; they need shape (2, E), sources above "
-            f"targets{hint}"
+            f"edges have shape {tuple(edges.shape)}; they need shape (2, E): a row of sources and "
+            f"a row of targets{hint}"
         )
-    if edges.numel() and edges.dtype not in _WHOLE:
-        raise GraphError(f"edges are {_kind(edges)}; they must be whole node numbers")
+    if edges.numel() and edges.dtype not in _INTEGERS:
+        raise GraphError(f"edges have the type {_kind(edges)}; they must be integer node numbers")
     return edges[0].long(), edges[1].long()
 
 
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _kind(tensor: Tensor) -> str:
@@ -388,6 +393,6 @@ def _check_range(nodes: Tensor, num_nodes: int, name: str) -> None:
         what = f"{name} of edge {place}" if name != "node" else f"entry {place}"
         raise GraphError(
             f"{what} is {int(nodes[place])}, but nodes are numbered 0..{num_nodes - 1} "
-            f"({int(outside.sum())} such in all); num_nodes may be too small, or ids may not have "
-            "been renumbered"
+            f"({int(outside.sum())} such numbers in total); increase num_nodes, or renumber the "
+            "nodes"
         )

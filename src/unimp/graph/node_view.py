@@ -1,4 +1,4 @@
-"""Some nodes of a graph as rows: what scikit-learn slices where it would slice a matrix."""
+"""Nodes of a graph as rows that scikit-learn can slice like a matrix."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class NodeView:
-    """Nodes of a graph, one a row, by number; the graph behind them stays whole.
+    """Nodes of a graph, one number per row; the graph itself stays complete.
 
-    `graph.nodes` holds them all, and `graph.nodes[rows]` some: a mask, numbers, or a slice of what
-    is here. A node may stand in several rows. It has the length and shape of the matrix of its
-    features, but is none: it cannot be made into one without losing the edges.
+    `graph.nodes` contains all nodes. `graph.nodes[rows]` selects some of them by a mask, by
+    positions or by a slice. A node may be in several rows. A view has the length and shape of the
+    feature matrix of its nodes, but it is not a matrix: a conversion would lose the edges.
     """
 
     graph: Graph
@@ -33,8 +33,8 @@ class NodeView:
         numbers = np.asarray(self.numbers)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise GraphError(
-                f"a view of nodes takes their numbers, one a row; got {numbers.dtype} of shape "
-                f"{numbers.shape} (of a mask: graph.nodes[mask])"
+                f"a view of nodes needs one integer node number per row, not {numbers.dtype} of "
+                f"shape {numbers.shape}; for a mask use graph.nodes[mask]"
             )
         numbers = numbers.astype(np.int64)
         outside = np.flatnonzero((numbers < 0) | (numbers >= self.graph.num_nodes))
@@ -55,7 +55,7 @@ class NodeView:
 
     @property
     def features(self) -> Any:
-        """The features of these nodes alone, as a NumPy array or a scipy.sparse.csr_array."""
+        """The features of these nodes as a NumPy array or a scipy.sparse.csr_array."""
         x, rows = self.graph.x, torch.from_numpy(self.numbers.copy())
         if x is None:
             raise GraphError("the nodes of this graph have no features")
@@ -66,18 +66,21 @@ class NodeView:
         return replace(self, graph=graph)
 
     def __getitem__(self, rows: Any) -> NodeView:
-        if isinstance(rows, tuple):  # rows and all columns, as scikit-learn writes it
+        if isinstance(rows, tuple):  # scikit-learn selects rows and all columns
             rows, *columns = rows
             if any(column is not Ellipsis and column != slice(None) for column in columns):
-                raise GraphError("a view of nodes has no columns to choose; change the graph's x")
+                raise GraphError(
+                    "columns of a view of nodes cannot be selected; change x of the graph"
+                )
         if isinstance(rows, Tensor):
             rows = rows.cpu().numpy()
         return replace(self, numbers=np.atleast_1d(self.numbers[rows]))
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise GraphError(
-            "a view of nodes is no matrix: its edges would be lost. For the features of these "
-            "nodes alone take view.features; to scale them, do it before the graph is made"
+            "a view of nodes cannot be converted to a matrix, because the edges would be lost; use "
+            "view.features for the features of these nodes, and scale features before you build "
+            "the graph"
         )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Correct & Smooth: observed labels spread over a model's probabilities, after training."""
+"""Correct & Smooth: spread observed labels over the probabilities of a trained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unimp.graph.graph import Graph
 from unimp.model.label_propagation import propagate
 from unimp.tasks.labels import UNLABELED
 
-MOST = 1000.0
+MAX_FACTOR = 1000.0
 """The largest factor by which a residual is scaled."""
 
 
@@ -32,38 +32,39 @@ def correct_and_smooth(
     correct_scale: float | Literal["auto"] = "auto",
     smooth_alpha: float = 0.5,
 ) -> Tensor:
-    """Probabilities [N, classes] after Correct & Smooth (Huang et al., 2021); rows sum to 1.
+    """Apply Correct & Smooth (Huang et al., 2021) to probabilities [N, classes]; rows sum to 1.
 
-    Correct: a model errs alike on nodes near one another, so its residuals at observed nodes,
-    with Y their one-hot labels and Z the given probabilities, are spread and added:
+    Correct: a model makes similar errors on nearby nodes, so its residuals at observed nodes, with
+    Y their one-hot labels and Z the given probabilities, are spread and added:
 
         E⁰_i = Y_i − Z_i at observed nodes, 0 elsewhere       Eˡ⁺¹ = α_c S Eˡ + (1 − α_c) E⁰
         auto:     Z'_i = Z_i + f_i E_i, f_i = σ / ‖E_i‖₁      σ = mean ‖E⁰_i‖₁ of observed nodes
-                                (f_i = 1 where that is over 1000, as the authors have it)
+                                (f_i = 1 where that exceeds 1000, as in the authors' code)
         a factor: Z'_i = Z_i + factor · E_i                   E_i = E⁰_i after each step if observed
 
-    Smooth: nodes near one another are alike, so the labels and what was corrected are spread:
+    Smooth: nearby nodes are similar, so the labels and the corrected probabilities are spread:
 
         G⁰_i = Y_i at observed nodes, Z'_i cut to 0 … 1 elsewhere   Gˡ⁺¹ = α_s S Gˡ + (1 − α_s) G⁰
 
-    and each row of G is divided by its sum. S is that of `edge_weights`; messages go from source
-    to target. As the authors run it, entries of G, and of E unless it is scaled by a factor, are
-    cut to −1 … 1 after each step. A node that no residual reaches keeps its probabilities when
-    correcting, and one without in-edges when smoothing. `smooth` leaves the first half out.
+    and each row of G is divided by its sum. S is the matrix of `edge_weights`; messages flow from
+    source to target. As in the authors' code, entries of G, and of E unless it is scaled by a
+    factor, are cut to −1 … 1 after each step. A node that no residual reaches keeps its
+    probabilities when correcting, and so does one without in-edges when smoothing. The form
+    `smooth` leaves the first half out.
 
-    observed: [N], the class, or UNLABELED; no other label is looked at. Binary tasks are refused:
-    to scale the correction of one number to a given size is to keep its sign alone.
+    observed: [N], the class, or UNLABELED; no other label is used. Binary tasks are refused: to
+    scale the correction of a single number to a given size would keep only its sign.
     """
     if observed.ndim != 1 or probabilities.shape[:1] != observed.shape:
         raise TaskError(
-            f"observed labels are of shape {tuple(observed.shape)} for probabilities of shape "
-            f"{tuple(probabilities.shape)}; Correct & Smooth takes one class a node, not binary "
-            "tasks"
+            f"observed labels have shape {tuple(observed.shape)} and probabilities "
+            f"{tuple(probabilities.shape)}. Correct & Smooth needs one class per node, not binary "
+            "tasks."
         )
     if not 0 <= correct_alpha <= 1 or not 0 <= smooth_alpha < 1:
         raise RecipeError(
-            f"correct_alpha is {correct_alpha} and smooth_alpha {smooth_alpha}; they are shares, "
-            "and that of smoothing is under 1"
+            f"correct_alpha is {correct_alpha} and smooth_alpha is {smooth_alpha}; choose shares "
+            "between 0 and 1, with smooth_alpha below 1"
         )
     known = observed != UNLABELED
     one_hot = F.one_hot(observed[known].long(), probabilities.shape[1]).to(probabilities)
@@ -83,8 +84,8 @@ def correct_and_smooth(
         if correct_scale == "auto":
             mean_size = residual.abs().sum() / known.sum().clamp(min=1)
             factor = mean_size / spread.abs().sum(1, keepdim=True)
-            # What hardly arrives is not blown up: a node far from every label keeps its own.
-            chances = chances + torch.where(factor <= MOST, factor, 1.0) * spread
+            # A tiny residual is not enlarged: a node far from every label keeps its probabilities.
+            chances = chances + torch.where(factor <= MAX_FACTOR, factor, 1.0) * spread
         else:
             chances = chances + correct_scale * spread
     start = chances.clamp(0.0, 1.0)
@@ -101,9 +102,9 @@ def correct_and_smooth(
 
 
 def smoothing_in_words(found: Mapping[str, Any], metric: str) -> str:
-    """One line on whether nodes were chosen by smoothed answers, and the validation scores."""
+    """State in one line whether nodes were chosen after smoothing, and the validation scores."""
     if found["note"]:
-        return f"chosen by the run as it is: {found['note']}"
+        return f"chosen by the run without smoothing: {found['note']}"
     alone, smoothed = (f"{100 * value:.2f} %" for value in found["val"].values())
     if found["smoothed"]:
         return (

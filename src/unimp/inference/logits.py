@@ -1,4 +1,4 @@
-"""Logits of all nodes, given observed labels: the one entry to inference."""
+"""Compute the logits of all nodes, given observed labels: the entry point of inference."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def predict_logits(
     device: torch.device | str | None = None,
     precision: Precision = "fp32",
 ) -> Tensor:
-    """Logits [N, classes] in main memory, float32; `observed` holds the labels the model may see.
+    """Compute logits [N, classes], float32 on the CPU; `observed` are the labels that are inputs.
 
-    Computed where the model lies, unless `device` says otherwise, and in `precision`.
+    The computation runs on `device`, by default that of the model, and in `precision`.
     """
     if device is None:
-        device = next(model.parameters()).device
+        device = next((weight.device for weight in model.parameters()), observed.device)
     with matmuls_in(precision), autocast(device, precision):
         if regime == "exact":
             logits = exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
@@ -45,5 +45,5 @@ def predict_logits(
 
 
 def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:
-    """What the logits say: softmax over classes, or a sigmoid for each binary task."""
+    """Turn logits into probabilities: softmax over classes, or a sigmoid per binary task."""
     return torch.sigmoid(logits) if multilabel else torch.softmax(logits, 1)

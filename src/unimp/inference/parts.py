@@ -1,4 +1,4 @@
-"""Inference over random parts, as the paper does on ogbn-proteins."""
+"""Inference over random parts, as in the paper for ogbn-proteins."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def partition_logits(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Logits of all nodes, each computed within its part; the mean over `passes` partitions.
+    """Compute the logits of each node within its part, averaged over `passes` partitions.
 
-    Edges between parts are not seen, so this is an approximation that more passes improve.
+    Edges between parts are not used, so this is an approximation; more passes improve it.
     """
     model.eval()
     rng = np.random.Generator(np.random.PCG64(seed))

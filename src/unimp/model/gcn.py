@@ -67,5 +67,5 @@ def with_convolution_weights(graph: Graph) -> Graph:
 
 
 def convolution_weight(in_degree: Tensor, out_degree: Tensor) -> Tensor:
-    """Compute √(d_i/d_j) per edge from the in-degrees d_i of targets and out-degrees d_j: [E, 1]."""
+    """Compute √(d_i/d_j) from in-degrees d_i of targets and out-degrees d_j of sources: [E, 1]."""
     return (in_degree / out_degree).float().sqrt()[:, None]

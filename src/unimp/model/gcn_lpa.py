@@ -30,7 +30,8 @@ class GCNLPA(NodeModel):
     """Features propagate along learned edge weights; in training, labels regularize the weights.
 
         p = P x / ‖P x‖      w_ij = softmax_j( p_i·p_j )        (the same in every layer)
-        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )        logits = W Σ_j w_ij hᴸ_j + b
+        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )
+        logits = W Σ_j w_ij hᴸ⁻¹_j + b
         ŷ⁰ = one-hot(observed)        ŷˡ⁺¹_i = Σ_j w_ij ŷˡ_j
 
         loss = −log softmax(logits) − weight · log ŷᴸ        (means over the hidden nodes)

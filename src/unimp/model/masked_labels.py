@@ -1,4 +1,4 @@
-"""Masked label prediction for any module that passes messages."""
+"""Masked label prediction for any PyTorch module that passes messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unimp.config.choices import Inputs
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -23,27 +23,27 @@ Combine = Literal["add", "concat"]
 
 
 class MaskedLabels(NodeModel):
-    """A module of your own, or a model of ours, given observed labels beside the features.
+    """Your own module, or a model of this package, with observed labels as additional input.
 
         h = x + embed(observed)        or, combine = concat:  h = [x | embed(observed)]
         logits = module(h, edge_index)        or module(h, edge_index, edge_attr), or module(h)
 
-    The module takes rows h [N, width] and edge_index [2, E] of sources and targets, as PyG's layers
-    do, and gives logits [N, classes]. It is called without edges if `inputs` is X, and with edge
-    features if `edge_features`. What it may look at is decided here: a label that is hidden never
-    reaches it.
+    The module receives rows h [N, width] and edge_index [2, E] (sources, targets), as layers of PyG
+    do, and returns logits [N, classes]. It is called without edges if `inputs` is X, and with edge
+    features if `edge_features` is set. This class decides what the module receives: hidden labels
+    never reach it.
 
-    A model of ours is one that takes no labels itself, made for `sizes.with_width(width)`:
-    APPNP(sizes.with_width(64)). It runs on its own graph, layer by layer, and its edge features
-    and reach are its own.
+    A model of this package must not use labels itself and must be built for
+    `sizes.with_width(width)`, for example APPNP(sizes.with_width(64)). It runs layer by layer on
+    the graph that it prepares, and it determines its own edge features and reach.
 
-    Features that are dense and as wide as their place are taken as they are, others projected.
-    Added, features and labels are `width` wide both; beside one another, labels take what dense
-    features leave of it, or half if that is too little.
+    Dense features that already have the required width are used unchanged; all others are
+    projected. With `add`, features and labels both have the full `width`. With `concat`, labels
+    have the width that dense features leave free, or half of `width` if this is too narrow.
 
-    How the layers of a module of your own follow one another is not known, so that predictions are
-    computed on the whole graph at once; with sampled neighbors it runs on all nodes sampled,
-    `reach` hops far.
+    The layers of your own module are not known, so predictions are computed on the whole graph at
+    once. With sampled neighbors, the module runs on all sampled nodes, which are up to `reach` hops
+    away.
     """
 
     def __init__(
@@ -65,22 +65,31 @@ class MaskedLabels(NodeModel):
             ("combine", combine, get_args(Combine)),
         ):
             if given not in accepted:
-                raise RecipeError(f"no {name} {given!r}; there are {' | '.join(accepted)}")
+                raise ModelError(
+                    f"{name} {given!r} does not exist; choose one of {' | '.join(accepted)}"
+                )
         self.takes_features, self.takes_labels = "X" in inputs, "Y" in inputs
         if self.takes_features and sizes.features == 0:
-            raise RecipeError(f"inputs are {inputs}, but the task has no node features; use A,Y")
+            raise ModelError(
+                f"the inputs are {inputs}, but the task has no node features; use the inputs A,Y"
+            )
         if edge_features and sizes.edge_features == 0:
-            raise RecipeError("edge_features is set, but the task's edges have none")
+            raise ModelError(
+                "edge_features is set, but the edges of the task have no features; leave it out"
+            )
         both = self.takes_features and self.takes_labels and combine == "concat"
         if width < 1 + both:
-            raise RecipeError(f"width is {width}; the module's rows need at least {1 + both}")
+            raise ModelError(
+                f"the width is {width}, but the rows of the module need a width of at least "
+                f"{1 + both}"
+            )
         if isinstance(module, NodeModel):
-            _refuse_unfit(module, inputs, edge_features)
-            _refuse_other_width(module, width, (1, sizes.classes) if sizes.multilabel else (1,))
+            _check_inputs(module, inputs, edge_features)
+            _check_width(module, width, (1, sizes.classes) if sizes.multilabel else (1,))
             self.model = module
         else:
             if reach < 1:
-                raise RecipeError(f"reach is {reach}; a module looks at least 1 hop far")
+                raise ModelError(f"the reach of a module is at least 1 hop, not {reach}")
             hops = reach if "A" in inputs else 0
             self.model = EdgeModule(module, sizes.classes, reach=hops, edge_features=edge_features)
         self.takes_edge_features = self.model.takes_edge_features
@@ -90,15 +99,15 @@ class MaskedLabels(NodeModel):
         self.combine, self.input_dropout = combine, input_dropout
         feature_width = label_width = width
         if both:
-            # A label needs some room: in a row of one number a norm would leave nothing of it.
+            # Labels need several columns: a norm would remove a label in a single column.
             least = min(sizes.classes, 8)
-            beside = not sizes.sparse and sizes.features + least <= width
-            feature_width = sizes.features if beside else width - width // 2
+            unchanged = not sizes.sparse and sizes.features + least <= width
+            feature_width = sizes.features if unchanged else width - width // 2
             label_width = width - feature_width
-        as_they_are = not sizes.sparse and sizes.features == feature_width
+        unchanged = not sizes.sparse and sizes.features == feature_width
         self.feature_encoder = (
             FeatureEncoder(sizes.features, feature_width)
-            if self.takes_features and not as_they_are
+            if self.takes_features and not unchanged
             else None
         )
         embedding = LabelEncoder if sizes.multilabel else LabelTable
@@ -107,14 +116,14 @@ class MaskedLabels(NodeModel):
 
     @property
     def layers(self) -> nn.ModuleList | None:
-        """The layers of a model of ours, where it has some that may tell their attention."""
+        """The layers of a model of this package, which may have attention weights; else None."""
         return getattr(self.model, "layers", None)
 
     def prepare(self, graph: Graph) -> Graph:
         return self.model.prepare(graph)
 
     def rows(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        """Features and observed labels as the module takes them: [N, width]."""
+        """Combine features and observed labels into the rows of the module: [N, width]."""
         parts: list[Tensor] = []
         if self.takes_features:
             rows = x if self.feature_encoder is None else self.feature_encoder(x)
@@ -131,7 +140,7 @@ class MaskedLabels(NodeModel):
         return dropout(h, self.input_dropout, self.training)
 
     def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        return self.model.embed(self.rows(x, observed), _none_of(observed))
+        return self.model.embed(self.rows(x, observed), _hide_all(observed))
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         return self.model.propagate(h, hop, index)
@@ -142,7 +151,7 @@ class MaskedLabels(NodeModel):
     def forward(
         self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
     ) -> Tensor:
-        logits: Tensor = self.model(self.rows(x, observed), _none_of(observed), hops)
+        logits: Tensor = self.model(self.rows(x, observed), _hide_all(observed), hops)
         return logits
 
     def regularizer(
@@ -152,7 +161,7 @@ class MaskedLabels(NodeModel):
 
 
 class EdgeModule(NodeModel):
-    """A module of rows and an edge list, run as a whole on the first hop, which holds all edges."""
+    """A module that runs once on the edge list of the first hop, which contains all edges."""
 
     takes_labels = False
     by_layer = False
@@ -179,7 +188,7 @@ class EdgeModule(NodeModel):
     ) -> Tensor:
         h = self.embed(x, observed)
         if hops:
-            # The first hop has in-edges of every node that a later one has; the seeds come first.
+            # The first hop contains the edges of all later hops, and the seeds come first.
             h = self.propagate(h, hops[0], 0)[: hops[-1].num_targets]
         return self.read_out(h)
 
@@ -188,43 +197,49 @@ class EdgeModule(NodeModel):
         wanted = (len(h), self.classes)
         if not isinstance(logits, Tensor) or logits.shape != wanted:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise RecipeError(
-                f"{type(self.module).__name__} gave {found} for {len(h)} nodes of width "
-                f"{h.shape[1]}; it needs to give logits {wanted}: a row a node, a column a class"
+            raise ModelError(
+                f"{type(self.module).__name__} returned {found} for {len(h)} nodes of width "
+                f"{h.shape[1]}; it must return logits of shape {wanted}: one row per node and one "
+                "column per class"
             )
         return logits
 
 
-def _refuse_unfit(model: NodeModel, inputs: Inputs, edge_features: bool) -> None:
-    """A model of ours must leave labels to the wrapper, and look at edges if inputs say so."""
+def _check_inputs(model: NodeModel, inputs: Inputs, edge_features: bool) -> None:
+    """Check that a model of this package uses no labels itself, and uses edges as `inputs` say."""
     name = type(model).__name__
     if model.takes_labels:
-        raise RecipeError(
-            f"{name} takes labels itself; train it as it is, or make it without: use_labels=False"
+        raise ModelError(
+            f"{name} uses labels itself; train it without MaskedLabels, or build it with "
+            "use_labels=False"
         )
     if ("A" in inputs) != (model.num_layers > 0):
-        looks = "at edges; inputs must have A" if model.num_layers else "at no edges; inputs are X"
-        raise RecipeError(f"inputs are {inputs}, but {name} looks {looks}")
+        fix = (
+            "uses edges; the inputs must contain A"
+            if model.num_layers
+            else "uses no edges; the inputs must be X"
+        )
+        raise ModelError(f"the inputs are {inputs}, but {name} {fix}")
     if edge_features and not model.takes_edge_features:
-        raise RecipeError(f"edge_features is set, but {name} takes none")
+        raise ModelError(f"edge_features is set, but {name} uses no edge features; leave it out")
 
 
-def _refuse_other_width(model: NodeModel, width: int, shape: tuple[int, ...]) -> None:
-    """A model of ours is made for rows of the wrapper, not for the task's features: try one row."""
+def _check_width(model: NodeModel, width: int, shape: tuple[int, ...]) -> None:
+    """Check with one row that a model of this package accepts rows of `width`."""
     weight = next(model.parameters())
-    trained = model.training
+    was_training = model.training
     observed = torch.full(shape, UNLABELED, device=weight.device)
     try:
         with torch.no_grad():
             model.eval().embed(weight.new_zeros(1, width), observed)
     except RuntimeError as error:
-        raise RecipeError(
-            f"{type(model).__name__} takes no rows of width {width}; make it for "
+        raise ModelError(
+            f"{type(model).__name__} does not accept rows of width {width}; build it for "
             f"sizes.with_width({width})"
         ) from error
     finally:
-        model.train(trained)
+        model.train(was_training)
 
 
-def _none_of(observed: Tensor) -> Tensor:
+def _hide_all(observed: Tensor) -> Tensor:
     return torch.full_like(observed, UNLABELED)

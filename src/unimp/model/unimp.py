@@ -1,4 +1,4 @@
-"""UniMP: features and observed labels, added and propagated together."""
+"""UniMP: features and observed labels are added and propagated together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unimp.config.choices import Backend
-from unimp.errors import RecipeError
+from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
@@ -33,14 +33,14 @@ LayerKind = Literal["transformer", "gat", "gcn"]
 class UniMP(NodeModel):
     """A graph transformer over h⁰ = X + embed(Y_observed).
 
-        h⁰ = dropout( LayerNorm( x + embed(observed) ) )            norm by `input_norm`
+        h⁰ = dropout( LayerNorm( x + embed(observed) ) )            (norm if `input_norm`)
         hˡ⁺¹ = dropout( ReLU( LayerNorm( layer(hˡ) ) ) )
         logits = layer(hᴸ⁻¹), heads averaged           (head = average)
         logits = W hᴸ + b                               (head = linear)
 
-    Each layer runs on its own hop, so the same code serves a full batch, a part and sampled
-    neighbors. Masked label prediction does not depend on the layer: `layer` may be that of a graph
-    attention network (gat) or a graph convolution (gcn), which take no edge features.
+    Each layer runs on its own hop, so a full batch, a part and sampled neighbors use the same code.
+    Masked label prediction does not depend on the kind of layer: `layer` may also be that of a
+    graph attention network (gat) or a graph convolution (gcn), which use no edge features.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class UniMP(NodeModel):
         layer: LayerKind = "transformer",
     ) -> None:
         super().__init__()
-        if layer == "gcn":  # has no heads: it is as wide as they are together
+        if layer == "gcn":  # it has no heads, and the width of all heads together
             width, heads = heads * width, 1
         use_features = use_features and sizes.features > 0
         if not (use_features or use_labels):
-            raise RecipeError(
-                "the model would receive neither features nor labels; the task has no node "
-                "features, so the inputs must include Y"
+            raise ModelError(
+                "the model would receive neither features nor labels; use labels as inputs, or "
+                "node features if the task has some"
             )
         if sizes.sparse and use_features and not feature_encoder:
-            raise RecipeError(
-                "the task's node features are sparse; set model.feature_encoder=true, which "
-                "projects them without making them dense"
+            raise ModelError(
+                "the node features are sparse; use a feature encoder, which projects them without "
+                "making them dense"
             )
         if edge_encoder == "shared" and head == "average":
-            raise RecipeError(
-                "one edge encoder cannot serve layers of different width, and the averaged last "
-                "layer is as wide as there are classes; set model.edge_encoder=per-layer or "
-                "model.head=linear"
+            raise ModelError(
+                "layers of different width cannot share one edge encoder, and the last layer of "
+                "an averaged head has the width of the classes; use an edge encoder per layer, or "
+                "a linear head"
             )
         hidden = heads * width
         self.dropout = dropout
@@ -195,13 +195,13 @@ class UniMP(NodeModel):
         if self.label_embedding is not None:
             labels = self.label_embedding(observed)
             h = labels if h is None else h + labels
-        assert h is not None  # __init__ refuses a model without inputs
+        assert h is not None  # `__init__` refuses a model without inputs
         if self.input_norm is not None:
             h = self.input_norm(h)
         return dropout(h, self.input_dropout, self.training)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
-        if index == len(self.norms):  # the last layer gives logits
+        if index == len(self.norms):  # the last layer computes logits
             return self.layers[index](h, hop)  # type: ignore[no-any-return]
         return dropout(self.layers[index](h, hop, self.norms[index]), self.dropout, self.training)
 
@@ -212,7 +212,7 @@ class UniMP(NodeModel):
     def attention_weights(
         self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
     ) -> list[Tensor]:
-        """The attention weights [E, H] of each layer, in the order of its hop's edges."""
+        """Compute the attention weights [E, H] of each layer, in the order of the hop's edges."""
         h, weights = self.embed(x, observed), []
         for index, hop in enumerate(hops):
             layer = self.layers[index]

@@ -1,13 +1,13 @@
-"""Attention that projects its targets alone: for hops with many more sources than targets.
+"""Attention that projects only the targets, for hops with many more sources than targets.
 
-Keys and values are linear in h, so that their weights can change sides. For each head:
+Keys and values are linear in h, so their weights can be applied to the targets. For each head:
 
     q_i·(W_k h_j + b_k) = q'_i·h_j + const_i          q'_i = W_kᵀ q_i
     o_i = Σ_j a_ij (W_v h_j + b_v) = W_v x̄_i + A_i b_v    x̄_i = Σ_j a_ij h_j    A_i = Σ_j a_ij
 
-and the constant cancels in the softmax. One row h_j serves as key and value of all heads, and
-nothing of size sources × heads × width is built. Backward, with g the gradient of o, p, δ and ds as
-in `ops/fused.py`:
+and the constant cancels in the softmax. One row h_j is the key and value of all heads, and no
+tensor of size sources × heads × width is built. Backward, with g the gradient of o, and p, δ and ds
+as in `ops/fused.py`:
 
     g'_i = W_vᵀ g_i    γ_i = g_i·b_v    da_ij = g'_i·h_j + γ_i    δ_i = g'_i·x̄_i + γ_i A_i
     dh_j = Σ_i Σ_heads ds_ij q'_i + a_ij g'_i                                          (by source)
@@ -27,7 +27,7 @@ from unimp.ops.fused import Edges, Forward
 
 
 class Absorbed(NamedTuple):
-    """What the forward pass leaves to the backward pass."""
+    """The tensors that the forward pass saves for the backward pass."""
 
     query: Tensor  # q' [T, H, F]
     mean: Tensor  # x̄ [T, H, F]
@@ -35,34 +35,34 @@ class Absorbed(NamedTuple):
     log_sum: Tensor  # [T, H]
 
 
-class OfSources(NamedTuple):
-    """The gradients that come by the sources."""
+class BySources(NamedTuple):
+    """The gradients that pass through the sources."""
 
     h: Tensor  # [S, F]
-    weight: Tensor  # of [W_k; W_v], [2·H·D, F]
-    bias: Tensor  # of [b_k; b_v]
+    weight: Tensor  # gradient of [W_k; W_v]: [2·H·D, F]
+    bias: Tensor  # gradient of [b_k; b_v]: [2·H·D]
 
 
 BY_HEAD = 1.25
-"""What products of one head at a time cost, in those of all heads at once: measured."""
+"""The measured cost of products per head, relative to one product for all heads."""
 
 EDGE = 8
-"""What an edge costs a number of a row, in multiplications of a projection: measured."""
+"""The measured cost of one number of an edge's row, in multiplications of a projection."""
 
 
 def pays(hop: Hop, in_width: int, width: int) -> bool:
-    """Whether absorbing is quicker than projecting the sources, from F to D numbers a head.
+    """Whether absorbing is faster than projecting the sources from F to D numbers per head.
 
-    For each head, k and v of S sources cost 2 S·D·F multiplications; q' and W_v x̄ of T targets
-    cost 2 T·D·F, a head at a time. An edge meets rows of D numbers there and of F numbers here:
+    Per head, k and v of S sources cost 2 S·D·F multiplications. q' and W_v x̄ of T targets cost
+    2 T·D·F, computed one head at a time. An edge reads rows of D numbers with projected sources,
+    and of F numbers with absorbed weights. Absorbing is faster if
 
         (S − 1.25 T) D F > 8 E max(F − D, 0)
 
-    Forward and backward each do the same number of such products on either side, so that one rule
-    serves training and inference.
+    The forward and backward passes have the same ratio, so training and inference share this rule.
     """
-    spared = (hop.num_sources - BY_HEAD * hop.num_targets) * width * in_width
-    return spared > EDGE * hop.num_edges * max(in_width - width, 0)
+    saved = (hop.num_sources - BY_HEAD * hop.num_targets) * width * in_width
+    return saved > EDGE * hop.num_edges * max(in_width - width, 0)
 
 
 def forward(
@@ -74,7 +74,7 @@ def forward(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Absorbed]:
-    """q [T, H, D], h [S, F], weight [W_k; W_v] [2·H·D, F] and its bias → o [T, H·D]."""
+    """Map q [T, H, D], h [S, F], weight [W_k; W_v] [2·H·D, F] and its bias to o [T, H·D]."""
     from unimp.ops.native import absorbed as kernel
 
     _, heads, width = query.shape
@@ -92,13 +92,13 @@ def backward(
     h: Tensor,
     weight: Tensor,
     bias: Tensor,
-    kept: Absorbed,
+    saved: Absorbed,
     edges: Edges,
     dropout: float,
     seed: Tensor,
     d_query: Tensor,
-) -> OfSources:
-    """The gradients, from that of o: grad [T, H, D]; dq is left in `d_query`."""
+) -> BySources:
+    """Compute the gradients from that of o, grad [T, H, D]; dq is written to `d_query`."""
     from unimp.ops.native import absorbed as kernel
 
     _, heads, width = query.shape
@@ -106,9 +106,9 @@ def backward(
     d_shared, d_h = kernel.backward(
         _by_head(grad, value),
         torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]),
-        kept.query,
+        saved.query,
         h,
-        Forward(kept.mean, grad.new_empty(0), kept.mass, kept.log_sum),
+        Forward(saved.mean, grad.new_empty(0), saved.mass, saved.log_sum),
         edges,
         width**-0.5,
         dropout,
@@ -118,13 +118,13 @@ def backward(
     d_weight, d_bias = torch.empty_like(weight), torch.zeros_like(bias)
     d_key, d_value = d_weight.view(2, heads, width, -1)
     torch.bmm(query.permute(1, 2, 0), d_shared.transpose(0, 1), out=d_key)
-    torch.bmm(grad.permute(1, 2, 0), kept.mean.transpose(0, 1), out=d_value)
-    torch.sum(grad * kept.mass[..., None], 0, out=d_bias.view(2, heads, width)[1])
-    return OfSources(d_h, d_weight, d_bias)
+    torch.bmm(grad.permute(1, 2, 0), saved.mean.transpose(0, 1), out=d_value)
+    torch.sum(grad * saved.mass[..., None], 0, out=d_bias.view(2, heads, width)[1])
+    return BySources(d_h, d_weight, d_bias)
 
 
 def _by_head(rows: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """rows [T, H, A] times each head's own weight [H, A, B] → [T, H, B]."""
+    """Multiply rows [T, H, A] by the weight of each head [H, A, B]: [T, H, B]."""
     if out is None:
         out = rows.new_empty(len(rows), len(weight), weight.shape[2])
     torch.bmm(rows.transpose(0, 1), weight, out=out.transpose(0, 1))

@@ -1,4 +1,4 @@
-"""Graph attention: the one entry, whatever computes it."""
+"""Graph attention: one function for all backends."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import Backend
-from unimp.errors import BackendError, RecipeError, nearest_names
+from unimp.errors import BackendError, nearest_names
 from unimp.graph.hop import Hop
 from unimp.ops import fused, native, reference, sparse
 
 HALF = (torch.bfloat16, torch.float16)
 
-# Each backend is a function with the signature and the meaning of reference.attend.
+# Each backend is a function with the signature and the results of reference.attend.
 BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]] = {
     "native": fused.native_attend,  # C++, on CPU
     "triton": fused.triton_attend,  # on GPU
-    "sparse": sparse.attend,  # torch.sparse, anywhere
-    "reference": reference.attend,  # plain torch, to be read
+    "sparse": sparse.attend,  # torch.sparse, on any device
+    "reference": reference.attend,  # plain torch: the definition
 }
 
 
@@ -39,34 +39,34 @@ def graph_attention(
     seed: Tensor | int = 0,
     backend: Backend = "auto",
 ) -> Tensor:
-    """Multi-head dot-product attention of targets over their in-edges (equations 3 and 4).
+    """Compute multi-head dot-product attention of targets over their in-edges (equations 3, 4).
 
         α_ij = softmax_j( q_i·(k_j + W e_ij + c) / √D )        o_i = Σ_j α_ij (v_j + W e_ij + c)
 
     query [T, H, D]; key, value [S, H, D]; edge_weight W [H, D, d_e] and edge_bias c [H, D] or
-    None encode the hop's edge features. `dropout` drops weights, decided by `seed` (a tensor
-    where one is at hand, so that a GPU need not be waited for). Returns o: [T, H, D].
+    None encode the hop's edge features. `seed` decides which weights `dropout` drops; as a tensor,
+    it does not have to be copied to a GPU. Returns o: [T, H, D].
 
-    The edge term is factored exactly, so that no encoded edge is ever built:
+    The edge term is factored exactly, so that encoded edges are never built:
 
         q_i·(W e_ij) = (Wᵀq_i)·e_ij          Σ_j α_ij (W e_ij + c) = W ē_i + A_i c
 
-    and q_i·c, the same for all in-edges of i, cancels in the softmax.
+    and q_i·c, which is equal for all in-edges of i, cancels in the softmax.
     """
     check_operands(query, key, value, hop, edge_weight)
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout is {dropout}; it is at least 0 and less than 1")
+        raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
     name = choose_backend(backend, query.device.type)
-    given = query.dtype
-    # Half the bytes are half the time on a GPU alone; elsewhere sums in half precision would cost.
-    dtype = torch.float32 if name != "triton" and given in HALF else given
+    out_dtype = query.dtype
+    # Half precision is faster only on a GPU; the other backends compute in single precision.
+    dtype = torch.float32 if name != "triton" and out_dtype in HALF else out_dtype
     operands = (t if t is None else t.to(dtype) for t in (query, key, value, edge_weight))
     query, key, value, edge_weight = operands  # type: ignore[assignment]
     seed = as_seed(seed, query.device)
     attend = BACKENDS[name]
     with without_autocast(query.device.type):  # the precision is chosen above
         if edge_weight is None:
-            return attend(query, key, value, hop, None, dropout, seed)[0].to(given)
+            return attend(query, key, value, hop, None, dropout, seed)[0].to(out_dtype)
         edge_query = _edge_query(query, edge_weight)
         out, edge_mean, mass = attend(query, key, value, hop, edge_query, dropout, seed)
         assert edge_mean is not None
@@ -74,17 +74,17 @@ def graph_attention(
         out = out + torch.einsum("the,hde->thd", edge_mean, edge_weight)
         if edge_bias is not None:
             out = out + mass[..., None] * edge_bias.to(dtype)
-    return out.to(given)
+    return out.to(out_dtype)
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Where autocast is not at work; entering one that would change nothing takes its time."""
-    working = torch.is_autocast_enabled(device) or torch.compiler.is_compiling()
-    return torch.autocast(device, enabled=False) if working else nullcontext()
+    """A context without autocast; a no-op if autocast is off, because entering it takes time."""
+    is_active = torch.is_autocast_enabled(device) or torch.compiler.is_compiling()
+    return torch.autocast(device, enabled=False) if is_active else nullcontext()
 
 
 def as_seed(seed: Tensor | int, device: torch.device) -> Tensor:
-    """A seed of dropout as kernels take it."""
+    """The seed of dropout as a tensor on the device."""
     if isinstance(seed, Tensor) or torch.compiler.is_compiling():
         return torch.as_tensor(seed, dtype=torch.int64, device=device)
     return _seed_on(seed, device)
@@ -93,7 +93,7 @@ def as_seed(seed: Tensor | int, device: torch.device) -> Tensor:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _seed_on(seed: int, device: torch.device) -> Tensor:
-    # Kept: bringing a number to a GPU waits until all that was asked of it is done.
+    # Cached, because copying a number to a GPU waits for all earlier work there.
     return torch.tensor(seed, dtype=torch.int64, device=device)
 
 
@@ -101,23 +101,25 @@ def _seed_on(seed: int, device: torch.device) -> Tensor:
 def attention_weights(
     query: Tensor, key: Tensor, hop: Hop, *, edge_weight: Tensor | None = None
 ) -> Tensor:
-    """The weights α of `graph_attention`, one number an edge and head: [E, H]. For those who ask:
-    computing messages does not need them side by side."""
+    """Compute the weights α of `graph_attention`, one number per edge and head: [E, H].
+
+    Messages are computed without storing all weights; this function is for explanations.
+    """
     check_operands(query, key, key, hop, edge_weight)
-    given = query.dtype
-    dtype = torch.float32 if given in HALF else given
+    out_dtype = query.dtype
+    dtype = torch.float32 if out_dtype in HALF else out_dtype
     query, key = query.to(dtype), key.to(dtype)
     with without_autocast(query.device.type):
         edge_query = None
         if edge_weight is not None:
             edge_query = _edge_query(query, edge_weight.to(dtype))
-        return sparse.weigh(query, key, hop, edge_query).to(given)
+        return sparse.weigh(query, key, hop, edge_query).to(out_dtype)
 
 
 def check_operands(
     query: Tensor, key: Tensor, value: Tensor, hop: Hop, edge_weight: Tensor | None
 ) -> None:
-    """Refuse operands that do not fit one another or the hop: kernels trust what they are given."""
+    """Check that operands match each other and the hop; kernels do not check it."""
     _, heads, width = query.shape
     expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
         "query": (query, (hop.num_targets, heads, width)),
@@ -129,7 +131,7 @@ def check_operands(
             raise ValueError("edge_weight is given, but the hop has no edge features")
         features = hop.edge_attr.shape[1]
         if features == 0:
-            raise ValueError("edge_weight is given, but the hop's edges have features of width 0")
+            raise ValueError("edge_weight is given, but the edge features of the hop have width 0")
         expected["edge_weight"] = (edge_weight, (heads, width, features))
         expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
     for name, (tensor, shape) in expected.items():
@@ -141,34 +143,37 @@ def check_operands(
 
 
 def choose_backend(backend: str, device: str = "cpu") -> str:
-    """The backend that `auto` stands for on this kind of device, or the one named."""
+    """Choose a backend for this kind of device if `auto`; else check the one that is named."""
     if backend == "auto":
         if device == "cuda" and _has_triton():
             return "triton"
         return "native" if device == "cpu" and native.available() else "sparse"
     if backend not in BACKENDS:
-        raise RecipeError(f"no attention backend {backend!r}; {nearest_names(backend, BACKENDS)}")
+        raise BackendError(
+            f"there is no attention backend {backend!r}; {nearest_names(backend, BACKENDS)}"
+        )
     if backend == "native" and device != "cpu":
         raise BackendError(
-            f"model.backend is native, which runs on CPU, but the tensors are on {device}; use auto"
+            f"the native backend runs on CPU, but the tensors are on {device}; use auto"
         )
     if backend == "native" and not native.available():
         raise BackendError(
-            "model.backend is native, but the native core was not built by the install; use auto "
-            "or sparse, or install a C++17 compiler (such as g++) and reinstall unimp"
+            "the native backend is not available, because the native core was not built during "
+            "installation; use auto or sparse, or install a C++17 compiler (such as g++) and "
+            "reinstall unimp"
         )
     if backend == "triton" and not _has_triton():
-        raise BackendError("model.backend is triton, which is not installed; use auto")
+        raise BackendError("the triton backend needs Triton, which is not installed; use auto")
     return backend
 
 
-# The compiler takes the answer as it is found. This is all that torch.compiler's decorator
-# assume_constant_result does, but for importing the compiler.
+# torch.compile treats the result as a constant. This is what torch.compiler's decorator
+# assume_constant_result does, without importing the compiler.
 choose_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def backend_in_words(backend: str, device: str) -> str:
-    """What computes attention on a device, as a manifest says it."""
+    """The backend that computes attention on a device, as text for a manifest."""
     name = choose_backend(backend, device.partition(":")[0])
     return f"native ({native.instruction_set()})" if name == "native" else name
 
@@ -179,5 +184,5 @@ def _has_triton() -> bool:
 
 
 def _edge_query(query: Tensor, edge_weight: Tensor) -> Tensor:
-    """u_i = Wᵀq_i, which meets edge features as q_i meets keys: [T, H, d_e]."""
+    """Compute u_i = Wᵀq_i, whose product with edge features is part of the score: [T, H, d_e]."""
     return torch.einsum("thd,hde->the", query, edge_weight)

@@ -1,4 +1,4 @@
-"""One matrix for all heads, from a block for each: the edge encoder of `ops/layer.py`."""
+"""Block-diagonal matrices with one block per head, for the edge encoder of `ops/layer.py`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 def block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tensor:
-    """Blocks along the diagonal of one matrix, zeros elsewhere.
+    """Put blocks on the diagonal of one matrix, with zeros elsewhere: [H·R, H·C].
 
-    Blocks lie under one another, [H·R, C] → [H·R, H·C]; or, `across`, beside one another, [R, H·C].
+    The blocks are stacked vertically, [H·R, C], or horizontally if `across`, [R, H·C].
     """
     rows, columns = blocks.shape
     if across:
-        block, spread = (rows, columns // heads), blocks.view(1, rows, heads, -1)
+        block, stacked = (rows, columns // heads), blocks.view(1, rows, heads, -1)
     else:
-        block, spread = (rows // heads, columns), blocks.view(heads, -1, 1, columns)
-    whole = _diagonal(heads, *block, blocks.dtype, blocks.device) * spread
+        block, stacked = (rows // heads, columns), blocks.view(heads, -1, 1, columns)
+    whole = _diagonal(heads, *block, blocks.dtype, blocks.device) * stacked
     return whole.view(heads * block[0], heads * block[1])
 
 
@@ -27,7 +27,7 @@ def block_diagonal(blocks: Tensor, heads: int, *, across: bool = False) -> Tenso
 def _diagonal(
     heads: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Ones where the blocks are: [H, R, H, C]."""
+    """Ones at the entries of the blocks: [H, R, H, C]."""
     one = torch.eye(heads, dtype=dtype, device=device).view(heads, 1, heads, 1)
     return one.expand(-1, rows, -1, columns).contiguous()
 

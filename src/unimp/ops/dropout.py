@@ -1,4 +1,4 @@
-"""Dropout that is quick on CPU too."""
+"""Dropout that is also fast on CPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.nn import functional as F
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """Zero each entry with probability `rate` and scale the others by 1/(1−rate).
 
-    torch draws one random number an entry, serially on CPU, which was the costliest single step of
-    an epoch. Sixteen bits decide as well (`rate` is met to 1/65536), so one 64-bit draw serves four
-    entries there.
+    On CPU, torch draws one random number per entry in one thread, which was the slowest step of an
+    epoch. Sixteen bits are enough (`rate` is exact to 1/65536), so one 64-bit number decides for
+    four entries there.
     """
     if not training or rate == 0.0:
         return x
     if not 0.0 < rate < 1.0:
-        raise ValueError(f"dropout rate is {rate}; it is a probability below 1")
+        raise ValueError(f"the dropout rate must be at least 0 and less than 1, not {rate}")
     if x.device.type != "cpu":
         return F.dropout(x, rate, training=True)
     count = x.numel()

@@ -1,23 +1,25 @@
-"""A whole graph transformer layer as one step of autograd.
+"""A whole graph transformer layer as one autograd function.
 
-Written apart, its steps each read and write tensors of nodes × width: four projections, gradients
-that are added up or concatenated, a bias summed for each. Here one projection [q|r|k|v] serves all
-(two where targets are fewer than sources), attention and residual read and leave slices of it, and
-its gradient is one tensor that meets the weights once.
+As separate functions, its steps would each read and write tensors of size nodes × width: four
+projections, gradients that are added or concatenated, and one sum per bias. Here, one projection
+computes [q|r|k|v] (two projections if there are fewer targets than sources). Attention and residual
+read and write slices of it, and its gradient is one tensor that is multiplied by the weights once.
 
     P = h Wᵀ + b      o, ē, A = attend(q, k, v)      m = o + ē W_eᵀ + A c      out = residual(m, r)
 
-Where sources are many more than targets, the targets alone are projected: see `ops/absorbed.py`.
+If there are many more sources than targets, only the targets are projected: see `ops/absorbed.py`.
 
 The edge encoder of all heads is one block-diagonal matrix, B [H·D, H·d_e]: u = q B, m = o + ē Bᵀ.
 
-Parameters come as they are learned. What is made of them, and the casts of a mixed precision, is
-made within the step: on a small graph a GPU waits for Python, and each tensor that autograd need
-not follow is time saved.
+The function receives parameters in their stored form. Everything derived from them, and the casts
+of mixed precision, are computed inside the function: on a small graph a GPU waits for Python, and
+each tensor that autograd does not have to track saves time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -29,22 +31,22 @@ from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
 from unimp.ops.block_diagonal import block_diagonal, blocks
 from unimp.ops.fused import Backward, Edges, Forward
-from unimp.ops.residual import OfRows, Residual, gate_vectors, grad_of_gate
+from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
 
 class Shape(NamedTuple):
-    """What a layer is, apart from its weights."""
+    """The properties of a layer apart from its weights."""
 
     heads: int
-    width: int  # of each head
-    concat: bool  # heads beside one another; or their mean
+    width: int  # per head
+    concat: bool  # whether heads are concatenated; if not, they are averaged
     dropout: float = 0.0
     eps: float = 1e-5  # of the norm
     relu: bool = False
 
 
 class Weights(NamedTuple):
-    """What a layer learns, as its modules hold it; None where it has no such part."""
+    """The weights of a layer as its modules store them; None for parts that it does not have."""
 
     query: Tensor  # W_q [H·D, F]
     kept: Tensor  # W_r [C, F]
@@ -63,53 +65,117 @@ class Weights(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What a step is given that takes no gradient."""
+    """The arguments that take no gradient."""
 
     hop: Hop
     shape: Shape
     seed: Tensor
     kernel: fused.Kernel
-    dtype: torch.dtype  # what is computed in; the residual's own parameters stay as they are
+    dtype: torch.dtype  # of the computation, except for the parameters of the residual
     grad_enabled: bool
 
 
 class _Attended(NamedTuple):
-    """What plain attention keeps for its backward pass, beside the targets' projection."""
+    """The tensors that plain attention saves for its backward pass."""
 
-    of_sources: Tensor
+    of_sources: Tensor  # projection of the sources
     edge_query: Tensor | None
     edge_attr: Tensor | None
-    encoder: Tensor | None
-    spread: Tensor | None
-    out: Tensor  # and what follows: Forward
+    encoder: Tensor | None  # B
+    bias_map: Tensor | None  # the edge bias as a block-diagonal matrix [H, H·D]
+    out: Tensor
     edge_mean: Tensor
     mass: Tensor
     log_sum: Tensor
 
+    @property
+    def result(self) -> Forward:
+        return Forward(self.out, self.edge_mean, self.mass, self.log_sum)
+
+
+class _Operands(NamedTuple):
+    """The tensors that every layer saves for its backward pass."""
+
+    h: Tensor
+    weight: Tensor  # [W_q; W_r; W_k; W_v]
+    bias: Tensor
+    of_targets: Tensor  # projection of the targets
+    message: Tensor
+    seed: Tensor
+    beta: Tensor
+    mean: Tensor
+    rstd: Tensor
+    on_kept: Tensor | None
+    on_message: Tensor | None
+    gate_bias: Tensor | None
+    norm: Tensor | None
+    norm_bias: Tensor | None
+
+    @property
+    def row_stats(self) -> RowStats:
+        return RowStats(self.beta, self.mean, self.rstd)
+
+    def residual(self, shape: Shape) -> Residual:
+        return Residual(
+            self.on_kept,
+            self.on_message,
+            self.gate_bias,
+            self.norm,
+            self.norm_bias,
+            shape.eps,
+            shape.relu,
+        )
+
+
+class _Saved(NamedTuple):
+    """Everything that the forward pass saves for the backward pass."""
+
+    operands: _Operands
+    edges: Edges
+    attention: _Attended | absorbed.Absorbed
+
+    def save(self, ctx: Any) -> None:
+        ctx.save_for_backward(*self.operands, *self.edges, *self.attention)
+        ctx.attention_kind = type(self.attention)
+
+    @classmethod
+    def load(cls, ctx: Any) -> _Saved:
+        tensors = iter(ctx.saved_tensors)
+        return cls(
+            _take(_Operands, tensors), _take(Edges, tensors), _take(ctx.attention_kind, tensors)
+        )
+
+
+def _take(kind: Any, tensors: Iterator[Tensor | None]) -> Any:
+    """Fill a named tuple of this kind with the next tensors."""
+    return kind(*islice(tensors, len(kind._fields)))
+
 
 def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
-    """Whether `attention_layer` can do it: not while compiling, which fuses in its own way."""
+    """Whether `attention_layer` can run; while compiling it does not, as torch fuses by itself."""
     if torch.compiler.is_compiling():
         return False
     if choose_backend(backend, h.device.type) not in ("native", "triton"):
         return False
     if hop.edge_attr is not None and hop.edge_attr.requires_grad:
         return False
-    # On CPU half precision is for projections alone, which then stand apart.
+    # On CPU, only projections use half precision, so they must be separate.
     return not (h.device.type == "cpu" and (h.dtype in HALF or torch.is_autocast_enabled("cpu")))
 
 
 def attention_layer(
     h: Tensor, hop: Hop, weights: Weights, shape: Shape, *, seed: Tensor | int, backend: str
 ) -> Tensor:
-    """h [num_sources, F] → [num_targets, C]; C is H·D where heads are concatenated, else D."""
+    """Run a layer: h [num_sources, F] → [num_targets, C]; C is H·D with `concat`, else D."""
     if len(h) != hop.num_sources:
         raise ValueError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
     if weights.edge is not None:
         wanted = (hop.num_edges, weights.edge.shape[1])
         if hop.edge_attr is None or hop.edge_attr.shape != wanted:
             given = None if hop.edge_attr is None else tuple(hop.edge_attr.shape)
-            raise ValueError(f"the hop's edge_attr is {given}; this layer needs shape {wanted}")
+            raise ValueError(
+                f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
+            )
     device = h.device.type
     casts = torch.is_autocast_enabled(device)
     call = _Call(
@@ -125,7 +191,7 @@ def attention_layer(
 
 
 class _Layer(torch.autograd.Function):
-    """The forward and backward passes of a layer; autocast is not at work within them."""
+    """The forward and backward passes of a layer; autocast is disabled within them."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, *given: Any) -> Tensor:
@@ -142,26 +208,26 @@ class _Layer(torch.autograd.Function):
 
 def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     hop, shape, seed, kernel, dtype, grad_enabled = call
-    # Parameters want gradients in inference too; nothing is prepared for them then.
+    # Parameters require gradients in inference too; then nothing is saved for them.
     trains = grad_enabled and any(ctx.needs_input_grad)
     edges = fused.edges_of(hop, kernel, backward=trains)
     h = h.to(dtype)
     projections = (weights.query, weights.kept, weights.key, weights.value)
     biases = (weights.query_bias, weights.kept_bias, weights.key_bias, weights.value_bias)
     weight, bias = torch.cat(projections).to(dtype), torch.cat(biases).to(dtype)
-    ctx.absorbs = (
+    absorbs = (
         kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
     )
-    parts = _Projection(h, weight, bias, hop.num_targets, shape, targets_alone=ctx.absorbs)
-    kept: tuple[Tensor | None, ...]
-    if ctx.absorbs:
+    parts = _Projection(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
+    attention: _Attended | absorbed.Absorbed
+    if absorbs:
         h = h.contiguous()
         cut = parts.of_targets.shape[1]
-        message, kept = absorbed.forward(
+        message, attention = absorbed.forward(
             parts.by_head(parts.query), h, weight[cut:], bias[cut:], edges, shape.dropout, seed
         )
     else:
-        message, kept = _attend(parts, weights, edges, call)
+        message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
     on_kept, on_message = gate_vectors(weights.gate)
@@ -174,11 +240,13 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
         shape.eps,
         shape.relu,
     )
-    out, of_rows = residual.kernels(kernel).residual_forward(message, parts.kept, step)
+    out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
-        ctx.save_for_backward(
-            h, weight, bias, parts.of_targets, message, seed, *of_rows, *step[:5], *edges, *kept
-        )
+        operands = _Operands(
+            h, weight, bias, parts.of_targets, message, seed, *row_stats,
+            on_kept, on_message, weights.gate_bias, weights.norm, weights.norm_bias,
+        )  # fmt: skip
+        _Saved(operands, edges, attention).save(ctx)
         ctx.shape, ctx.kernel = shape, kernel
         ctx.dtypes = [None if w is None else w.dtype for w in weights]
         ctx.widths = [len(w) for w in projections]
@@ -186,33 +254,31 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
-    """The gradients of h, and of the weights one by one."""
-    h, weight, bias, of_targets, message, seed, *rest = ctx.saved_tensors
+    """Compute the gradients of h and of each weight."""
+    saved, edges, attention = _Saved.load(ctx)
+    h, weight, bias, seed = saved.h, saved.weight, saved.bias, saved.seed
     shape, kernel = ctx.shape, ctx.kernel
-    of_rows = OfRows(*rest[:3])
-    on_kept, on_message, gate_bias, norm, norm_bias = rest[3:8]
-    step = Residual(on_kept, on_message, gate_bias, norm, norm_bias, shape.eps, shape.relu)
-    edges, kept = Edges(*rest[8:17]), rest[17:]
-    attended = None if ctx.absorbs else _Attended(*kept)
-    parts = _Projection.of(of_targets, None if attended is None else attended.of_sources, shape)
+    step = saved.residual(shape)
+    of_sources = attention.of_sources if isinstance(attention, _Attended) else None
+    parts = _Projection.of(saved.of_targets, of_sources, shape)
     found = parts.like()
     grad_message, sums = residual.kernels(kernel).residual_backward(
-        grad, message, parts.kept, step, of_rows, found.kept
+        grad, saved.message, parts.kept, step, saved.row_stats, found.kept
     )
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
-    d_edge = d_edge_bias = of_sources = None
-    if attended is None:
-        cut = of_targets.shape[1]
-        of_sources = absorbed.backward(
-            parts.by_head(grad_message), parts.by_head(parts.query), h, weight[cut:], bias[cut:],
-            absorbed.Absorbed(*kept), edges, shape.dropout, seed, parts.by_head(found.query),
-        )  # fmt: skip
-    else:
+    d_edge = d_edge_bias = by_sources = None
+    if isinstance(attention, _Attended):
         d_edge, d_edge_bias = _attend_backward(
-            grad_message, parts, found, attended, edges, shape, kernel, seed
+            grad_message, parts, found, attention, edges, shape, kernel, seed
         )
-    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0], of_sources)
+    else:
+        cut = saved.of_targets.shape[1]
+        by_sources = absorbed.backward(
+            parts.by_head(grad_message), parts.by_head(parts.query), h, weight[cut:], bias[cut:],
+            attention, edges, shape.dropout, seed, parts.by_head(found.query),
+        )  # fmt: skip
+    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0], by_sources)
     gradients: tuple[Tensor | None, ...] = (
         *torch.split(d_weight.to(ctx.dtypes[0]), ctx.widths),
         *torch.split(d_bias.to(ctx.dtypes[4]), ctx.widths),
@@ -223,22 +289,22 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
         sums.weight,
         sums.bias,
     )
-    as_given = (
+    as_stored = (
         None if dtype is None or grad is None else grad.to(dtype)
         for dtype, grad in zip(ctx.dtypes, gradients, strict=True)
     )
-    return d_h, tuple(as_given)
+    return d_h, tuple(as_stored)
 
 
 def _attend(
     parts: _Projection, weights: Weights, edges: Edges, call: _Call
 ) -> tuple[Tensor, _Attended]:
-    """The messages [T, H·D] of attention over projected sources."""
+    """Compute the messages [T, H·D] by attention over projected sources."""
     shape, dtype = call.shape, call.dtype
     edge_attr = None if weights.edge is None else call.hop.edge_attr
     if call.kernel == "native" and edge_attr is not None:
         edge_attr = edge_attr.to(dtype)
-    encoder = edge_query = spread = None
+    encoder = edge_query = bias_map = None
     if weights.edge is not None:
         encoder = block_diagonal(weights.edge.to(dtype), shape.heads)
         edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
@@ -249,31 +315,33 @@ def _attend(
     if encoder is not None:
         message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
         if weights.edge_bias is not None:
-            spread = block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
-            message.addmm_(result.mass, spread)
+            bias_map = block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
+            message.addmm_(result.mass, bias_map)
     of_sources = parts.of_sources
     assert of_sources is not None
-    return message, _Attended(of_sources, edge_query, edge_attr, encoder, spread, *result)
+    return message, _Attended(of_sources, edge_query, edge_attr, encoder, bias_map, *result)
 
 
 def _attend_backward(
     grad_message: Tensor,
     parts: _Projection,
     found: _Projection,
-    kept: _Attended,
+    saved: _Attended,
     edges: Edges,
     shape: Shape,
     kernel: fused.Kernel,
     seed: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of the edge encoder; those of q, k and v are left in `found`."""
-    _, edge_query, edge_attr, encoder, spread, *rest = kept
-    result = Forward(*rest)
+    """Compute the gradients of the edge encoder; those of q, k and v are written to `found`."""
+    edge_query, encoder, bias_map = saved.edge_query, saved.encoder, saved.bias_map
+    result = saved.result
     d_edge_bias = grad_mean = grad_mass = None
     nothing = grad_message.new_empty(0)
     if encoder is not None and edge_query is not None:
         grad_mean = (grad_message @ encoder).view_as(edge_query)
-        grad_mass = torch.zeros_like(result.mass) if spread is None else grad_message @ spread.t()
+        grad_mass = (
+            torch.zeros_like(result.mass) if bias_map is None else grad_message @ bias_map.t()
+        )
     into = Backward(
         *found.queries_keys_values(),
         nothing if edge_query is None else torch.empty_like(edge_query),
@@ -286,7 +354,7 @@ def _attend_backward(
             nothing if grad_mass is None else grad_mass,
             nothing,
         ),
-        *parts.queries_keys_values(), edge_query, edge_attr, result, edges,
+        *parts.queries_keys_values(), edge_query, saved.edge_attr, result, edges,
         shape.dropout, seed, False, into,
     )  # fmt: skip
     if encoder is None:
@@ -295,16 +363,16 @@ def _attend_backward(
     found.query.addmm_(d_edge_query, encoder.t())
     d_encoder = parts.query.t() @ d_edge_query
     d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
-    if spread is not None:
+    if bias_map is not None:
         d_edge_bias = blocks(result.mass.t() @ grad_message, shape.heads).flatten()
     return blocks(d_encoder, shape.heads).flatten(0, 1), d_edge_bias
 
 
 class _Projection:
-    """q and r of the targets beside one another, and k and v of the sources, or their gradients.
+    """The columns [q|r] of the targets and [k|v] of the sources, or their gradients.
 
-    In a square hop they are columns of one tensor. Those of the sources are not there where their
-    weights are absorbed.
+    For a square hop they are columns of one tensor. If the weights of the sources are absorbed,
+    [k|v] does not exist.
     """
 
     def __init__(
@@ -315,7 +383,7 @@ class _Projection:
         num_targets: int,
         shape: Shape,
         *,
-        targets_alone: bool,
+        targets_only: bool,
     ) -> None:
         cut = len(weight) - 2 * shape.heads * shape.width
         if num_targets == len(h):
@@ -323,7 +391,7 @@ class _Projection:
             self._set(whole[:, :cut], whole[:, cut:], shape)
             return
         of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
-        of_sources = None if targets_alone else torch.addmm(bias[cut:], h, weight[cut:].t())
+        of_sources = None if targets_only else torch.addmm(bias[cut:], h, weight[cut:].t())
         self._set(of_targets, of_sources, shape)
 
     @classmethod
@@ -341,7 +409,7 @@ class _Projection:
         return rows.view(-1, self.shape.heads, self.shape.width)
 
     def queries_keys_values(self) -> tuple[Tensor, Tensor, Tensor]:
-        """By head."""
+        """q, k and v by head."""
         assert self.of_sources is not None
         keys, values = self.of_sources.chunk(2, 1)
         return self.by_head(self.query), self.by_head(keys), self.by_head(values)
@@ -351,7 +419,7 @@ class _Projection:
         return self.of_sources is not None and len(self.of_targets) == len(self.of_sources)
 
     def like(self) -> _Projection:
-        """Room of the same shape."""
+        """Allocate a projection of the same shape."""
         if self.of_sources is None:
             return self.of(torch.empty_like(self.of_targets), None, self.shape)
         cut, width = self.of_targets.shape[1], self.of_sources.shape[1]
@@ -363,36 +431,36 @@ class _Projection:
         )
 
     def project_back(
-        self, h: Tensor, weight: Tensor, wants_h: bool, of_sources: absorbed.OfSources | None
+        self, h: Tensor, weight: Tensor, wants_h: bool, by_sources: absorbed.BySources | None
     ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Gradients of h, the weight and the bias, from gradients of the projection.
+        """Compute the gradients of h, the weight and the bias from those of the projection.
 
-        `of_sources` are those that come by the sources, where k and v were not made.
+        `by_sources` contains the gradients through the sources if k and v were not computed.
         """
         cut = self.of_targets.shape[1]
         d_weight, d_bias = torch.empty_like(weight), weight.new_empty(len(weight))
         if self.is_square:
-            # The two are halves of one tensor: as such it meets the weights once.
+            # Both are columns of one tensor, which is multiplied by the weights once.
             whole = self.of_targets.as_strided(
                 (len(h), len(weight)), (len(weight), 1), self.of_targets.storage_offset()
             )
-            _weigh_back(whole, h, d_weight, d_bias)
+            _project_back_weight(whole, h, d_weight, d_bias)
             return (whole @ weight if wants_h else None), d_weight, d_bias
         d_h = None
-        if of_sources is not None:
-            d_weight[cut:], d_bias[cut:] = of_sources.weight, of_sources.bias
-            d_h = of_sources.h if wants_h else None
+        if by_sources is not None:
+            d_weight[cut:], d_bias[cut:] = by_sources.weight, by_sources.bias
+            d_h = by_sources.h if wants_h else None
         elif self.of_sources is not None:
-            _weigh_back(self.of_sources, h, d_weight[cut:], d_bias[cut:])
+            _project_back_weight(self.of_sources, h, d_weight[cut:], d_bias[cut:])
             d_h = self.of_sources @ weight[cut:] if wants_h else None
         targets = h[: len(self.of_targets)]
-        _weigh_back(self.of_targets, targets, d_weight[:cut], d_bias[:cut])
+        _project_back_weight(self.of_targets, targets, d_weight[:cut], d_bias[:cut])
         if d_h is not None:
             d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
         return d_h, d_weight, d_bias
 
 
-def _weigh_back(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:
-    """Gradients of a weight and a bias by which rows were projected, from the projection's."""
+def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:
+    """Compute the gradients of the weight and bias of a projection of `rows`."""
     torch.mm(grad.t(), rows, out=d_weight)
     torch.mv(grad.t(), rows.new_ones(len(rows)), out=d_bias)

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much this process has."""
+"""The memory that is available, and the memory that this process uses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import torch
 
 
 def available_memory(device: str) -> int:
-    """Bytes that this process may still take: on the GPU, or of main memory and its cgroup."""
+    """Bytes that this process can still allocate, on a GPU or in main memory and its cgroup."""
     if device.startswith("cuda"):
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + kept  # torch keeps what it was given back
+        # torch caches freed memory, which it can use again.
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
     found = [_free_of_machine(), *_free_of_cgroups()]
     return min(bytes_ for bytes_ in found if bytes_ is not None)
 
 
 def resident_memory() -> int:
-    """Bytes that this process has in main memory now; 0 where the system does not say."""
+    """Bytes that this process uses in main memory now; 0 if the system does not report it."""
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -28,13 +29,13 @@ def resident_memory() -> int:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has had in main memory."""
+    """The largest number of bytes that this process has used in main memory."""
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows has no such module
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, KiB elsewhere
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, KiB elsewhere
 
 
 def _free_of_machine() -> int:
@@ -47,7 +48,7 @@ def _free_of_machine() -> int:
 
 
 def _free_of_cgroups() -> list[int]:
-    """What the limits of cgroups, version 2 or 1, leave; nothing where there are none."""
+    """Free bytes within the limits of cgroups, version 2 or 1; empty without limits."""
     free = []
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -56,6 +57,6 @@ def _free_of_cgroups() -> list[int]:
             "/sys/fs/cgroup/memory/memory.usage_in_bytes",
         ),
     ):
-        with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+        with suppress(OSError, ValueError):  # "max" means that there is no limit
             free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
     return free

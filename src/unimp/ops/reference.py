@@ -1,7 +1,7 @@
-"""What graph attention means, in plain torch, one head at a time.
+"""The definition of graph attention in plain torch, one head at a time.
 
-Every backend must give these numbers and these gradients. It is written to be read and to be
-the oracle of tests; `ops/sparse.py` is the pure-torch form that is fast.
+Every backend must compute these results and gradients. This code is for readers and for tests;
+`ops/sparse.py` is the fast form in pure torch.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def attend(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Attention of each target over its in-edges, for one hop and all heads.
+    """Compute the attention of each target over its in-edges, for one hop and all heads.
 
         s_ij = (q_i·k_j + u_i·e_ij) / √D          p_ij = softmax over the in-edges of i
         a_ij = p_ij · m_ij                        m: dropout, 0 or 1/(1−dropout)
         o_i = Σ_j a_ij v_j      ē_i = Σ_j a_ij e_ij      A_i = Σ_j a_ij
 
     query [T, H, D]; key, value [S, H, D]; edge_query u [T, H, d_e] or None.
-    Returns o [T, H, D], ē [T, H, d_e] and A [T, H] (both None without edge features). A target
-    without in-edges gets zeros.
+    Returns o [T, H, D], ē [T, H, d_e] and A [T, H] (the last two are None without edge features).
+    A target without in-edges gets zeros.
     """
     source, target = hop.source.long(), hop.target.long()
     num_targets, heads, width = query.shape
@@ -58,10 +58,10 @@ def attend(
 def dropout_factors(
     num_edges: int, heads: int, dropout: float, seed: Tensor | int, like: Tensor
 ) -> Tensor | None:
-    """What each attention weight is multiplied by: 0, or 1/(1−dropout); None without dropout.
+    """The factor of each attention weight, 0 or 1/(1−dropout): [E, H]; None without dropout.
 
-    A counter hash of (edge slot, head, seed) decides, so that nothing need be stored, any pass
-    can ask again, and every backend and device draws the same mask: [E, H].
+    A factor is a hash of (edge slot, head, seed). Therefore nothing is stored, every pass can
+    compute the factors again, and all backends and devices use the same factors.
     """
     if dropout == 0.0:
         return None
@@ -79,7 +79,7 @@ _MASK = 0xFFFFFFFF
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """A bijective scrambler of 32-bit words (in int64, since torch has no unsigned arithmetic)."""
+    """Hash 32-bit words bijectively (in int64, because torch has no unsigned arithmetic)."""
     bits = ((bits >> 16) ^ bits) * 0x7FEB352D & _MASK
     bits = ((bits >> 15) ^ bits) * 0x846CA68B & _MASK
     return (bits >> 16) ^ bits
@@ -88,8 +88,8 @@ def _mix(bits: Tensor) -> Tensor:
 def _softmax_by_target(score: Tensor, target: Tensor, num_targets: int) -> Tensor:
     top = score.new_full((num_targets,), -torch.inf)
     top = top.scatter_reduce(0, target, score.detach(), "amax")
-    raised = (score - top[target]).exp()
-    return raised / _sum_by_target(raised, target, num_targets)[target]
+    weight = (score - top[target]).exp()
+    return weight / _sum_by_target(weight, target, num_targets)[target]
 
 
 def _sum_by_target(rows: Tensor, target: Tensor, num_targets: int) -> Tensor:

@@ -1,20 +1,20 @@
-"""What a target keeps of itself, mixed with its message, and the norm and ReLU that follow.
+"""The residual step: a target's own row is mixed with its message; a norm and ReLU may follow.
 
-With m the message and r what is kept, both [T, C]:
+With m the message and r the target's own row after its projection ("kept"), both [T, C]:
 
     β = sigmoid(a·r + b·m + c)    y = (1 − β) m + β r        or, without a gate, y = m + r
     n = (y − mean y) / √(var y + ε) ∘ w + d                  or, without a norm, n = y
     out = max(n, 0)                                          or, without ReLU, n
 
-β, mean y and 1/√(var y + ε) are kept, one number a row; the rest is computed again. Backward, with
-ĝ = w ∘ dn, x̂ the normalized row, and means over its columns:
+β, mean y and 1/√(var y + ε) are saved, one number each per row; the rest is recomputed. Backward,
+with ĝ = w ∘ dn, x̂ the normalized row, and means over its columns:
 
     dy = (ĝ − mean ĝ − x̂ mean(ĝ ∘ x̂)) / √(var y + ε)      dz = β (1 − β) dy·(r − m)
     dm = (1 − β) dy + dz b        dr = β dy + dz a
     da = Σ dz r     db = Σ dz m     dc = Σ dz     dw = Σ dn ∘ x̂     dd = Σ dn        (over rows)
 
-`mix` is the meaning in plain torch. The native core and Triton do it in one pass each way: see
-`residual_forward` and `residual_backward` of `native/residual.py` and `triton_residual.py`.
+`mix` is the definition in plain torch. The native core and Triton need one pass in each direction:
+see `residual_forward` and `residual_backward` in `native/residual.py` and `triton/residual.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unimp.ops.fused import exact_dtype
 
 
 class Residual(NamedTuple):
-    """What is learned, or chosen, of the step; None: without a gate, or without a norm."""
+    """The weights and options of the step; None means without a gate, or without a norm."""
 
     on_kept: Tensor | None = None  # a [C]
     on_message: Tensor | None = None  # b [C]
@@ -40,8 +40,8 @@ class Residual(NamedTuple):
     relu: bool = False
 
 
-class OfRows(NamedTuple):
-    """One number a row, kept for the backward pass; without elements where it is not needed."""
+class RowStats(NamedTuple):
+    """One number per row, saved for the backward pass; a tensor that is not needed is empty."""
 
     beta: Tensor
     mean: Tensor
@@ -49,7 +49,7 @@ class OfRows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The gradients of what is learned: sums over rows."""
+    """The gradients of the weights: sums over rows."""
 
     on_kept: Tensor
     on_message: Tensor
@@ -59,15 +59,17 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Tensor, gate_bias: Tensor) -> Sums:
-        """From one tensor that holds all but the last: [4, C]."""
+        """Create from one tensor [4, C] and the gradient of the gate's bias."""
         on_kept, on_message, weight, bias = vectors
         return cls(on_kept, on_message, weight, bias, gate_bias)
 
 
 class ResidualKernels(Protocol):
+    """The two passes of the residual step."""
+
     def residual_forward(
         self, message: Tensor, kept: Tensor, residual: Residual
-    ) -> tuple[Tensor, OfRows]: ...
+    ) -> tuple[Tensor, RowStats]: ...
 
     def residual_backward(
         self,
@@ -75,15 +77,15 @@ class ResidualKernels(Protocol):
         message: Tensor,
         kept: Tensor,
         residual: Residual,
-        of_rows: OfRows,
+        row_stats: RowStats,
         grad_kept: Tensor,
     ) -> tuple[Tensor, Sums]:
-        """dm and the sums; dr is left in `grad_kept`, whose rows may lie apart."""
+        """Compute dm and the sums; dr is written to `grad_kept`, whose rows may have a stride."""
         ...
 
 
 def mix(message: Tensor, kept: Tensor, residual: Residual) -> Tensor:
-    """message, kept [T, C] → out [T, C], in plain torch."""
+    """Compute the step in plain torch: message, kept [T, C] → out [T, C]."""
     if residual.on_kept is None or residual.on_message is None:
         y = message + kept
     else:
@@ -97,7 +99,7 @@ def mix(message: Tensor, kept: Tensor, residual: Residual) -> Tensor:
 
 
 def gate_vectors(gate: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """a = w1 − w3 and b = w2 + w3 of a gate's weight [1, 3C]: w·[r; m; m−r] = a·r + b·m."""
+    """Split a gate's weight [1, 3C]: w·[r; m; m−r] = a·r + b·m, a = w1 − w3, b = w2 + w3."""
     if gate is None:
         return None, None
     on_kept, on_message, on_difference = gate.view(3, -1)
@@ -105,12 +107,13 @@ def gate_vectors(gate: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def grad_of_gate(grad_on_kept: Tensor, grad_on_message: Tensor) -> Tensor:
-    """The gradient of a gate's weight, from those of a and b."""
+    """Compute the gradient of a gate's weight from those of a and b."""
     grads = (grad_on_kept, grad_on_message, grad_on_message - grad_on_kept)
     return torch.cat(grads)[None]
 
 
 def kernels(kernel: str) -> ResidualKernels:
+    """Import the module of a kernel on demand."""
     if kernel == "native":
         from unimp.ops.native import residual
 
@@ -120,11 +123,11 @@ def kernels(kernel: str) -> ResidualKernels:
     return triton_residual
 
 
-def empty_forward(message: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
-    """Tensors for what the forward pass leaves, not yet filled."""
+def empty_forward(message: Tensor, residual: Residual) -> tuple[Tensor, RowStats]:
+    """Allocate the results of the forward pass."""
     exact = exact_dtype(message.dtype)
     gated = 0 if residual.on_kept is None else len(message)
     normed = 0 if residual.weight is None else len(message)
-    return message.new_empty(message.shape), OfRows(
+    return message.new_empty(message.shape), RowStats(
         *(message.new_empty(count, dtype=exact) for count in (gated, normed, normed))
     )

@@ -1,7 +1,7 @@
-"""Graph attention with torch.sparse: nothing wider than edges × heads is ever built.
+"""Graph attention with torch.sparse: no tensor is larger than edges × heads.
 
-Scores are sampled dense-dense products, sums are sparse-dense products, one head at a time, and
-the backward pass is written out. Deterministic on CPU: each output row is summed by one thread
+Scores are sampled dense-dense products and sums are sparse-dense products, one head at a time. The
+backward pass is written by hand. Results are deterministic on CPU: one thread sums each output row
 in the order of its edges.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from unimp.graph.hop import Hop
 from unimp.ops.reference import dropout_factors
 
-# torch says once a process that CSR is in beta. It is said here, where nobody has to read it.
+# torch warns once per process that CSR is in beta. The warning is triggered and ignored here.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor([0, 1], [0], [1.0])
@@ -32,7 +32,7 @@ def attend(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """As `reference.attend`."""
+    """Compute `reference.attend` with torch.sparse."""
     if edge_query is None or hop.edge_attr is None:
         (out,) = _apply(query, key, value, None, None, hop, dropout, seed)
         return out, None, None
@@ -42,7 +42,7 @@ def attend(
 
 
 def weigh(query: Tensor, key: Tensor, hop: Hop, edge_query: Tensor | None) -> Tensor:
-    """The softmax weights p of `reference.attend`, before dropout: [E, H]."""
+    """Compute the softmax weights p of `reference.attend`, before dropout: [E, H]."""
     edges = Edges(hop)
     weights = query.new_empty(query.shape[1], hop.num_edges)
     edge_attr = None if hop.edge_attr is None else hop.edge_attr.to(query.dtype)
@@ -83,7 +83,7 @@ class _Attend(torch.autograd.Function):
         edges = Edges(hop)
         heads = query.shape[1]
         factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
-        # Head-major copies once, so that each head's rows lie together in every product: [H, ·, D].
+        # Head-major copies: the rows of a head are contiguous in every product: [H, ·, D].
         query, key, value = (rows.transpose(0, 1).contiguous() for rows in (query, key, value))
         if edge_query is not None:
             edge_query = edge_query.transpose(0, 1).contiguous()
@@ -152,46 +152,46 @@ _apply: Callable[..., Any] = _Attend.apply
 
 
 class Edges:
-    """The sparse products over one hop's edges, each with one number an edge, [E]."""
+    """The sparse products over the edges of one hop, with one number per edge, [E]."""
 
     def __init__(self, hop: Hop) -> None:
         self.hop = hop
-        # An edge stands in its target's row and in a column of its own: with this pattern the
-        # products that serve node features serve edge features as well.
+        # In this pattern, an edge is in the row of its target and in a separate column, so that
+        # products for node features also work for edge features.
         self.own_column = torch.arange(
             hop.num_edges, dtype=hop.source.dtype, device=hop.source.device
         )
 
     def dot(self, targets: Tensor, sources: Tensor) -> Tensor:
-        """targets_i · sources_j for each edge j → i."""
+        """Compute targets_i · sources_j for each edge j → i."""
         return self._sampled_product(self.hop.source, targets, sources)
 
     def dot_edges(self, targets: Tensor, edges: Tensor) -> Tensor:
-        """targets_i · edges_ij for each edge."""
+        """Compute targets_i · edges_ij for each edge."""
         if edges.device.type != "cpu":
-            # No wider than the edge features themselves, and quicker than cuSPARSE's product.
+            # Not larger than the edge features themselves, and faster than cuSPARSE's product.
             return (targets.index_select(0, self.hop.target) * edges).sum(-1)
         return self._sampled_product(self.own_column, targets, edges)
 
     def sum_sources(self, weight: Tensor, sources: Tensor) -> Tensor:
-        """Σ_j weight_ij sources_j for each target i."""
+        """Compute Σ_j weight_ij sources_j for each target i."""
         return sum_rows(self.hop.indptr, self.hop.source, weight, sources)
 
     def sum_edges(self, weight: Tensor, edges: Tensor) -> Tensor:
-        """Σ_j weight_ij edges_ij for each target i."""
+        """Compute Σ_j weight_ij edges_ij for each target i."""
         return sum_rows(self.hop.indptr, self.own_column, weight, edges)
 
     def sum_targets(self, weight: Tensor, targets: Tensor) -> Tensor:
-        """Σ_i weight_ij targets_i for each source j."""
+        """Compute Σ_i weight_ij targets_i for each source j."""
         transpose = self.hop.transpose
         weight = weight.index_select(0, transpose.slot)
         return sum_rows(transpose.indptr, transpose.target, weight, targets)
 
     def total(self, weight: Tensor) -> Tensor:
-        """Σ_j weight_ij for each target i."""
+        """Compute Σ_j weight_ij for each target i."""
         if weight.device.type == "cpu":
             return torch.segment_reduce(weight, "sum", offsets=self.hop.indptr, initial=0)
-        # On a GPU segment_reduce gives a whole row to one thread, which a hub makes wait.
+        # On a GPU, segment_reduce assigns a whole row to one thread, which is slow for a hub.
         return weight.new_zeros(self.hop.num_targets).index_add_(0, self.hop.target, weight)
 
     def weigh(
@@ -203,14 +203,14 @@ class Edges:
         *,
         out: Tensor,
     ) -> Tensor:
-        """softmax_j( (q_i·k_j + u_i·e_ij) / √D ) of one head."""
+        """Compute softmax_j( (q_i·k_j + u_i·e_ij) / √D ) of one head."""
         score = self.dot(query, key)
         if edge_query is not None and edge_attr is not None:
             score += self.dot_edges(edge_query, edge_attr)
         return self.softmax(score.mul_(query.shape[1] ** -0.5), out=out)
 
     def softmax(self, score: Tensor, *, out: Tensor) -> Tensor:
-        """Softmax over the in-edges of each target."""
+        """Compute the softmax over the in-edges of each target."""
         if score.numel() == 0:
             return out
         target = self.hop.target
@@ -224,7 +224,7 @@ class Edges:
 
     def _sampled_product(self, column: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         if column.numel() > len(rows) * len(columns):
-            # torch refuses more entries than a matrix has places; many edges may join two nodes.
+            # torch refuses a matrix with more entries than cells; duplicate edges can cause this.
             return (rows @ columns.t())[self.hop.target.long(), column.long()]
         if column.numel() == 0:
             return rows.new_zeros(0)
@@ -236,12 +236,12 @@ class Edges:
 
 
 def sum_rows(indptr: Tensor, column: Tensor, weight: Tensor, dense: Tensor) -> Tensor:
-    """Σ_k weight_k dense[column_k] over the entries k of each row of `indptr`: [rows, width]."""
+    """Compute Σ_k weight_k dense[column_k] over the entries k of each row: [rows, width]."""
     shape = (indptr.numel() - 1, len(dense))
     if column.numel() == 0:
         return dense.new_zeros(shape[0], dense.shape[1])
     matrix = torch.sparse_csr_tensor(indptr, column, weight, shape)
     if weight.device.type == "cpu":
-        # torch's own row-parallel kernel; the MKL one behind `@` is slower with int32 indices.
+        # torch's own row-parallel kernel; MKL's, which `@` uses, is slower with int32 indices.
         return torch.sparse.mm(matrix, dense, "sum")  # type: ignore[no-any-return]
     return matrix @ dense

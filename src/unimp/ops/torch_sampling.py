@@ -1,4 +1,4 @@
-"""The draws of `sampling.py` in torch, for a graph that lies on a GPU: the same hops."""
+"""The sampling of `sampling.py` in torch, with the same results, for a graph on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unimp.graph.hop import Hop
 def sample_hops(
     graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int
 ) -> tuple[Tensor, list[Hop]]:
-    """As `sampling.sample_hops`."""
+    """Sample as `sampling.sample_hops` does."""
     nodes = graph.checked_nodes(seeds)
     local = torch.full((graph.num_nodes,), -1, dtype=torch.int32, device=graph.device)
     local[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=graph.device)
@@ -23,17 +23,17 @@ def sample_hops(
     for layer, take in enumerate(reversed(fanout)):
         indptr, slots = _in_edges(graph.indptr, nodes, take, seed + layer)
         source = graph.source[slots].long()
-        fresh = _as_reached(source[local[source] < 0])
-        many = len(nodes) + len(fresh)
-        local[fresh] = torch.arange(len(nodes), many, dtype=torch.int32, device=graph.device)
-        nodes = torch.cat((nodes, fresh))
-        hops.append(Hop(indptr, local[source], many, graph.edge_attr_of(slots)))
+        new = _unique_in_order(source[local[source] < 0])
+        count = len(nodes) + len(new)
+        local[new] = torch.arange(len(nodes), count, dtype=torch.int32, device=graph.device)
+        nodes = torch.cat((nodes, new))
+        hops.append(Hop(indptr, local[source], count, graph.edge_attr_of(slots)))
     hops.reverse()
     return nodes, hops
 
 
-def _as_reached(nodes: Tensor) -> Tensor:
-    """Each node once, in the order of first appearance."""
+def _unique_in_order(nodes: Tensor) -> Tensor:
+    """Each node once, in the order of its first appearance."""
     unique: Tensor
     unique, which = torch.unique(nodes, return_inverse=True)
     place = torch.arange(len(nodes), device=nodes.device)
@@ -42,7 +42,7 @@ def _as_reached(nodes: Tensor) -> Tensor:
 
 
 def _in_edges(indptr: Tensor, targets: Tensor, take: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Row pointers and slots of (some of) the in-edges of each target."""
+    """Row pointers and slots of the in-edges of each target, or of a sample of them."""
     start = indptr[targets].long()
     degree = indptr[targets + 1].long() - start
     if take < 0 or not len(degree) or int(degree.max()) <= take:
@@ -51,7 +51,7 @@ def _in_edges(indptr: Tensor, targets: Tensor, take: int, seed: int) -> tuple[Te
     picked = torch.zeros(len(targets) + 1, dtype=torch.int64, device=indptr.device)
     torch.cumsum(kept, 0, out=picked[1:])
     total = int(picked[-1])
-    # Rows with few in-edges take all: offset 0, 1, 2, … within the row.
+    # A row with few in-edges keeps all of them: offset 0, 1, 2, … within the row.
     rows = torch.arange(len(targets), device=indptr.device)
     row = torch.repeat_interleave(rows, kept, output_size=total)
     offset = torch.arange(total, device=indptr.device) - picked[row]
@@ -63,7 +63,7 @@ def _in_edges(indptr: Tensor, targets: Tensor, take: int, seed: int) -> tuple[Te
 
 
 def draw_without_replacement(population: Tensor, take: int, seed: int) -> Tensor:
-    """As `sampling.draw_without_replacement`."""
+    """Draw as `sampling.draw_without_replacement` does."""
     drawn = population.new_empty((len(population), take))
     rows = torch.arange(len(population), device=population.device) * take
     for j in range(take):
@@ -75,7 +75,7 @@ def draw_without_replacement(population: Tensor, take: int, seed: int) -> Tensor
 
 
 def _below(bound: Tensor, counter: Tensor, seed: int) -> Tensor:
-    """As `sampling._below`: splitmix64, of which only the signs of whole numbers differ here."""
+    """Draw as `sampling._below` does: splitmix64 in signed instead of unsigned integers."""
     z = _signed(seed) + (counter + 1) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
@@ -84,11 +84,11 @@ def _below(bound: Tensor, counter: Tensor, seed: int) -> Tensor:
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """z >> by as if z had no sign."""
+    """Shift z to the right as an unsigned integer."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
 def _signed(number: int) -> int:
-    """The number of 64 bits that torch holds for one without a sign."""
+    """The signed 64-bit integer with the bits of an unsigned one."""
     number %= 2**64
     return number - 2**64 if number >= 2**63 else number

@@ -1,6 +1,6 @@
-"""Sums over in-edges with given weights, and what makes weights: products of ends, and softmax.
+"""Weighted sums over in-edges, and the functions that compute weights: dot products and softmax.
 
-What layers other than the graph transformer are made of. Nothing wider than edges × heads is built.
+Layers other than the graph transformer use them. No tensor is larger than edges × heads.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from unimp.ops.sparse import Edges
 
 
 def weighted_sum(weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
-    """o_i = Σ_j w_ij v_j over the in-edges of i, for each head: weight [E, H], value [S, H, D] →
-    [T, H, D]."""
-    return _exactly(_sum, weight, value, hop=hop)
+    """Compute o_i = Σ_j w_ij v_j over the in-edges of i, for each head.
+
+    weight [E, H], value [S, H, D] → [T, H, D].
+    """
+    return _in_single_precision(_sum, weight, value, hop=hop)
 
 
 def edge_softmax(score: Tensor, hop: Hop) -> Tensor:
-    """w_ij = softmax_j s_ij over the in-edges of each target, for each head: [E, H] → [E, H]."""
-    return _exactly(_softmax, score, hop=hop)
+    """Compute w_ij = softmax_j s_ij over the in-edges of each target and head: [E, H] → [E, H]."""
+    return _in_single_precision(_softmax, score, hop=hop)
 
 
 def edge_dot(targets: Tensor, sources: Tensor, hop: Hop) -> Tensor:
-    """t_i·s_j for each edge from j to i: targets [T, D], sources [S, D] → [E]."""
-    return _exactly(_dot, targets, sources, hop=hop)
+    """Compute t_i·s_j for each edge from j to i: targets [T, D], sources [S, D] → [E]."""
+    return _in_single_precision(_dot, targets, sources, hop=hop)
 
 
-def _exactly(call: Callable[..., Any], *operands: Tensor, hop: Hop) -> Tensor:
-    """In single precision, where operands have half: sparse products of those are few, and poor."""
-    given = operands[-1].dtype
+def _in_single_precision(call: Callable[..., Any], *operands: Tensor, hop: Hop) -> Tensor:
+    """Compute in single precision if operands have half: torch.sparse hardly supports half."""
+    out_dtype = operands[-1].dtype
     rows = (t.float() if t.dtype in HALF else t for t in operands)
     with without_autocast(operands[0].device.type):
         result: Tensor = call(*rows, hop)
-    return result.to(given)
+    return result.to(out_dtype)
 
 
 class _WeightedSum(torch.autograd.Function):
-    """With g the gradient of o: dv_j = Σ_i w_ij g_i and dw_ij = g_i·v_j."""
+    """The gradients, with g that of o: dv_j = Σ_i w_ij g_i and dw_ij = g_i·v_j."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
@@ -70,7 +72,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class _EdgeDot(torch.autograd.Function):
-    """With g the gradient of the product: dt_i = Σ_j g_ij s_j and ds_j = Σ_i g_ij t_i."""
+    """The gradients, with g that of the product: dt_i = Σ_j g_ij s_j and ds_j = Σ_i g_ij t_i."""
 
     @staticmethod
     def forward(ctx: Any, targets: Tensor, sources: Tensor, hop: Hop) -> Tensor:
@@ -88,7 +90,7 @@ class _EdgeDot(torch.autograd.Function):
 
 
 class _EdgeSoftmax(torch.autograd.Function):
-    """With g the gradient of w: ds_ij = w_ij (g_ij − Σ_k w_ik g_ik)."""
+    """The gradient, with g that of w: ds_ij = w_ij (g_ij − Σ_k w_ik g_ik)."""
 
     @staticmethod
     def forward(ctx: Any, score: Tensor, hop: Hop) -> Tensor:

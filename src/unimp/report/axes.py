@@ -52,7 +52,8 @@ def number_axis(
     first = first if low is not None else math.floor(first / step + 1e-9) * step
     last = last if high is not None else math.ceil(last / step - 1e-9) * step
     factor = 100.0 if percent else 1.0
-    ticks = tuple((v, number_text(v * factor, step * factor)) for v in multiples(first, last, step))
+    steps = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
+    ticks = tuple((k * step, number_text(k * step * factor, step * factor)) for k in steps)
     return Axis(first, last, ticks, title)
 
 
@@ -76,12 +77,6 @@ def tick_step(low: float, high: float, count: int) -> float:
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     return power * min((1, 2, 5, 10), key=lambda round_: abs(math.log(round_ * power / rough)))
-
-
-def multiples(low: float, high: float, step: float) -> list[float]:
-    """The multiples of a step from `low` to `high`, ends included."""
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
 
 
 def number_text(value: float, step: float) -> str:

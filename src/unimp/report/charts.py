@@ -66,11 +66,14 @@ class Extras:
     bars: Sequence[Bar] = ()
     bars_title: str = ""
     diagonal: bool = False
-    verticals: Sequence[float] = ()  # x of vertical reference lines
+    verticals: Sequence[tuple[float, str]] = ()  # vertical reference lines: x and name
+
+
+PLAIN = Extras()
 
 
 def line_chart(
-    series: Sequence[Series], x: Axis, y: Axis, *, name: str, extras: Extras = Extras()
+    series: Sequence[Series], x: Axis, y: Axis, *, name: str, extras: Extras = PLAIN
 ) -> Markup:
     """Lines, bands and marks over one pair of axes; bars are drawn below, on the same x."""
     body, height = plot_lines(series, x, y, extras=extras)
@@ -82,7 +85,7 @@ def plot_lines(
     x: Axis,
     y: Axis,
     *,
-    extras: Extras = Extras(),
+    extras: Extras = PLAIN,
     width: float = WIDTH,
     height: float = HEIGHT,
 ) -> tuple[list[str], float]:
@@ -103,7 +106,11 @@ def plot_lines(
     body += _x_axis(x, left, right, base)
     if extras.diagonal:
         body.append(rule(at((x.low, x.low)), at((x.high, x.high)), "ideal"))
-    body += [rule(at((v, y.low)), at((v, y.high)), "ideal") for v in extras.verticals]
+    for value, words in extras.verticals:
+        across = at((value, y.low))[0]
+        anchor, side = ("end", -6) if across > width / 2 else ("start", 6)
+        body.append(rule((across, bottom), (across, top), "ideal"))
+        body.append(text((across + side, top + 10), words, anchor=anchor))
     for one in series:
         body += [path(map(at, run), "faint", one.style) for run in one.runs]
         if one.band:
@@ -137,15 +144,20 @@ def legend_rows(
 ) -> tuple[list[str], float]:
     """The legend of a figure file in as many rows as needed, and its height.
 
-    Entries are styles with their names; `forms` are markers with theirs, drawn in gray.
+    Entries are styles with their names. If markers have a meaning of their own, `forms` names
+    them, and entries are drawn as lines without markers.
     """
     body, x, y = [], 2.0, 6.0
     for k, (style, name) in enumerate((*entries, *forms)):
         wide = 40 + LETTER * len(name) + 16
         if x > 2 and x + wide > width:
             x, y = 2.0, y + 18
-        line = k < len(entries)
-        body.append(sample(style, (x, y)) if line else shape(7, (x + 17, y), form=style))
+        if k >= len(entries):
+            body.append(shape(7, (x + 17, y), form=style))
+        elif forms:
+            body.append(path([(x + 7, y), (x + 33, y)], "line", style))
+        else:
+            body.append(sample(style, (x, y)))
         body.append(text((x + 40, y + 4), name))
         x += wide
     return body, y + 12

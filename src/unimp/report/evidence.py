@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unimp.config.recipe import Recipe
 from unimp.report.measures import Array
 
@@ -37,12 +40,12 @@ class ScoredNodes:
 class PlacedNodes:
     """All nodes of a task whose nodes have positions and classes."""
 
-    positions: Array  # [N, 2]; x to the east, y to the north
+    positions: NDArray[np.float32]  # [N, 2]; x to the east, y to the north
     names: tuple[str, ...]  # of classes, in the order of the task
-    known: Array  # [N] class of each train label; −1: the node has none
-    prediction: Array  # [N] class; −1: its label was an input, so nothing was predicted
-    confidence: Array  # [N] probability of the prediction; NaN where there is none
-    right: Array  # [N] 1 right, 0 wrong, −1 not scored
+    known: NDArray[np.int64]  # [N] class of each train label; −1: the node has none
+    prediction: NDArray[np.int64]  # [N] class; −1: nothing predicted, its label was an input
+    confidence: NDArray[np.float32]  # [N] probability of the prediction; NaN if there is none
+    right: NDArray[np.int64]  # [N] 1 right, 0 wrong, −1 not scored
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""Which runs belong together: the same recipe with other seeds; and other recipes beside it."""
+"""Which runs belong together: the seeds of one recipe form a group, recipes are compared."""
 
 from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Any
 
 from unimp.config.recipe import Recipe, load_recipe, options, recipe_names
@@ -14,12 +16,12 @@ from unimp.tasks.metrics import mean_and_std
 
 UNTRAINED = "label-propagation"
 SAME_SIZE = 0.2
-"""By what share of the larger one train sets of one recipe may differ."""
+"""The share by which train sets of one group may differ in size."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one recipe, which differ in their seed alone."""
+    """Runs of one recipe that differ only in their seed."""
 
     name: str
     runs: tuple[Evidence, ...]
@@ -35,18 +37,27 @@ class Group:
 
     @property
     def is_smoothed(self) -> bool:
-        """Whether answers are smoothed, which they are once the epochs are over."""
+        """Whether predictions are smoothed after training."""
         return self.recipe.smooth.form != "none"
 
     @property
     def seeds(self) -> str:
-        """The seeds in words: `0–4, 7`."""
+        """The seeds as text: `0–4, 7`."""
         return in_ranges([run.manifest["seed"] for run in self.runs])
 
     def scores(self, part: str, protocol: str = "train") -> list[float]:
-        """The scores of its runs, where they have one."""
+        """The scores of its runs that have one."""
         values = (run.score(part, protocol) for run in self.runs)
         return [value for value in values if value is not None]
+
+    @property
+    def model(self) -> str:
+        """The model and its inputs."""
+        if self.runs[0].own_model:
+            return f"{self.runs[0].own_model} (custom model)"
+        model = self.recipe.model
+        takes = model.name in ("unimp", "gcn", "gat")
+        return f"{model.name}, {model.inputs}" if takes else model.name
 
     def mean(self, part: str) -> float:
         values = self.scores(part)
@@ -71,45 +82,26 @@ def compare(runs: Sequence[Evidence]) -> list[Comparison]:
     tasks: dict[tuple[str, str], dict[str, list[Evidence]]] = {}
     for run in runs:
         task = (str(run.manifest.get("task", run.recipe.task.name)), str(run.metrics["metric"]))
-        # Tasks of one name may be of other sizes, as those kept in run folders are.
+        # Tasks with the same name may differ in size, such as those stored in run folders.
         kind = [run.recipe.name, values_of(run.recipe), run.own_model, run.sizes.get("nodes")]
         tasks.setdefault(task, {}).setdefault(json.dumps(kind), []).append(run)
-    return [
-        Comparison(
-            *task,
-            tuple(
-                _named(
-                    [
-                        group
-                        for runs in kinds.values()
-                        for alike in _by_train_size(runs)
-                        for group in _by_data(alike)
-                    ]
-                )
-            ),
-        )
-        for task, kinds in tasks.items()
-    ]
+    found = []
+    for (name, metric), kinds in tasks.items():
+        alike = [one for runs in kinds.values() for one in _by_train_size(runs)]
+        groups = [group for runs in alike for group in _by_data(runs)]
+        found.append(Comparison(name, metric, tuple(_named(groups))))
+    return found
 
 
 def _by_train_size(runs: Sequence[Evidence]) -> list[list[Evidence]]:
-    """Runs whose train sets are about as large, in the order given.
+    """Runs with train sets of about the same size.
 
-    Sets that seeds draw anew, as where nodes of a group stay together, differ by a little; those
-    of Figure (b), which are shares of one, by more than SAME_SIZE.
+    Train sets that each seed draws, for example from whole groups of nodes, differ a little; the
+    shares of one set in Figure (b) differ by more than SAME_SIZE.
     """
-    groups: list[list[Evidence]] = []
-    last = 0
-    for run in sorted(runs, key=_train_size):
-        size = _train_size(run)
-        if not groups or size - last > SAME_SIZE * size:
-            groups.append([])
-        groups[-1].append(run)
-        last = size
-    order = {id(run): place for place, run in enumerate(runs)}
-    for group in groups:
-        group.sort(key=lambda run: order[id(run)])
-    return sorted(groups, key=lambda group: order[id(group[0])])
+    sizes = sorted({_train_size(run) for run in runs})
+    starts = [b for a, b in pairwise([-math.inf, *sizes]) if b - a > SAME_SIZE * b]
+    return _by(runs, lambda run: bisect_right(starts, _train_size(run)))
 
 
 def _train_size(run: Evidence) -> int:
@@ -117,33 +109,34 @@ def _train_size(run: Evidence) -> int:
 
 
 def _by_data(runs: Sequence[Evidence]) -> list[list[Evidence]]:
-    """Runs that differ in their seed alone: where one seed had two sets of data, by the data.
+    """Runs that differ only in their seed: split by data if one seed has two data sets.
 
-    Data that differ between seeds say nothing, as each seed may have a split of its own.
+    Different data of different seeds mean nothing, because each seed may have its own split.
     """
     if _one_each(runs):
         return [list(runs)]
-    by_size = _by(runs, lambda run: json.dumps(dict(run.sizes)))  # shares that differ by a little
+    by_size = _by(runs, lambda run: json.dumps(dict(run.sizes)))  # shares that differ a little
     if all(map(_one_each, by_size)):
         return by_size
-    return _by(runs, lambda run: str(run.manifest["data_hash"]))
+    return _by(runs, lambda run: run.manifest["data_hash"])
 
 
 def _one_each(runs: Sequence[Evidence]) -> bool:
-    """Whether every seed had one set of data."""
+    """Whether every seed has one data set."""
     hashes = {(run.manifest["seed"], run.manifest["data_hash"]) for run in runs}
     return len(hashes) == len({seed for seed, _ in hashes})
 
 
-def _by(runs: Sequence[Evidence], key: Callable[[Evidence], str]) -> list[list[Evidence]]:
-    groups: dict[str, list[Evidence]] = {}
+def _by(runs: Sequence[Evidence], key: Callable[[Evidence], Any]) -> list[list[Evidence]]:
+    """Runs with equal keys together, in the order given."""
+    groups: dict[Any, list[Evidence]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.values())
 
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
-    """Every option and its value, but for the task's name: a run's own task lies in its folder."""
+    """Every option and its value, except the name of the task, which may be a file of the run."""
     values = recipe.model_dump()
     named = {f"{s}.{k}": values[s][k] for s, k, _ in options() if f"{s}.{k}" != "task.name"}
     return _with_regime(named)
@@ -155,7 +148,7 @@ def defaults() -> dict[str, Any]:
 
 
 def _with_regime(values: dict[str, Any]) -> dict[str, Any]:
-    """A regime left open counts as the full batch, which it is wherever that fits."""
+    """Replace the regime auto by full, which it selects wherever that fits."""
     return values | ({"batch.regime": "full"} if values["batch.regime"] == "auto" else {})
 
 
@@ -166,10 +159,10 @@ def differing(recipes: Sequence[Recipe]) -> list[str]:
 
 
 def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
-    """For each recipe, the options that tell it apart from the others.
+    """For each recipe, the options that distinguish it from the others.
 
-    What is not trained has no width and no epochs, and a task kept in a run folder no scale: such
-    options are compared among their own kind.
+    Options of training are compared among trained models, and options of the task among tasks that
+    are not stored in a run folder.
     """
     untrained = [recipe.model.name == UNTRAINED for recipe in recipes]
     kept = [recipe.task.name.endswith(".npz") for recipe in recipes]
@@ -191,20 +184,17 @@ def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
 
 
 def in_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in words, neighbors as one: `0–4, 7`; where one is there twice, how many in all."""
-    parts: list[str] = []
+    """Numbers with consecutive ones as a range: `0–4, 7`; and their count if one occurs twice."""
     unique = sorted(set(numbers))
-    start = 0
-    for place, number in enumerate(unique):
-        if place + 1 < len(unique) and unique[place + 1] == number + 1:
-            continue
-        first, start = unique[start], place + 1
-        parts.append(str(number) if first == number else f"{first}–{number}")
+    parts = []
+    for _, run in groupby(enumerate(unique), lambda entry: entry[1] - entry[0]):
+        first, *rest = (number for _, number in run)
+        parts.append(f"{first}–{rest[-1]}" if rest else str(first))
     return ", ".join(parts) + (f" ({len(numbers)} runs)" if len(unique) < len(numbers) else "")
 
 
 def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
-    """Groups named by their recipes; where names are shared, by what else tells them apart."""
+    """Groups named by their recipes; equal names get the settings that distinguish them."""
     recipes = [runs[0].recipe for runs in groups]
     names = [recipe.name or recipe.task.name for recipe in recipes]
     if len(set(names)) < len(names):
@@ -228,7 +218,7 @@ def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
 
 
 def _settings(recipe: Recipe, keys: Sequence[str]) -> list[str]:
-    """What is set otherwise than the recipe of that name has it, as one would write it."""
+    """The settings that differ from the bundled recipe of that name, or from the defaults."""
     shipped = recipe.name in recipe_names()
     usual = values_of(load_recipe(recipe.name)) if shipped else defaults()
     values = values_of(recipe)

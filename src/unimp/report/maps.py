@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +81,7 @@ def ramp(colors: Sequence[str], count: int) -> tuple[str, ...]:
     at = np.linspace(0, len(colors) - 1, count)
     mixed = [np.interp(at, np.arange(len(colors)), parts[:, k]) for k in range(3)]
     return tuple(
-        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in zip(*mixed, strict=True)
+        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in np.transpose(mixed)
     )
 
 
@@ -121,7 +122,7 @@ def _pixels(positions: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple[in
 
 def _image(
     places: NDArray[np.int64],
-    colors: NDArray[np.int64],
+    colors: NDArray[Any],
     palette: Sequence[str],
     size: tuple[int, int],
 ) -> str:

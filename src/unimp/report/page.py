@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,13 @@ import numpy as np
 from unimp.config.recipe import options
 from unimp.inference.calibration import calibration_in_words
 from unimp.report import maps, plots
-from unimp.report.drawing import STYLES, swatch
+from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence
 from unimp.report.explanation import Newest, newest
 from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
 from unimp.report.plots import CROWD, METRICS, PARTS
 from unimp.report.rendering import render
-from unimp.tasks.metrics import mean_and_std, mean_text
-
-LISTED = 300  # classes in a table
-
-Rows = list[list[Any]]
+from unimp.tasks.metrics import mean_and_std
 
 
 def page_html(runs: Sequence[Evidence]) -> str:
@@ -35,7 +31,6 @@ def page_html(runs: Sequence[Evidence]) -> str:
         sections=[Section(one) for one in comparisons],
         runs=runs,
         protocols=dict.fromkeys(str(run.manifest.get("protocol", "")) for run in runs),
-        manifest_rows=manifest_rows,
     )
 
 
@@ -69,44 +64,6 @@ class Section:
         return mean_and_std(shares)[0] if shares and self.metric_key == "accuracy" else None
 
     @property
-    def result_rows(self) -> Rows:
-        return [
-            [
-                group.name,
-                _model(group),
-                group.seeds,
-                mean_text(group.scores("val")),
-                mean_text(group.scores("test")),
-                mean_text(group.scores("test", "train+val")),
-                f"{group.runs[0].metrics['parameters']:,}",
-                _seconds_per_epoch(group),
-            ]
-            for group in self.groups
-        ]
-
-    @property
-    def run_rows(self) -> Rows:
-        """One row per run, with the marker of its recipe if charts show it."""
-        marks = {group.name: swatch(style) for style, group in self.drawn}
-        several = len(self.groups) > 1
-        return [
-            [
-                *([marks.get(group.name, "") + group.name] if several else []),
-                run.manifest["seed"],
-                *(
-                    _percent(run.score(*key))
-                    for key in (("val",), ("test",), ("test", "train+val"))
-                ),
-                f"{run.metrics['best_epoch']} of {run.metrics['epochs']}"
-                if run.metrics["best_epoch"]
-                else "–",
-                f"{run.metrics['seconds']:,.3g}" + (" (failed)" * run.metrics.get("failed", False)),
-            ]
-            for group in self.groups
-            for run in group.runs
-        ]
-
-    @property
     def missing(self) -> dict[str, str]:
         """Why tasks cannot be loaded, by their names."""
         return {run.recipe.task.name: run.missing for run in self.runs if run.missing}
@@ -135,19 +92,9 @@ class Section:
     @property
     def calibrations(self) -> list[str]:
         """One line per recipe on how its confidence was calibrated."""
-        found = []
-        for _, group in self.drawn:
-            kept = [r.metrics["calibration"] for r in group.runs if "calibration" in r.metrics]
-            found += [f"{group.name}, {calibration_in_words(kept)}"] if kept else []
-        return found
-
-    @property
-    def calibration_rows(self) -> Rows:
-        found = [(style, g, plots.reliability_of(g.runs)) for style, g in self.drawn]
         return [
-            [swatch(style) + g.name, mean_text([one.error for one in errors])]
-            for style, g, errors in found
-            if errors
+            f"{group.name}, {calibration_in_words([r.metrics['calibration'] for r in group.runs])}"
+            for _, group in self.drawn
         ]
 
     @property
@@ -161,21 +108,6 @@ class Section:
         """How many recipes have the best validation score; 0 if there is none."""
         best, *others = (group.mean("val") for group, *_ in self.confusions)
         return 0 if math.isnan(best) else 1 + sum(math.isclose(best, other) for other in others)
-
-    @staticmethod
-    def class_rows(names: Sequence[str], counts: plots.Matrix) -> Rows:
-        """Size, recall, predictions and precision of each class."""
-        labels, predictions, right = counts.sum(1), counts.sum(0), np.diag(counts)
-        return [
-            [
-                name,
-                f"{labels[k]:,.0f}",
-                f"{right[k] / labels[k]:.1%}" if labels[k] else "–",
-                f"{predictions[k]:,.0f}",
-                f"{right[k] / predictions[k]:.1%}" if predictions[k] else "–",
-            ]
-            for k, name in enumerate(names[:LISTED])
-        ]
 
     @property
     def explanations(self) -> Newest:
@@ -203,17 +135,6 @@ class Section:
         }
 
 
-def manifest_rows(run: Evidence) -> Rows:
-    rows: Rows = []
-    for key, value in run.manifest.items():
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{name} {entry}" for name, entry in value.items())
-        elif isinstance(value, list):
-            value = " ".join(str(entry) for entry in value)
-        rows += [] if value is None else [[key.replace("_", " "), value]]
-    return rows
-
-
 def _title(comparisons: Sequence[Comparison]) -> str:
     groups = [group for one in comparisons for group in one.groups]
     if len(groups) == 1:
@@ -222,20 +143,3 @@ def _title(comparisons: Sequence[Comparison]) -> str:
     tasks = [one.task for one in comparisons]
     named = " and ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
     return f"{len(groups)} recipes on {named}"
-
-
-def _model(group: Group) -> str:
-    if group.runs[0].own_model:
-        return f"{group.runs[0].own_model} (custom model)"
-    model = group.recipe.model
-    takes = model.name in ("unimp", "gcn", "gat")
-    return f"{model.name}, {model.inputs}" if takes else model.name
-
-
-def _seconds_per_epoch(group: Group) -> str:
-    mean, _ = mean_and_std([float(run.metrics.get("seconds_per_epoch", 0)) for run in group.runs])
-    return f"{mean:.2g}" if mean else "–"
-
-
-def _percent(score: float | None) -> str:
-    return "–" if score is None else f"{100 * score:.2f}"

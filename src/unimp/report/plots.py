@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ from unimp.report.charts import (
     line_chart,
     thinned,
 )
-from unimp.report.drawing import STYLES, Point
+from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
 from unimp.report.measures import (
@@ -37,7 +37,7 @@ from unimp.report.measures import (
     shares_by,
     wilson,
 )
-from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.tasks.metrics import mean_and_std
 
 Matrix = NDArray[np.float64]
 METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}
@@ -59,16 +59,11 @@ def drawn(groups: Sequence[Group]) -> list[tuple[int, Group]]:
     return list(enumerate(chosen))
 
 
-def loss_curves(groups: Drawn) -> Markup:
-    """The loss on hidden labels by epoch."""
-    series = [_curve(group, "loss", style, group.name) for style, group in groups]
-    return _by_epoch(series, "loss on hidden labels", percent=False)
-
-
-def score_curves(groups: Drawn, part: str, metric: str) -> Markup:
-    """The score on one set by epoch, for all groups."""
-    series = [_curve(group, part, style, group.name) for style, group in groups]
-    return _by_epoch(series, f"{PARTS[part]} {METRICS[metric]}, %", percent=True)
+def learning_curves(groups: Drawn, key: str, metric: str) -> Markup:
+    """The loss on hidden labels (key "loss") or the score on a set by epoch, for all groups."""
+    series = [_curve(group, key, style, group.name) for style, group in groups]
+    title = "loss on hidden labels" if key == "loss" else f"{PARTS[key]} {METRICS[metric]}, %"
+    return _by_epoch(series, title, percent=key != "loss")
 
 
 def both_scores(group: Group, metric: str) -> Markup:
@@ -83,46 +78,34 @@ def seed_scores(groups: Drawn, metric: str) -> Markup:
     for style, group in groups:
         scores = [(run.manifest["seed"], run.score("test")) for run in group.runs]
         found = [(seed, score) for seed, score in scores if score is not None]
-        if found:
-            mean, std = mean_and_std([score for _, score in found])
-            ends = _either_way(mean, std) if len(found) > 1 else None
-            marks = [
-                (style, Mark(score, 0, f"seed {seed}: {100 * score:.2f}", ends))
-                for seed, score in found
-            ]
-            rows.append((group.name, marks))
+        ends = _either_way([score for _, score in found])
+        marks = [Mark(v, 0, f"seed {seed}: {100 * v:.2f}", ends) for seed, v in found]
+        rows += [(group.name, [(style, mark) for mark in marks])] if marks else []
     if not rows:
         return Markup()
-    values = [v for _, row in rows for _, m in row for v in (m.x, *(m.ends or ()))]
-    x = _percent(_spread(values, least=0.02), f"test {METRICS[metric]}, %")
+    x = _percent(_across(rows), f"test {METRICS[metric]}, %", least=0.02)
     return dot_rows(rows, x, name="Test scores by seed", labels=0)
 
 
 def label_rates(groups: Drawn, metric: str) -> Markup:
     """The score by the share of train labels that is revealed."""
-    series = []
-    for style, group in groups:
-        curves = [dict(run.label_rates) for run in group.runs if run.label_rates]
-        if curves:
-            series.append(
-                _mean_curve(group.name, style, curves, lambda rate: f"{rate:.0%} revealed")
-            )
+    found = [(s, g, [dict(run.label_rates) for run in g.runs]) for s, g in groups]
+    series = _uncrowded([_mean_curve(g.name, s, [*filter(None, c)]) for s, g, c in found if any(c)])
     if not series:
         return Markup()
-    series = _uncrowded(series)
     part = PARTS[scored_part(groups)]
     x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
-    y = _percent(_spread(_heights(series)), f"{part} {METRICS[metric]}, %")
+    y = _percent(_heights(series), f"{part} {METRICS[metric]}, %", least=LEAST_SPAN)
     return line_chart(series, x, y, name=f"{part} score by labels revealed")
 
 
 def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
     """Accuracy by in-edges or by known in-neighbors, in bins that double in width."""
-    having: list[tuple[int, Group, list[ScoredNodes]]] = []
-    for style, group in groups:
-        nodes = [n for n in _nodes(group.runs) if getattr(n, attribute) is not None]
-        if nodes:
-            having.append((style, group, nodes))
+    found = [
+        (style, group, [n for n in _nodes(group.runs) if getattr(n, attribute) is not None])
+        for style, group in groups
+    ]
+    having = [(style, group, nodes) for style, group, nodes in found if nodes]
     if not having:
         return Markup()
     edges = doubling_edges(getattr(having[0][2][0], attribute))
@@ -138,12 +121,8 @@ def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
         places = [k for k in range(len(edges)) if count[k] >= least and count[k] > 0]
         shares = {k: right[k] / count[k] for k in places}
         band = [(float(k), *wilson(shares[k], count[k])) for k in places]
-        marks = [
-            Mark(
-                k, shares[k], f"{group.name}, {words[k]}: {shares[k]:.1%} of {count[k]:,.0f} nodes"
-            )
-            for k in places
-        ]
+        about = {k: f"{shares[k]:.1%} of {count[k]:,.0f} nodes" for k in places}
+        marks = [Mark(k, shares[k], f"{group.name}, {words[k]}: {about[k]}") for k in places]
         line = [(float(k), shares[k]) for k in places]
         series.append(Series(group.name, style, line, band, marks=marks))
         bars = bars or [
@@ -305,33 +284,19 @@ def task_areas(groups: Drawn) -> list[TaskArea]:
     return [TaskArea(name, positives[name], areas[name]) for name in sorted(areas, key=worse)]
 
 
-def area_table(areas: Sequence[TaskArea], groups: Drawn) -> list[list[str]]:
-    """Name, positive nodes, and the area for each group."""
-    return [
-        [
-            one.name,
-            f"{one.positives:,}",
-            *(mean_text(one.by_style.get(style, ())) for style, _ in groups),
-        ]
-        for one in areas
-    ]
-
-
 def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[Markup]:
     """The areas as rows of dots, one chart per column."""
-    rows: list[tuple[str, list[tuple[int, Mark]]]] = []
+    rows = []
     for one in areas:
-        marks = []
-        for style, values in one.by_style.items():
-            if values:
-                mean, std = mean_and_std(values)
-                words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} positive nodes"
-                ends = _either_way(mean, std) if len(values) > 1 else None
-                marks.append((style, Mark(mean, 0, words, ends)))
-        if marks:
-            rows.append((one.name, marks))
-    values = [v for _, marks in rows for _, m in marks for v in (m.x, *(m.ends or ()))]
-    x = _percent(_spread([0.5, *values]), "ROC-AUC, %")
+        about = f"{one.positives:,} positive nodes"
+        means = {style: mean_and_std(found)[0] for style, found in one.by_style.items() if found}
+        marks = [
+            (style, Mark(mean, 0, f"{one.name}: {100 * mean:.1f}, {about}", ends))
+            for style, mean in means.items()
+            for ends in [_either_way(one.by_style[style])]
+        ]
+        rows += [(one.name, marks)] if marks else []
+    x = _percent([0.5, *_across(rows)], "ROC-AUC, %", least=LEAST_SPAN)
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]
     return [dot_rows(part, x, name="ROC-AUC by task", guess=0.5) for part in parts]
@@ -347,18 +312,9 @@ def _curve(group: Group, key: str, style: int, name: str) -> Series:
         if key != "loss" and best in points:
             words = f"{name}, seed {run.manifest['seed']}: epoch {best}, {100 * points[best]:.2f}"
             marks.append(Mark(best, points[best], words))
-    common = [e for e in curves[0] if all(e in curve for curve in curves)]
-    means = [mean_and_std([curve[e] for curve in curves]) for e in common]
-    line = [(float(e), mean) for e, (mean, _) in zip(common, means, strict=True)]
-    if len(curves) == 1:
-        return Series(name, style, thinned(line), marks=marks)
-    most = math.inf if key == "loss" else 1.0
-    band = [
-        (float(e), *_either_way(mean, std, most))
-        for e, (mean, std) in zip(common, means, strict=True)
-    ]
-    runs = [thinned([(float(e), v) for e, v in curve.items()]) for curve in curves]
-    return Series(name, style, thinned(line), thinned(band), runs, marks)
+    one = _mean_curve(name, style, curves, most=math.inf if key == "loss" else 1.0)
+    runs = [thinned([*curve.items()]) for curve in curves] if len(curves) > 1 else []
+    return replace(one, line=thinned(one.line), band=thinned(one.band), runs=runs, marks=marks)
 
 
 def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> Markup:
@@ -374,40 +330,38 @@ def _by_epoch(series: Sequence[Series], title: str, *, percent: bool) -> Markup:
 
 
 def _mean_curve(
-    name: str, style: int, curves: Sequence[dict[float, float]], words: Callable[[float], str]
+    name: str, style: int, curves: Sequence[dict[float, float]], most: float = 1.0
 ) -> Series:
     """The mean of curves over the same x, with a band of one standard deviation."""
-    common = [x for x in curves[0] if all(x in curve for curve in curves)]
-    means = {x: mean_and_std([curve[x] for curve in curves]) for x in common}
-    marks = [
-        Mark(x, mean, f"{name}, {words(x)}: {100 * mean:.2f}") for x, (mean, _) in means.items()
-    ]
-    line: list[Point] = [(x, mean) for x, (mean, _) in means.items()]
-    if len(curves) == 1:
-        return Series(name, style, line, marks=marks)
-    band = [(x, *_either_way(mean, std)) for x, (mean, std) in means.items()]
+    values = {x: [c[x] for c in curves] for x in curves[0] if all(x in c for c in curves)}
+    line = [(x, mean_and_std(found)[0]) for x, found in values.items()]
+    marks = [Mark(x, y, f"{name}, {x:.0%} revealed: {100 * y:.2f}") for x, y in line]
+    band = [(x, *ends) for x, found in values.items() if (ends := _either_way(found, most))]
     return Series(name, style, line, band, marks=marks)
 
 
-def _percent(values: Sequence[float], title: str) -> Axis:
-    """An axis of shares in percent, within 0 to 100."""
+def _percent(values: Sequence[float], title: str, *, least: float = 0.0) -> Axis:
+    """An axis of shares in percent, within 0 to 100, that spans at least `least`."""
+    if values and least:
+        middle = (min(values) + max(values)) / 2
+        values = [*values, max(0.0, middle - least / 2), min(1.0, middle + least / 2)]
     axis = number_axis(values, title, percent=True)
     low = 0.0 if axis.low <= 0 else None
     high = 1.0 if axis.high >= 1 else None
     return number_axis(values, title, percent=True, low=low, high=high)
 
 
-def _either_way(mean: float, std: float, most: float = 1.0) -> tuple[float, float]:
-    """The mean ± one standard deviation, within 0 and `most`."""
+def _either_way(values: Sequence[float], most: float = 1.0) -> tuple[float, float] | None:
+    """The mean ± one standard deviation, within 0 and `most`; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, std = mean_and_std(values)
     return max(0.0, mean - std), min(most, mean + std)
 
 
-def _spread(values: Sequence[float], least: float = LEAST_SPAN) -> list[float]:
-    """The values, and ends around them that keep a small difference small."""
-    if not values:
-        return []
-    middle = (min(values) + max(values)) / 2
-    return [*values, max(0.0, middle - least / 2), min(1.0, middle + least / 2)]
+def _across(rows: Sequence[tuple[str, Sequence[tuple[int, Mark]]]]) -> list[float]:
+    """Every x of rows of dots."""
+    return [v for _, row in rows for _, mark in row for v in (mark.x, *(mark.ends or ()))]
 
 
 def _binned(

@@ -25,8 +25,6 @@ def _environment() -> Environment:
         loader=PackageLoader("unimp.report"),
         autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     environment.filters |= {
         "counted": counted,

@@ -8,16 +8,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from unimp.config.recipe import Recipe
+import torch
+
+from unimp.config.recipe import Recipe, Settings
 from unimp.data.catalog import prepare
+from unimp.errors import RecipeError
 from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
 from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
 from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run` other than the seeds, for type checkers."""
+
+    out: Path | str | None
+    settings: Settings
+    preset: str | None
+    model: ModelFactory | None
+    on_epoch: Callable[[Epoch], None]
+    on_run: Callable[[Run], object]
+    progress: bool | None
+    log: Sequence[str]
+    report: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +57,13 @@ class Experiment:
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.own_model, torch.nn.Module):
+            raise RecipeError(
+                "model is a module; pass a function that makes it, such as lambda sizes: "
+                "MaskedLabels(module, sizes, width=…)"
+            )
 
     @property
     def stored_recipe(self) -> Recipe:

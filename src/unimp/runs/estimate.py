@@ -1,10 +1,11 @@
 """Memory and time of a run, before it starts, and the regime that follows from them.
 
-Memory is counted from sizes: what training keeps of each layer for its backward pass, what a batch
-copies, parameters with their gradient, moments and copies, and what scoring all nodes needs. Added
-is what the process holds already, its task among it. Time is measured: a few steps on a small batch
-of the same graph, scaled by the work of an epoch, which is multiplications of matrices and messages
-along edges. `benchmarks/estimate.py` compares both with what runs took.
+Memory is computed from sizes: the rows of each layer that training stores for the backward pass,
+the copies in a batch, the parameters with gradient, moments and copies, and the rows that scoring
+all nodes needs. The memory that the process uses already, which includes the task, is added. Time
+is measured: a few steps on small batches of the same graph, scaled by the work of an epoch, which
+consists of matrix products and messages along edges. `benchmarks/estimate.py` compares both
+estimates with measured runs.
 """
 
 from __future__ import annotations
@@ -29,58 +30,58 @@ from unimp.training.batching import Batch, sampled_batch
 from unimp.training.step import Step
 
 SHARE = 0.8
-"""Of the memory that is free, the part that training may take."""
-KEPT_A_PARAMETER = 13
-"""Numbers a parameter: itself, its gradient, two moments, the best state; a checkpoint has four of
-them twice."""
-KEPT_A_ROW = 8
-"""Widths a row and layer that training holds: four projections, what was attended, the residual,
-dropout and the gradients under way."""
+"""The part of the free memory that training may use."""
+NUMBERS_PER_PARAMETER = 13
+"""Numbers per parameter: itself, its gradient, two moments and the best state; a checkpoint has
+four of them twice."""
+WIDTHS_PER_ROW = 8
+"""Widths per row and layer that training stores: four projections, the attended values, the
+residual, dropout and intermediate gradients."""
 SAMPLES, FANOUT = (500, 5000), 10
-"""Nodes of the two batches on which time is measured, and neighbors a node there."""
+"""Nodes of the two batches on which time is measured, and their neighbors per node."""
 MEASURED = 0.2
-"""Seconds after which a step is not measured again."""
+"""After this many seconds a step is not measured again."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one pass has to do: rows of each layer's sources and targets, and its edges."""
+    """The size of one pass: the rows of sources and targets and the edges of each layer."""
 
     sources: tuple[float, ...]
     targets: tuple[float, ...]
     edges: tuple[float, ...]
-    steps: float = 1.0  # of this size in an epoch
+    steps: float = 1.0  # of this size per epoch
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run is about to take."""
+    """The memory and time that a run is expected to take."""
 
     regime: Regime
     reason: str
     where: str  # device and backend
     memory: int  # bytes: the peak of the process, or on the GPU
-    available: int  # bytes that there are
+    available: int  # bytes in total
     seconds_per_epoch: float | None = None  # None: not measured
-    seconds: float | None = None  # of all epochs, if none stops it early
+    seconds: float | None = None  # of all epochs, if training does not stop early
 
     def in_words(self) -> str:
+        """The estimate as one line."""
         text = f"{self.regime} batch" if self.regime == "full" else f"batches of {self.regime}"
         if self.regime == "partition":
             text = "random parts"
         text = f"estimate: {text} on {self.where}, {self.reason}; "
         text += f"about {_gib(self.memory)} of {_gib(self.available)}"
         if self.seconds_per_epoch is not None and self.seconds is not None:
-            text += (
-                f"; {_time(self.seconds_per_epoch)} an epoch, at most {_time(self.seconds)} in all"
-            )
+            epoch, total = _time(self.seconds_per_epoch), _time(self.seconds)
+            text += f"; {epoch} per epoch, at most {total} in total"
         return text
 
 
 def estimate(
     recipe: Recipe, model: NodeModel, task: Task, device: str, *, timed: bool = True
 ) -> Estimate:
-    """What a run of a model takes, in the regime of its recipe, or in the one that is chosen."""
+    """The memory and time of a run, in the regime of its recipe, or in the one that fits."""
     on_gpu = device.startswith("cuda")
     already = 0 if on_gpu else resident_memory()
     available = available_memory(device) + already
@@ -93,12 +94,12 @@ def estimate(
         more = max(more, scoring_bytes(recipe, model, task)) + (task_bytes(task) if on_gpu else 0)
         return already + more if on_gpu else max(already + more, peak_memory())
 
-    regime, reason = recipe.batch.regime, "as the recipe says"
+    regime, reason = recipe.batch.regime, "as the recipe states"
     if regime == "auto":
         full = needs("full")
         fits = full <= SHARE * available or not model.by_layer
         regime = "full" if fits else "neighbors"
-        reason = "which fits" if fits else f"as the full batch needs about {_gib(full)}"
+        reason = "which fits" if fits else f"because the full batch needs about {_gib(full)}"
     where = device
     if model.attends:
         where += f" ({backend_in_words(recipe.model.backend, device)})"
@@ -131,7 +132,7 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
 
 
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
-    """How many known labels an epoch predicts back."""
+    """The number of known labels that are hidden and predicted in an epoch."""
     rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
     return max(1.0, (1 - rate) * task.split.train.numel())
 
@@ -139,7 +140,7 @@ def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
 def work_of(
     recipe: Recipe, model: NodeModel, task: Task, regime: Regime, hidden: float, on_gpu: bool
 ) -> Work:
-    """What a step of a regime works on, if edges were spread evenly."""
+    """The size of a step of a regime, computed as if every node had the same number of edges."""
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     batch = recipe.batch
     pruned = regime == "full" and batch.prune and model.by_layer and not on_gpu
@@ -157,7 +158,7 @@ def work_of(
 
 
 def outward(graph: Graph, seeds: float, fanout: list[int], steps: float) -> Work:
-    """Rows and edges layer by layer outward from seeds, each row as often as it is drawn anew."""
+    """Rows and edges layer by layer outward from seeds; a row that is drawn twice counts once."""
     nodes, degree = graph.num_nodes, graph.num_edges / max(1, graph.num_nodes)
     sources: list[float] = []
     targets: list[float] = []
@@ -165,7 +166,7 @@ def outward(graph: Graph, seeds: float, fanout: list[int], steps: float) -> Work
     rows = min(seeds, nodes)
     for number in reversed(fanout):
         drawn = rows * (degree if number == ALL else min(degree, number))
-        # Of drawn ends, so many are new: the rest of the nodes, each missed with (1 − 1/N)^drawn.
+        # Expected new nodes: each of the others is missed with probability (1 − 1/N)^drawn.
         more = (nodes - rows) * (1 - (1 - 1 / nodes) ** drawn)
         sources.insert(0, rows + more)
         targets.insert(0, rows)
@@ -175,15 +176,15 @@ def outward(graph: Graph, seeds: float, fanout: list[int], steps: float) -> Work
 
 
 def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> int:
-    """What a step takes beyond the task: rows, edges and parameters."""
+    """The memory of a step in addition to the task: rows, edges and parameters."""
     graph, width = task.graph, hidden_width(recipe)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
-    numbers = float(KEPT_A_PARAMETER * count_parameters(model))
-    numbers += first * (features_a_row(task) + 4 * in_width(recipe, model))
+    numbers = float(NUMBERS_PER_PARAMETER * count_parameters(model))
+    numbers += first * (features_per_row(task) + 4 * in_width(recipe, model))
     for sources, targets in zip(work.sources, work.targets, strict=True):
-        numbers += width * (KEPT_A_ROW / 2) * (sources + targets)
+        numbers += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
     numbers += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
-    # A hop and its transpose, of a batch that is cut or of the whole graph.
+    # A hop and its transpose, of a batch or of the whole graph.
     distinct = set(zip(work.sources, work.edges, strict=True))
     ahead = (
         1 if len(distinct) <= 1 and work.steps == 1 else 1 + min(recipe.batch.workers, work.steps)
@@ -195,22 +196,23 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
 
 
 def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
-    """What predicting all nodes takes: rows of two layers, and a chunk's projections."""
+    """The memory of predicting all nodes: rows of two layers, and the projections of a chunk."""
     nodes, width = task.graph.num_nodes, hidden_width(recipe)
     chunk = min(nodes, recipe.inference.chunk_edges)
     numbers = nodes * (2 * max(width, in_width(recipe, model)) + 2 * task.num_classes)
     numbers += chunk * 5 * width + 3 * min(task.graph.num_edges, recipe.inference.chunk_edges)
-    return int(4 * (numbers + KEPT_A_PARAMETER * count_parameters(model)))
+    return int(4 * (numbers + NUMBERS_PER_PARAMETER * count_parameters(model)))
 
 
 def task_bytes(task: Task) -> int:
-    """The graph, its features and its transpose, where they have to be moved to a GPU."""
+    """The memory of the graph, its features and its transpose on a GPU."""
     graph = task.graph
     numbers = graph.num_edges * (4 + graph.num_edge_features) + 3 * graph.num_nodes
-    return int(4 * (numbers + graph.num_nodes * features_a_row(task)))
+    return int(4 * (numbers + graph.num_nodes * features_per_row(task)))
 
 
-def features_a_row(task: Task) -> float:
+def features_per_row(task: Task) -> float:
+    """Numbers per node that store its features."""
     x = task.graph.x
     if x is None:
         return 0.0
@@ -220,6 +222,7 @@ def features_a_row(task: Task) -> float:
 
 
 def hidden_width(recipe: Recipe) -> int:
+    """The width of a hidden layer."""
     return recipe.model.heads * recipe.model.width
 
 
@@ -229,14 +232,14 @@ def in_width(recipe: Recipe, model: NodeModel) -> int:
 
 
 def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> float:
-    """Multiplications of a forward pass: of matrices, and of messages along edges."""
+    """Multiplications of a forward pass: in matrix products, and for messages along edges."""
     width, total = hidden_width(recipe), 0.0
     before = in_width(recipe, model)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
-    total += first * features_a_row(task) * before
+    total += first * features_per_row(task) * before
     for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
         total += before * width * 2 * (sources + targets)
-        # A message is read from memory, where a product of matrices finds its numbers in a cache.
+        # A message is read from memory, while a matrix product finds its numbers in a cache.
         total += 40 * width * edges
         before = width
     return total
@@ -245,7 +248,7 @@ def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> floa
 def seconds_of_passes(
     recipe: Recipe, model: NodeModel, task: Task, work: Work, device: str
 ) -> tuple[float, float]:
-    """Seconds of an epoch and of a scoring, by the pace of a few steps on small batches."""
+    """Seconds per epoch and per scoring, from the pace of a few steps on small batches."""
     fixed, pace = pace_of_steps(recipe, model, task, device)
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     everything = Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
@@ -254,10 +257,10 @@ def seconds_of_passes(
 
 
 def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> tuple[float, float]:
-    """Seconds that a training step takes at least, and for each operation more.
+    """Fixed seconds per training step, and seconds per operation.
 
-    A line through two points: steps on a small and on a larger batch around known nodes. The model
-    and torch's random state stay as they are.
+    Both describe a line through two measured points: a step on a small batch and one on a larger
+    batch around known nodes. The model and torch's random state stay unchanged.
     """
     graph = graph_for(recipe, model, task, "cpu")
     small, large = (_sample(recipe, model, task, graph, nodes) for nodes in SAMPLES)
@@ -273,13 +276,13 @@ def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> 
         model.train()
         seconds, counts = [], []
         for batch in (small, large):
-            there = batch.to(device)
+            moved = batch.to(device)
             if batch is small:
-                _seconds(step, there)  # what is set up on first use is no part of the pace
-            taken = [_seconds(step, there)]
-            while len(taken) < 3 and sum(taken) < MEASURED:
-                taken.append(_seconds(step, there))
-            seconds.append(min(taken))
+                _seconds(step, moved)  # the first step also sets things up
+            measured = [_seconds(step, moved)]
+            while len(measured) < 3 and sum(measured) < MEASURED:
+                measured.append(_seconds(step, moved))
+            seconds.append(min(measured))
             counts.append(operations(recipe, model, task, _work_on(batch)))
     model.zero_grad(set_to_none=True)
     model.load_state_dict(weights)
@@ -290,9 +293,9 @@ def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> 
 
 
 def _seconds(step: Step, batch: Batch) -> float:
-    begun = time.perf_counter()
+    before = time.perf_counter()
     step(batch).item()
-    return time.perf_counter() - begun
+    return time.perf_counter() - before
 
 
 def _work_on(batch: Batch) -> Work:
@@ -304,7 +307,7 @@ def _work_on(batch: Batch) -> Work:
 
 
 def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: int) -> Batch:
-    """A batch of at least so many nodes around hidden ones, as far as there are."""
+    """A batch of at least `nodes` nodes around hidden ones, or of all that are reachable."""
     generator = torch.Generator().manual_seed(0)
     known = mask_of(task.split.train, len(task.labels))
     rate = recipe.mask.label_rate if model.learns_from_labels else 0.0

@@ -18,8 +18,9 @@ from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.names import CHECKPOINT
+from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
-from unimp.runs.run import Run, load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
 from unimp.tasks.names import class_names

@@ -14,21 +14,21 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack, overload
-
-import torch
+from typing import Unpack, overload
 
 from unimp.config.recipe import Recipe, Settings
-from unimp.errors import RecipeError, RunError
-from unimp.runs.context import Experiment
+from unimp.errors import RecipeError
+from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.names import REPORT, seed_folders
-from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint, remove_leftovers
+from unimp.runs.folder.names import seed_folders
+from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
+from unimp.runs.loading import load_finished
 from unimp.runs.preparation import (
     ModelFactory,
     choose_device,
@@ -37,24 +37,10 @@ from unimp.runs.preparation import (
     seeded,
 )
 from unimp.runs.reporting import write_report
-from unimp.runs.run import Run, load_run, scored_run
+from unimp.runs.run import Run, scored_run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of `run` other than the seeds, for type checkers."""
-
-    out: Path | str | None
-    settings: Settings
-    preset: str | None
-    model: ModelFactory | None
-    on_epoch: Callable[[Epoch], None]
-    on_run: Callable[[Run], None]
-    progress: bool | None
-    log: Sequence[str]
-    report: bool
 
 
 @overload
@@ -75,31 +61,21 @@ def run(
     preset: str | None = None,
     model: ModelFactory | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    on_run: Callable[[Run], None] = lambda run: None,
+    on_run: Callable[[Run], object] = lambda run: None,
     progress: bool | None = None,
     log: Sequence[str] = (),
     report: bool = True,
 ) -> Run | Runs:
-    """Train and score a recipe, and store the run in the folder `out`, with its report.
+    """Train and score a recipe, and store the run with its report in the folder `out`.
 
-    recipe    a recipe, its name or path, the name of a task, or a `Task` object
-    seeds     several seeds: returns `Runs`, stored in out/seed-0, out/seed-1, …
-    settings  change options: {"train.epochs": 50}, or texts "train.epochs=50"
-    preset    quick, good or best: fills in options that are not set
-    model     makes your own model from the task's sizes, such as a `MaskedLabels`; `load_run`
-              needs it again
-    progress  None: a live display on a terminal or in a notebook; True: also plain lines
-              elsewhere; False: nothing
-    log       also track metrics with tensorboard, wandb or mlflow
-    report    write report.html into the folder
-
-    An interrupted run resumes from the checkpoint in its folder; a finished one is loaded.
+    recipe: a recipe, its name or path, the name of a task, or a `Task`. seeds: several seeds return
+    `Runs`, stored in out/seed-0, out/seed-1, … settings: {"train.epochs": 50}, or texts
+    "train.epochs=50". preset: quick, good or best; it fills in options that are not set. model:
+    makes your own model from the task's sizes; `load_run` needs it again. progress: None shows it
+    on a terminal or in a notebook, True also elsewhere, False never. log: also track metrics with
+    tensorboard, wandb or mlflow. An interrupted run resumes from the checkpoint in its folder; a
+    finished one is loaded.
     """
-    if isinstance(model, torch.nn.Module):
-        raise RecipeError(
-            "model is a module; pass a function that makes it, such as lambda sizes: "
-            "MaskedLabels(module, sizes, width=…)"
-        )
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = [seed] if seeds is None else list(dict.fromkeys(seeds))
     if not numbers or min(numbers) < 0:
@@ -133,7 +109,7 @@ def run(
 
 def run_seed(experiment: Experiment) -> Run:
     """Train one seed, or resume it, or load it if it is finished."""
-    experiment = experiment.with_tables()
+    experiment = replace(experiment, started=time.perf_counter()).with_tables()
     seed, folder, recipe = experiment.seed, experiment.folder, experiment.stored_recipe
     if find_run(folder, recipe, seed).state == "finished":
         return load_finished(experiment)
@@ -161,17 +137,3 @@ def run_seed(experiment: Experiment) -> Run:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
         return run
-
-
-def load_finished(experiment: Experiment) -> Run:
-    """Load the finished run of a folder; refuse it if it was made from other data."""
-    assert experiment.folder is not None
-    remove_leftovers(experiment.folder)
-    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
-    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
-        raise RunError(
-            f"{experiment.folder} contains a finished run of other data; choose another folder"
-        )
-    if experiment.report and not (experiment.folder / REPORT).exists():
-        write_report(experiment.folder, run)
-    return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,13 +15,14 @@ from torch import Tensor
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import Recipe, Settings, read_settings
 from unimp.data.catalog import load_task, prepare, refuse_unused
-from unimp.data.tables.rows import Rows, read_rows
+from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model, find_model
 from unimp.ops.placement import place_graph
+from unimp.runs.folder.files import with_transforms
 from unimp.runs.folder.names import TASK
 from unimp.tasks.task import Sizes, Task
 
@@ -72,7 +74,14 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     options = recipe.task.model_dump()
     split = options.pop("split")
     options["metric"] = options["metric"] or None
-    return load_task(**options, split=seed if split == "seed" else split)
+    task = load_task(**options, split=seed if split == "seed" else split)
+    path = Path(recipe.task.name)
+    # A run on tables keeps their transforms beside its task.
+    return (
+        with_transforms(task, path.parent)
+        if path.name == TASK and not recipe.task.features
+        else task
+    )
 
 
 def tables_of(recipe: Recipe, seed: int) -> Task:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from torch import Tensor
 from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
+from unimp.analysis.table import Table
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
-from unimp.data.tables.label_file import Given, later_labels
-from unimp.data.tables.more_rows import extend_task
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.label_files import Given, later_labels
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, measured
@@ -30,29 +31,19 @@ from unimp.inference.logits import probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
-from unimp.runs.folder.files import read_run, with_transforms
-from unimp.runs.folder.names import WEIGHTS
 from unimp.runs.preparation import (
-    ModelFactory,
     cannot_smooth,
-    choose_device,
     graph_for,
     groups_of,
-    model_of,
     preparation,
     refuse_smoothing,
-    task_of,
 )
 from unimp.runs.scoring import logits_of, score_split
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, nodes_of
 from unimp.tasks.task import Task
-from unimp.training.checkpoint import load_weights
 from unimp.training.loop import Fit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 UNLIMITED = 2**62
 
@@ -99,7 +90,7 @@ class Run:
         *,
         reveal: Reveal | None = None,
         probabilities: bool | None = None,
-    ) -> pa.Table:
+    ) -> Table:
         """The result of `predict` as a table with one row per node, under the task's names.
 
         `unimp predict` writes this table; `predictions_table` describes its columns.
@@ -132,9 +123,12 @@ class Run:
         number = nodes_of(self.task).find(node)
         target = None if about is None else classes_of(self.task).find(about)
         observed = self.observed_labels(labels, reveal)
-        return explain(
-            self.incremental(observed, around=torch.tensor([number])),
-            self.task.graph,
+        started = time.perf_counter()
+        engine = self.incremental(observed, around=torch.tensor([number]))
+        prepared = time.perf_counter() - started
+        found = explain(
+            engine,
+            self.task,
             observed,
             number,
             chances=self.probabilities_of,
@@ -144,6 +138,16 @@ class Run:
             exact=exact,
             budget=UNLIMITED if budget is None else budget,
         )
+        took = time.perf_counter() - started - prepared
+        computed = f"every change was computed on the whole graph, in {took:.1f} s"
+        if isinstance(engine, IncrementalLogits):
+            computed = (
+                f"the states of {len(engine.held):,} of {self.task.graph.num_nodes:,} nodes were "
+                f"computed in {prepared:.1f} s, and the changes in {took:.1f} s"
+            )
+        if self.recipe.inference.regime != "exact":
+            computed += "; inference was exact here, but the run's own predictions use parts"
+        return replace(found, smooth=self.recipe.smooth.form, computed=computed)
 
     def audit(
         self,
@@ -175,7 +179,7 @@ class Run:
 
     def suggest(
         self, number: int = 50, labels: Given | None = None, *, reveal: Reveal | None = None
-    ) -> pa.Table:
+    ) -> Table:
         """The unknown nodes whose labels would help most, best first.
 
         labels and reveal: as for `predict`; nodes with such a label are not suggested. `unimp
@@ -390,28 +394,3 @@ def scored_run(
     }
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
-
-
-def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
-    """Load a run from its folder, after checking that data and weights are those of the run.
-
-    `model` is the function that `run` was given to make your own model.
-    """
-    folder = Path(folder)
-    recipe, metrics, manifest = read_run(folder)
-    task = task_of(recipe, manifest["seed"])
-    if task.data_hash() != manifest["data_hash"]:
-        raise RunError(
-            f"{folder} was made from other data than {recipe.task.name!r} contains now; restore "
-            "the data, or train again"
-        )
-    if manifest.get("model") and model is None:
-        raise RunError(
-            f"{folder} was made with your own model ({manifest['model']}); load it with "
-            "unimp.load_run(folder, model=…) and the function that made the model"
-        )
-    device = choose_device(device)
-    task = with_transforms(task, folder)
-    loaded = model_of(recipe, task, model)
-    load_weights(loaded, folder / WEIGHTS)
-    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)

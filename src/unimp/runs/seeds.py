@@ -6,15 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
+from unimp.analysis.table import Table
 from unimp.runs.folder.files import write_json
 from unimp.runs.folder.names import SUMMARY
 from unimp.runs.run import Run
 from unimp.tasks.metrics import mean_and_std, mean_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -25,17 +23,16 @@ class Runs(Sequence[Run]):
     folder: Path | None = None
 
     @property
-    def summary(self) -> pa.Table:
+    def summary(self) -> Table:
         """Mean and standard deviation over seeds: one row per label protocol and set."""
         import pyarrow as pa
 
-        return pa.Table.from_pylist(
-            [
-                {"labels_as_inputs": protocol, "set": name, **values}
-                for protocol, sets in self.scores.items()
-                for name, values in sets.items()
-            ]
-        )
+        rows = [
+            {"labels_as_inputs": protocol, "set": name, **values}
+            for protocol, sets in self.scores.items()
+            for name, values in sets.items()
+        ]
+        return Table(pa.Table.from_pylist(rows))
 
     @property
     def scores(self) -> dict[str, dict[str, dict[str, Any]]]:

@@ -1,84 +1,60 @@
-"""Figures drawn with matplotlib, as .svg and .png."""
+"""Figures of studies, drawn as SVG files with the chart kit of the report."""
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unimp.data.files import write_atomically
+from unimp.report import charts
+from unimp.report.axes import Axis, number_axis, ticked_axis
+from unimp.report.charts import Bar, Extras, Mark, describe, legend_rows, plot_lines
+from unimp.report.drawing import standalone, svg, text
 from unimp.studies.study import Figure, Findings, Point, Series, Study, deviation, mean
 
-# Told apart by people who see colors differently, and by markers too (Okabe and Ito).
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-MARKERS = ("o", "s", "^", "D")
-INK, PALE = "#222222", "#8a8a8a"
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.edgecolor": PALE,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "svg.hashsalt": "unimp",  # so that the same figure is the same file
-}
-WIDTH, WRAP = 7.0, 104
-FITS = 100  # letters in the line below the heading
-ABOVE = 0.95  # inches for the heading and the legend
-
-
-def can_draw() -> bool:
-    return find_spec("matplotlib") is not None
+WIDTH, HEIGHT = 720.0, 300.0
+WRAP = 106  # letters per line of the caption
+LEVEL_STYLE = 2  # of the horizontal reference line
 
 
 def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) -> Path:
-    """Draw a study's figure beside its page, as .svg and .png; the path of the .svg."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
+    """Draw the figure of a study beside its page; returns the path of the .svg file."""
+    path = page.with_suffix(".svg")
+    write_atomically(path, figure_svg(study, findings, made).encode())
+    return path
 
+
+def figure_svg(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
+    """The figure of a study with its heading, legend and caption."""
     assert findings.figure is not None
     figure = findings.figure
-    head, foot = heading(study, made), caption(findings)
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        line = 0.166  # inches a line of the caption
-        below = 0.55 + line * len(foot) + (0.75 if figure.counts else 0.0)
-        height = 3.5 + ABOVE + below
-        canvas = Canvas(figsize=(WIDTH, height))
-        FigureCanvasAgg(canvas)
-        bottom, top = below / height, 1 - ABOVE / height
-        axes = canvas.add_axes((0.105, bottom, 0.865, top - bottom))
-        if figure.kind == "lines":
-            _lines(axes, figure)
-        else:
-            _points(axes, figure)
-        axes.set_ylabel(figure.y_label)
-        if figure.counts:
-            _counts(canvas, axes, figure, bottom, height)
-        else:
-            axes.set_xlabel(figure.x_label)
-        canvas.text(0.02, 1 - 0.2 / height, head[0], fontsize=12.5, weight="bold", va="top")
-        small = min(9.0, 9.0 * FITS / len(head[1]))
-        canvas.text(0.02, 1 - 0.45 / height, head[1], fontsize=small, color=PALE, va="top")
-        canvas.text(
-            0.02, 0.08 / height, "\n".join(foot), fontsize=8.5, va="bottom", linespacing=1.35
-        )
-        for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
-            buffer = io.BytesIO()
-            canvas.savefig(buffer, format=kind, **options)
-            write_atomically(page.with_suffix(f".{kind}"), buffer.getvalue())
-    return page.with_suffix(".svg")
+    title, subtitle = heading(study, made)
+    scattered = figure.kind == "points"
+    series = _points(figure) if scattered else _lines(figure)
+    x, y = _axes(figure, series)
+    entries = [(one.style, one.name) for one in series]
+    forms = list(enumerate(_marks(figure))) if scattered else []
+    legend, legend_height = legend_rows(entries, WIDTH - 24, forms)
+    extras = Extras(
+        [Bar(p - 0.3, p + 0.3, count, label=f"{count:,}") for p, count in figure.counts],
+        figure.counts_label,
+        verticals=figure.marked_x,
+    )
+    plot, plot_height = plot_lines(series, x, y, extras=extras, width=WIDTH - 24, height=HEIGHT)
+    lines = caption(findings)
+    body = [
+        text((12, 26), title, kind="heading"),
+        text((12, 46), subtitle),
+        f"<g transform='translate(12 62)'>{''.join(legend)}</g>",
+        f"<g transform='translate(12 {72 + legend_height:.0f})'>{''.join(plot)}</g>",
+    ]
+    top = 72 + legend_height + plot_height
+    body += [text((12, top + 18 * k), line, kind="caption") for k, line in enumerate(lines, 1)]
+    size = (WIDTH, top + 18 * len(lines) + 14)
+    return standalone(svg(size, title, describe(series, x, y), body))
 
 
 def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:
@@ -87,12 +63,12 @@ def heading(study: Study, made: Mapping[str, Any]) -> tuple[str, str]:
     task, recipe = Path(made["task"]).stem, made["recipe"]
     if recipe != task:
         task += f", recipe {recipe}"
-    quick = f" · a quick look: {made['epochs']} epochs" if made["quick"] else ""
+    quick = f" · quick check with {made['epochs']} epochs" if made["quick"] else ""
     return study.heading, f"{task} · {study.place} · {seeds}{quick}"
 
 
 def caption(findings: Findings) -> list[str]:
-    """The paper's sentences and what we found, and the first note, in lines."""
+    """The lines below the figure: the claims of the paper with our results, and the first note."""
     lines: list[str] = []
     for claim in findings.claims:
         verdict = {"yes": "agrees", "no": "does not agree"}.get(claim.agrees, claim.agrees)
@@ -102,113 +78,72 @@ def caption(findings: Findings) -> list[str]:
     return lines
 
 
-def _lines(axes: Any, figure: Figure) -> None:
-    for number, series in enumerate(figure.series):
-        color, marker = COLORS[number], MARKERS[number]
+def _lines(figure: Figure) -> list[charts.Series]:
+    """Curves with bands of one standard deviation, and the reference line."""
+    found = []
+    for style, series in enumerate(figure.series):
         points = [p for p in series.points if p.y]
-        xs = [p.x for p in points]
-        ys = [100 * mean(p.y) for p in points]
-        spread = [100 * _deviation(p) for p in points]
-        axes.plot(xs, ys, color=color, marker=marker, markersize=5, label=series.label)
-        # No score lies beyond these, however few nodes it is of.
-        low = [max(0.0, y - s) for y, s in zip(ys, spread, strict=True)]
-        high = [min(100.0, y + s) for y, s in zip(ys, spread, strict=True)]
-        axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
-    if figure.level is not None:
-        _level(axes, figure.level)
-    for x, text in figure.marked_x:
-        axes.axvline(x, color=PALE, linestyle=":", linewidth=1.3, label=text)
-    axes.margins(y=0.08)
-    if not figure.ticks:
-        xs = [p.x for p in figure.series[0].points]
-        axes.set_xticks(xs, [f"{x:g}" for x in xs])
-    _legend(axes, *axes.get_legend_handles_labels())
+        marks = [_mark(p, series.label) for p in points]
+        line = [(mark.x, mark.y) for mark in marks]
+        band = [(p.x, *_ends(p)) for p in points]
+        style += style >= LEVEL_STYLE and figure.level is not None
+        found.append(charts.Series(series.label, style, line, band, marks=marks))
+    if figure.level is not None and figure.level.points[0].y:
+        found.append(_level(figure.level, [p.x for s in figure.series for p in s.points]))
+    return found
 
 
-def _level(axes: Any, level: Series) -> None:
-    values = level.points[0].y
-    height = 100 * mean(values)
-    axes.axhline(height, color=COLORS[2], linestyle="--", linewidth=1.4, label=level.label)
-    spread = 100 * _deviation(level.points[0])
-    if spread:
-        axes.axhspan(height - spread, height + spread, color=COLORS[2], alpha=0.12, linewidth=0)
+def _level(level: Series, xs: Sequence[float]) -> charts.Series:
+    """A horizontal line across the figure, with its band."""
+    height, ends = 100 * mean(level.points[0].y), _ends(level.points[0])
+    line = [(min(xs), height), (max(xs), height)]
+    return charts.Series(level.label, LEVEL_STYLE, line, [(x, *ends) for x, _ in line])
 
 
-def _points(axes: Any, figure: Figure) -> None:
-    """Colors are the series, markers the marks of their points."""
-    from matplotlib.lines import Line2D
-
-    marks = list(dict.fromkeys(p.mark for s in figure.series for p in s.points))
-    for number, series in enumerate(figure.series):
+def _points(figure: Figure) -> list[charts.Series]:
+    """Points with error bars along both axes: colors are the series, markers the marks."""
+    forms = _marks(figure)
+    found = []
+    for style, series in enumerate(figure.series):
+        marks = []
         for point in series.points:
-            across = deviation(point.x_by_seed or {})
-            axes.errorbar(
-                point.x,
-                100 * mean(point.y),
-                xerr=0.0 if math.isnan(across) else across,
-                yerr=100 * _deviation(point),
-                color=COLORS[number],
-                marker=MARKERS[marks.index(point.mark)],
-                markersize=8,
-                markeredgecolor="white",
-                capsize=2.5,
-                linewidth=1.2,
-                linestyle="none",
+            spread = deviation(point.x_by_seed or {})
+            across = None if math.isnan(spread) else (point.x - spread, point.x + spread)
+            mark = _mark(point, f"{series.label}, {point.mark}")
+            marks.append(
+                Mark(mark.x, mark.y, mark.words, _ends(point), across, forms.index(point.mark))
             )
-    handles = [
-        Line2D([], [], color=COLORS[number], linewidth=5, label=series.label)
-        for number, series in enumerate(figure.series)
-    ]
-    handles += [
-        Line2D([], [], color=INK, marker=MARKERS[number], linestyle="none", label=mark)
-        for number, mark in enumerate(marks)
-    ]
-    axes.margins(x=0.08, y=0.1)
-    _legend(axes, handles, [str(handle.get_label()) for handle in handles])
+        found.append(charts.Series(series.label, style, marks=marks))
+    return found
 
 
-def _legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
-    """In one row above the curves, where it hides nothing."""
-    axes.legend(
-        handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(-0.01, 1.0),
-        ncols=len(labels),
-        fontsize=8.5,
-        columnspacing=1.4,
-        handlelength=1.8,
-        borderaxespad=0.2,
-    )
+def _marks(figure: Figure) -> list[str]:
+    return list(dict.fromkeys(p.mark for s in figure.series for p in s.points))
 
 
-def _counts(canvas: Any, axes: Any, figure: Figure, bottom: float, height: float) -> None:
-    """How many nodes stand behind each x, as bars in a strip of their own below the curves."""
-    strip = canvas.add_axes((0.105, bottom - 0.75 / height, 0.865, 0.6 / height), sharex=axes)
-    xs = [x for x, _ in figure.counts]
-    heights = [count for _, count in figure.counts]
-    strip.bar(xs, heights, width=0.6, color="#c9c9c9")
-    for x, count in figure.counts:
-        strip.annotate(
-            f"{count:,}",
-            (x, count),
-            xytext=(0, 1.5),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=7.5,
-            color=PALE,
-        )
-    strip.set_ylim(0, 1.35 * max(heights))
-    strip.set_yticks([])
-    strip.grid(visible=False)
-    strip.spines["left"].set_visible(False)
-    strip.set_ylabel(figure.counts_label, fontsize=8, color=PALE)
-    strip.set_xticks([x for x, _ in figure.ticks], [text for _, text in figure.ticks])
-    strip.set_xlabel(figure.x_label)
-    axes.tick_params(labelbottom=False)
+def _mark(point: Point, name: str) -> Mark:
+    height = 100 * mean(point.y)
+    return Mark(point.x, height, f"{name}, {point.x:g}: {height:.2f}")
 
 
-def _deviation(point: Point) -> float:
-    found = deviation(point.y)
-    return 0.0 if math.isnan(found) else found
+def _ends(point: Point) -> tuple[float, float]:
+    """The mean ± one standard deviation in percent, within the range of scores."""
+    height, spread = 100 * mean(point.y), deviation(point.y)
+    spread = 0.0 if math.isnan(spread) else 100 * spread
+    return max(0.0, height - spread), min(100.0, height + spread)
+
+
+def _axes(figure: Figure, series: Sequence[charts.Series]) -> tuple[Axis, Axis]:
+    heights = [y for one in series for _, low, high in one.band for y in (low, high)]
+    heights += [y for one in series for m in one.marks for y in (m.y, *(m.ends or ()))]
+    y = number_axis(heights, figure.y_label)
+    if figure.counts:  # half a place at both ends, for the bars
+        first, last = figure.ticks[0][0] - 0.5, figure.ticks[-1][0] + 0.5
+        return Axis(first, last, figure.ticks, figure.x_label), y
+    if figure.ticks:
+        return ticked_axis(figure.ticks, figure.x_label), y
+    if figure.kind == "lines":
+        xs = [p.x for p in figure.series[0].points]
+        return ticked_axis([(x, f"{x:g}") for x in xs], figure.x_label), y
+    across = [x for one in series for m in one.marks for x in (m.x, *(m.across or ()))]
+    return number_axis(across, figure.x_label), y

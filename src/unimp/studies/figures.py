@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from unimp.runs.run import Run, load_run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.studies import paper
 from unimp.studies.cells import Cell, Subject

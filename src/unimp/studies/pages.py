@@ -21,7 +21,7 @@ from unimp import __version__
 from unimp.data.files import write_atomically
 from unimp.runs.folder.files import write_json
 from unimp.studies.cells import Subject, changed_settings, recipe_hash
-from unimp.studies.drawing import can_draw, draw
+from unimp.studies.drawing import draw
 from unimp.studies.study import (
     VERDICT,
     Column,
@@ -67,7 +67,7 @@ def render(study: Study, path: Path) -> Path:
     findings = FINDINGS.validate_python({key: stored[key] for key in KEYS if key in stored})
     page, figure = path.with_suffix(".md"), findings.figure
     drawing = None
-    if figure is not None and any(p.y for s in figure.series for p in s.points) and can_draw():
+    if figure is not None and any(p.y for s in figure.series for p in s.points):
         drawing = draw(study, findings, stored, page)
     write_atomically(page, markdown(study, findings, stored, drawing).encode())
     return page

@@ -18,7 +18,6 @@ from rich.progress import (
 
 from unimp.errors import UnimpError, nearest_names
 from unimp.studies.cells import Cell, Subject, refuse_overwritten_settings, subject_of
-from unimp.studies.drawing import can_draw
 from unimp.studies.execution import Ended, Hashes, Job, find_finished, train_all
 from unimp.studies.figures import FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D
 from unimp.studies.information import INFORMATION
@@ -31,10 +30,6 @@ from unimp.training.loop import Epoch
 _PAPER = (INFORMATION, RESULTS, INPUTS, LAYER, FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D, MARGIN)
 STUDIES = {study.name: study for study in _PAPER}
 EVERY = "all"
-NO_MATPLOTLIB = (
-    'Figures were not drawn, because matplotlib is not installed: pip install "unimp[figures]". '
-    "Their numbers are written."
-)
 
 
 def find_studies(names: Iterable[str]) -> list[Study]:
@@ -110,8 +105,6 @@ def reproduce(
             if ended.failure or bar.disable:
                 say(f"{number}/{len(missing)} {in_words(ended)}")
             pages += state.write_complete(say)
-    if not can_draw():
-        say(NO_MATPLOTLIB)
     if state.problems:
         count = len(state.problems)
         raise UnimpError(

@@ -1,4 +1,4 @@
-"""Files to go on from: a model's weights, and the state of training. Safetensors, no pickle."""
+"""Store weights and the state of training in safetensors files, without pickle."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from unimp.training.loop import Epoch, Position, TrainingState
 
 FORMAT = 1
 SHARE = 20
-"""At most one part in so many of the time goes into writing checkpoints."""
-UNKEPT = 5.0
-"""Seconds of training that may be lost once training has ended and nodes are scored."""
+"""Writing checkpoints takes at most 1/SHARE of the time."""
+MAX_LOST = 5.0
+"""At the end of training a checkpoint is written if more seconds than this could be lost."""
 
 
 def save_weights(model: NodeModel, path: Path) -> None:
-    """Write the weights, each tensor once; layers may share an edge encoder."""
+    """Write the weights, each tensor once: layers may share an edge encoder."""
     write_atomically(path, save(_distinct(model)))
 
 
 def load_weights(model: NodeModel, path: Path) -> None:
-    """Read weights into a model of the same shape, or say how the two differ."""
+    """Read weights into a model; raise RunError with the differences if they do not fit."""
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as error:
@@ -46,20 +46,20 @@ def load_weights(model: NodeModel, path: Path) -> None:
 
 
 def refuse_other_shape(state: TrainingState, model: NodeModel, path: Path) -> None:
-    """Refuse to go on in a model that is not built as the one that the state is of."""
-    begun = ((name.partition("."), value) for name, value in state.tensors.items())
-    weights = {name: value for (kind, _, name), value in begun if kind == "weights"}
+    """Raise RunError if the model does not have the structure of the stored one."""
+    stored = ((name.partition("."), value) for name, value in state.tensors.items())
+    weights = {name: value for (kind, _, name), value in stored if kind == "weights"}
     if problems := _misfits(weights, model.state_dict()):
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise RunError(
-            f"cannot go on from {path} with a model that is built otherwise: "
-            f"{'; '.join(problems[:3])}{more}. Give the model that the run was begun with, or "
-            "choose another folder"
+            f"cannot resume from {path} with a different model: "
+            f"{'; '.join(problems[:3])}{more}. Use the model that the run was started with, or "
+            "choose another folder."
         )
 
 
 def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
-    """Why tensors cannot be the weights of a model that has the expected ones, in words."""
+    """Return the reasons why tensors are not the weights of a model with the expected ones."""
     problems = [f"{name} is missing" for name in expected.keys() - tensors.keys()]
     problems += [f"{name} is not part of the model" for name in tensors.keys() - expected.keys()]
     problems += [
@@ -76,7 +76,7 @@ def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> l
 
 
 def _distinct(model: NodeModel) -> dict[str, Tensor]:
-    """The state by name, a tensor that stands under several names under its first alone."""
+    """Return the state by name; a tensor with several names appears under the first one."""
     seen: set[int] = set()
     distinct = {}
     for name, value in model.state_dict().items():
@@ -87,10 +87,10 @@ def _distinct(model: NodeModel) -> dict[str, Tensor]:
 
 
 class Checkpoints:
-    """The checkpoint of one run: called between steps, it is written when that is due.
+    """The checkpoint of one run; it is called between steps and writes the file when it is due.
 
-    It is due after the first step, `every` so many seconds (0: never), when training has ended, and
-    when a signal asks to stop, which is then delivered.
+    It is due after the first step, then every `every` seconds (0: never), when training has ended,
+    and when a signal requests a stop, which is then delivered.
     """
 
     def __init__(
@@ -110,17 +110,17 @@ class Checkpoints:
         since = time.monotonic() - self._written
         pause = max(self._every, SHARE * self._took) if self._every else float("inf")
         stopping = self._interruption.requested is not None
-        if stopping or since >= (min(pause, UNKEPT) if ended else pause):
-            begun = time.monotonic()
+        if stopping or since >= (min(pause, MAX_LOST) if ended else pause):
+            started = time.monotonic()
             save_checkpoint(self.path, state(), self.made_with)
             self._written = time.monotonic()
-            self._took = self._written - begun
+            self._took = self._written - started
         if stopping:
             self._interruption.deliver()
 
 
 def save_checkpoint(path: Path, state: TrainingState, made_with: Mapping[str, Any]) -> None:
-    """Write the state of training, with what it was `made_with`, as one file."""
+    """Write the state of training and the settings it was `made_with` as one file."""
     about = {
         "format": FORMAT,
         "made_with": dict(made_with),
@@ -134,15 +134,15 @@ def save_checkpoint(path: Path, state: TrainingState, made_with: Mapping[str, An
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, without its tensors: `made_with`, `position` and more."""
+    """Read the description of a checkpoint without its tensors: `made_with`, `position`, …"""
     return _read_checkpoint(path, tensors=False)[0]
 
 
 def load_checkpoint(path: Path) -> TrainingState:
-    """The state of training, every bit of it as it was written, or the reason why not."""
+    """Read the state of training; raise RunError if the file is damaged."""
     about, tensors = _read_checkpoint(path, tensors=True)
     if _sum(tensors) != about["sum"]:
-        raise _damaged(path, "its tensors are not those that were written")
+        raise _damaged(path, "its checksum does not match its tensors")
     try:
         history = tuple(Epoch(*line) for line in about["history"])
         return TrainingState(tensors, Position(**about["position"]), history, about["best"])
@@ -157,14 +157,14 @@ def _read_checkpoint(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict
             if about["format"] != FORMAT:
                 raise _damaged(path, f"it has format {about['format']}, not {FORMAT}")
             names = file.keys() if tensors else ()
-            # Copies: what is read stays part of the file, at whatever address.
+            # Copies, because the tensors read here are parts of the file.
             return about, {name: file.get_tensor(name).clone() for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
 
 
 def _damaged(path: Path, why: str) -> RunError:
-    return RunError(f"cannot go on from {path}: {why}; remove it to begin this run anew")
+    return RunError(f"cannot resume from {path}: {why}. Remove it to start this run again.")
 
 
 def _sum(tensors: Mapping[str, Tensor]) -> int:

@@ -1,4 +1,4 @@
-"""Masked label prediction: the loss on what was hidden."""
+"""Masked label prediction: the loss on hidden labels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from unimp.tasks.labels import UNLABELED
 
 
 def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
-    """Mean loss over the hidden nodes; nothing else counts.
+    """Return the mean loss over the hidden nodes.
 
         classes        −1/|hidden| Σ_{i ∈ hidden} log softmax(z_i)[y_i]
         binary tasks   the mean binary cross-entropy over the known entries of hidden rows
 
-    logits [n, C]; labels [n] or [n, T]; hidden: rows of both (or a mask of them). A row whose label
-    is unknown does not count.
+    logits [n, C]; labels [n] or [n, T]; hidden: rows of both, or a mask of rows. Rows with an
+    unknown label are ignored.
     """
     logits, labels = logits[hidden], labels[hidden]
     if labels.ndim == 1:

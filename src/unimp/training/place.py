@@ -120,7 +120,7 @@ class Room(NamedTuple):
 
     @classmethod
     def around(cls, batch: Batch) -> Room:
-        """Sizes with spare room for similar parts: the sizes of random parts differ by a few percent."""
+        """Sizes with spare room for similar parts: random parts differ by a few percent."""
         nodes, edges, hidden, *hubs = cls.of(batch)
         return cls(
             nodes + 1,

@@ -11,10 +11,10 @@ from unimp.config.choices import Precision
 
 
 def autocast(device: torch.device | str, precision: Precision) -> torch.autocast:
-    """Where a model's forward pass runs in `precision`; its weights stay as they are.
+    """Return a context in which forward passes run in `precision`; weights do not change.
 
-    bf16 has the range of fp32 with 7 bits of fraction, so no loss need be scaled. What comes out
-    may be bf16: make it `.float()` before a loss or a score is taken of it.
+    bf16 has the range of fp32 and 7 bits of fraction, so the loss needs no scaling. Outputs may be
+    bf16: call `.float()` before computing a loss or a score.
     """
     kind = torch.device(device).type
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=precision == "bf16")
@@ -22,7 +22,7 @@ def autocast(device: torch.device | str, precision: Precision) -> torch.autocast
 
 @contextmanager
 def matmuls_in(precision: Precision) -> Iterator[None]:
-    """Where a GPU that can multiplies fp32 matrices with 10 bits of fraction, if tf32 is asked."""
+    """Multiply fp32 matrices with 10 bits of fraction on GPUs that can, if `precision` is tf32."""
     matmul = torch.backends.cuda.matmul
     before, matmul.allow_tf32 = matmul.allow_tf32, precision == "tf32"
     try:

@@ -34,7 +34,7 @@ class Step:
     precision: Precision
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on a batch and return the detached loss; on CPU, a non-finite loss changes nothing."""
+        """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
         with autocast(self.labels.device, self.precision):
             logits = self.model(batch.x, batch.observed, batch.hops)
         labels = self.labels[batch.seeds]

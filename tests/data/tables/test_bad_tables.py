@@ -25,15 +25,15 @@ def test_what_is_spoilt_is_refused_with_its_place_and_a_fix(case: Any, finished:
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
 def test_what_is_not_spoilt_is_taken(form: str, tmp_path: Path) -> None:
-    case = PROOF["sound"](form, "check")
+    case = PROOF["valid_case"](form, "check")
     PROOF["write_case"](case, tmp_path, None)
-    code, out, err = PROOF["told"](PROOF["command_line"](case), tmp_path)
+    code, out, err = PROOF["run_command"](PROOF["command_line"](case), tmp_path)
     assert (code, err) == (0, "")
     assert "No problem found" in out
 
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
-    case = PROOF["sound"]("csv", "check")
+    case = PROOF["valid_case"]("csv", "check")
     case.nodes[2]["id"] = None
     case.nodes[3]["age"], case.nodes[4]["vector"] = "old", [1.0]
     case.edges[5]["weight"] = "heavy"
@@ -43,7 +43,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         for row in rows:
             row[column] = str(row[column])
     PROOF["write_case"](case, tmp_path, None)
-    code, _, err = PROOF["told"](["check", "recipe.toml"], tmp_path)
+    code, _, err = PROOF["run_command"](["check", "recipe.toml"], tmp_path)
     assert code == 1
     assert "6 problems in the tables" in err
     for place in (

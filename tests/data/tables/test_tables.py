@@ -15,12 +15,12 @@ import torch
 
 import unimp
 from unimp.data.synthetic import synthetic_like, synthetic_task
+from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.export import export_tables
-from unimp.data.tables.guess import guess
-from unimp.data.tables.more_rows import extend_task
-from unimp.data.tables.rows import Rows, read_rows
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.guessing import guess
 from unimp.data.tables.summary import cautions, summary
-from unimp.data.tables.table_file import Table
+from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout, load_transforms
 from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures

@@ -64,7 +64,7 @@ def labels_of(graph: Graph, seed: int, *, multilabel: bool = False) -> Tensor:
 
 
 @torch.no_grad()
-def anew(model: NodeModel, graph: Graph, observed: Tensor) -> Tensor:
+def recomputed(model: NodeModel, graph: Graph, observed: Tensor) -> Tensor:
     graph = model.prepare(graph)
     logits: Tensor = model(graph.x, observed, [graph.hop] * model.num_layers)
     return logits.float()
@@ -96,111 +96,117 @@ def changed(graph: Graph, observed: Tensor, change: Change) -> tuple[Graph, Tens
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), chunk=st.sampled_from([3, 40, 10_000]))
-def test_answers_after_changes_equal_computing_everything_again(
-    name: str, seed: int, chunk: int
-) -> None:
+def test_logits_after_changes_equal_a_full_recomputation(name: str, seed: int, chunk: int) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    live = IncrementalLogits(model, prepared(model, graph), observed, chunk_edges=chunk)
-    assert torch.allclose(live.logits, anew(model, graph, observed), atol=1e-6)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed, chunk_edges=chunk)
+    assert torch.allclose(incremental.logits, recomputed(model, graph, observed), atol=1e-6)
     changes = [some_change(graph, observed, seed + k) for k in range(4)]
     targets = [torch.tensor([0, seed % 25]).unique(), torch.arange(25), torch.tensor([3, 24])]
     targets.append(torch.empty(0, dtype=torch.int64))
-    for change, wanted, found in zip(changes, targets, live.after(changes, targets), strict=True):
-        expected = anew(model, *changed(graph, observed, change))
+    for change, wanted, found in zip(
+        changes, targets, incremental.after(changes, targets), strict=True
+    ):
+        expected = recomputed(model, *changed(graph, observed, change))
         assert torch.allclose(found, expected[wanted], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["unimp", "gcn", "appnp"])
 @settings(max_examples=4)
 @given(seed=st.integers(0, 10_000))
-def test_states_that_follow_changes_for_good_are_those_of_the_changed_graph(
-    name: str, seed: int
-) -> None:
+def test_committed_changes_give_the_states_of_the_changed_graph(name: str, seed: int) -> None:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
-    live = IncrementalLogits(model, prepared(model, graph), observed)
-    whole = FullRecomputation(lambda g, o: anew(model, g, o), graph, observed)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed)
+    whole = FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed)
     for k in range(3):
         change = some_change(whole.graph, whole.observed, seed + k)
-        live.commit(change)
+        incremental.commit(change)
         whole.commit(change)
-        assert torch.allclose(live.logits, whole.logits, atol=1e-6)
-        assert torch.allclose(live.without_labels, whole.without_labels, atol=1e-6)
+        assert torch.allclose(incremental.logits, whole.logits, atol=1e-6)
+        assert torch.allclose(incremental.without_labels, whole.without_labels, atol=1e-6)
     change, everyone = some_change(whole.graph, whole.observed, seed + 3), torch.arange(25)
-    (one,), (other,) = (a.after([change], [everyone]) for a in (live, whole))
+    (one,), (other,) = (a.after([change], [everyone]) for a in (incremental, whole))
     assert torch.allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
-def test_what_some_nodes_rest_on_is_enough_to_answer_for_them(name: str, seed: int) -> None:
+def test_the_states_that_some_nodes_depend_on_are_enough_for_their_logits(
+    name: str, seed: int
+) -> None:
     graph = graph_of(seed, nodes=40, edges=40)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 40, (seed // 40) % 40]).unique()
-    live = IncrementalLogits(model, prepared(model, graph), observed, around=around)
-    assert set(around.tolist()) <= set(live.held.tolist())
-    assert torch.allclose(live.logits[around], anew(model, graph, observed)[around], atol=1e-6)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed, around=around)
+    assert set(around.tolist()) <= set(incremental.held.tolist())
+    assert torch.allclose(
+        incremental.logits[around], recomputed(model, graph, observed)[around], atol=1e-6
+    )
     nothing = torch.full_like(observed, -1)
-    bare = anew(model, graph, nothing)[around]
-    assert torch.allclose(live.without_labels[around], bare, atol=1e-6)
+    bare = recomputed(model, graph, nothing)[around]
+    assert torch.allclose(incremental.without_labels[around], bare, atol=1e-6)
     change = some_change(graph, observed, seed)
-    (found,) = live.after([change], [around])
-    expected = anew(model, *changed(graph, observed, change))[around]
+    (found,) = incremental.after([change], [around])
+    expected = recomputed(model, *changed(graph, observed, change))[around]
     assert torch.allclose(found, expected, atol=1e-6)
     if model.num_layers:
-        with pytest.raises(GraphError, match="hold them all"):
-            live.commit(change)
+        with pytest.raises(GraphError, match="around"):
+            incremental.commit(change)
 
 
 @pytest.mark.parametrize("name", ["gcn", "appnp", "unimp", "gcn-lpa"])
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
-def test_every_edge_may_go_from_a_directed_graph_of_which_a_part_is_held(
+def test_every_edge_can_be_removed_from_a_stored_part_of_a_directed_graph(
     name: str, seed: int
 ) -> None:
     """Those too that lead out of the part: their sources' other edges weigh more without them."""
     graph = graph_of(seed, nodes=40, edges=45)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     around = torch.tensor([seed % 38, (seed // 38) % 38]).unique()
-    live = IncrementalLogits(model, prepared(model, graph), observed, around=around)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed, around=around)
     pairs = [
         pair for pair in graph.edge_index.long().t().unique(dim=0).tolist() if len({*pair}) > 1
     ]
-    changes = [Change.take_away([pair]) for pair in pairs]
-    changes.append(Change.take_away([*pairs[::3], *pairs[:9]]))
-    found = live.after(changes, [around] * len(changes))
+    changes = [Change.remove_edges([pair]) for pair in pairs]
+    changes.append(Change.remove_edges([*pairs[::3], *pairs[:9]]))
+    found = incremental.after(changes, [around] * len(changes))
     for change, logits in zip(changes, found, strict=True):
-        expected = anew(model, *changed(graph, observed, change))[around]
+        expected = recomputed(model, *changed(graph, observed, change))[around]
         assert torch.allclose(logits, expected, atol=1e-6), change.without
 
 
 @pytest.mark.parametrize("name", ["gcn", "appnp"])
-def test_an_edge_that_leads_out_of_what_is_held_is_felt_by_its_source_s_others(name: str) -> None:
+def test_removing_an_edge_out_of_the_stored_part_changes_the_other_edges_of_its_source(
+    name: str,
+) -> None:
     edges = torch.tensor([[1, 2, 2, 2], [0, 1, 5, 5]])
     generator = torch.Generator().manual_seed(0)
     graph = Graph.from_edges(edges, num_nodes=8, x=torch.randn(8, 5, generator=generator))
     graph = Graph(graph.indptr, graph.source, graph.edge_id, graph.x.double(), None)
     model, target = model_of(name), torch.tensor([0])
     observed = labels_of(graph, 0)
-    live = IncrementalLogits(model, prepared(model, graph), observed, around=target)
-    assert 5 not in live.held
-    gone = Change.take_away([(2, 5)])
-    (found,) = live.after([gone], [target])
-    assert torch.allclose(found, anew(model, *changed(graph, observed, gone))[target], atol=1e-6)
-    assert not torch.allclose(found, live.logits[target], atol=1e-6)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed, around=target)
+    assert 5 not in incremental.held
+    gone = Change.remove_edges([(2, 5)])
+    (found,) = incremental.after([gone], [target])
+    assert torch.allclose(
+        found, recomputed(model, *changed(graph, observed, gone))[target], atol=1e-6
+    )
+    assert not torch.allclose(found, incremental.logits[target], atol=1e-6)
 
 
 def test_binary_labels_change_by_rows() -> None:
     graph = graph_of(1)
     model, observed = model_of("unimp", multilabel=True), labels_of(graph, 1, multilabel=True)
-    live = IncrementalLogits(model, prepared(model, graph), observed)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed)
     known = torch.nonzero((observed >= 0).any(1)).squeeze(1)
     change = Change.hide(known[:4])
-    (found,) = live.after([change], [torch.arange(25)])
-    assert torch.allclose(found, anew(model, *changed(graph, observed, change)), atol=1e-6)
-    assert not torch.allclose(found, live.logits)
+    (found,) = incremental.after([change], [torch.arange(25)])
+    assert torch.allclose(found, recomputed(model, *changed(graph, observed, change)), atol=1e-6)
+    assert not torch.allclose(found, incremental.logits)
 
 
 class Counting:
@@ -230,47 +236,49 @@ def chain_and_hub(length: int = 50, leaves: int = 400) -> Graph:
     return Graph(graph.indptr, graph.source, graph.edge_id, x, attr)
 
 
-def test_only_what_lies_between_a_change_and_a_target_is_computed(
+def test_only_rows_between_a_change_and_a_target_are_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, model = chain_and_hub(), model_of("unimp")
-    live = IncrementalLogits(
+    incremental = IncrementalLogits(
         model, prepared(model, graph), torch.zeros(graph.num_nodes, dtype=torch.int64)
     )
     counting = Counting(model, monkeypatch)
     # From 10 the change goes to 11, 12 and 13, and 13 rests on no other path.
-    live.after([Change.hide([10])], [torch.tensor([13])])
+    incremental.after([Change.hide([10])], [torch.tensor([13])])
     assert sum(counting.edges) <= 2 + 2 + 1
     counting.edges.clear()
-    assert live.after([Change.hide([10])], [torch.tensor([14])])[0].equal(live.logits[[14]])
+    assert incremental.after([Change.hide([10])], [torch.tensor([14])])[0].equal(
+        incremental.logits[[14]]
+    )
     assert counting.edges == []
     # The hub is computed in two layers, its 400 neighbors in none but for the one that changed.
-    live.after([Change.hide([60])], [torch.tensor([61])])
+    incremental.after([Change.hide([60])], [torch.tensor([61])])
     assert sum(counting.edges) <= 3 * (401 + 2)
 
 
-def test_a_label_that_stays_as_it_is_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_that_stays_the_same_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(0)
     model, observed = model_of("unimp"), labels_of(graph, 0)
-    live = IncrementalLogits(model, prepared(model, graph), observed)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed)
     counting, everyone = Counting(model, monkeypatch), torch.arange(25)
     same = Change(everyone, observed.clone(), torch.tensor([[23], [24]]))  # no such edge either
-    assert live.after([same], [everyone])[0].equal(live.logits)
+    assert incremental.after([same], [everyone])[0].equal(incremental.logits)
     assert counting.edges == []
 
 
-def test_a_self_loop_cannot_be_taken_away() -> None:
+def test_a_self_loop_cannot_be_removed() -> None:
     graph, model = graph_of(0), model_of("unimp")
     observed = labels_of(graph, 0)
     for answers in (
         IncrementalLogits(model, prepared(model, graph), observed),
-        FullRecomputation(lambda g, o: anew(model, g, o), graph, observed),
+        FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed),
     ):
         with pytest.raises(GraphError, match="node 3 to itself"):
-            answers.after([Change.take_away([(3, 3)])], [torch.tensor([0])])
+            answers.after([Change.remove_edges([(3, 3)])], [torch.tensor([0])])
 
 
-def test_a_module_of_ones_own_has_no_states_to_hold() -> None:
+def test_a_wrapped_module_has_no_states_to_store() -> None:
     graph = graph_of(0)
     sizes = Sizes(features=5, edge_features=0, classes=CLASSES, multilabel=False)
     model = MaskedLabels(nn.Identity(), sizes, width=5)
@@ -278,32 +286,32 @@ def test_a_module_of_ones_own_has_no_states_to_hold() -> None:
         IncrementalLogits(model, graph, labels_of(graph, 0))
 
 
-def test_nodes_that_are_held_for_others_alone_cannot_be_asked_about() -> None:
+def test_nodes_that_are_stored_only_as_inputs_have_no_logits() -> None:
     graph, model = chain_and_hub(), model_of("unimp")
     observed = torch.zeros(graph.num_nodes, dtype=torch.int64)
-    live = IncrementalLogits(model, prepared(model, graph), observed, around=torch.tensor([13]))
-    assert sorted(live.held.tolist()) == [10, 11, 12, 13]
+    incremental = IncrementalLogits(
+        model, prepared(model, graph), observed, around=torch.tensor([13])
+    )
+    assert sorted(incremental.held.tolist()) == [10, 11, 12, 13]
     for node in (12, 20):
-        with pytest.raises(GraphError, match=f"node {node} is not among those"):
-            live.after([Change.hide([10])], [torch.tensor([node])])
+        with pytest.raises(GraphError, match=f"node {node} are not stored"):
+            incremental.after([Change.hide([10])], [torch.tensor([node])])
 
 
 @pytest.mark.parametrize("name", ["unimp", "gcn"])
-def test_a_change_for_good_that_fails_leaves_everything_as_it_was(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_fails_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(0)
     model, observed = model_of(name), labels_of(graph, 0)
-    live = IncrementalLogits(model, prepared(model, graph), observed)
-    before, everyone = live.logits, torch.arange(25)
+    incremental = IncrementalLogits(model, prepared(model, graph), observed)
+    before, everyone = incremental.logits, torch.arange(25)
     pairs = graph.edge_index.long().t()
-    gone = Change.take_away(pairs[pairs[:, 0] != pairs[:, 1]][:3])
+    gone = Change.remove_edges(pairs[pairs[:, 0] != pairs[:, 1]][:3])
     with monkeypatch.context() as patch:
         patch.setattr(model, "read_out", lambda h: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            live.commit(gone)
-    assert live.logits.equal(before)
-    assert live.after([Change.hide(everyone)], [everyone])[0].equal(
+            incremental.commit(gone)
+    assert incremental.logits.equal(before)
+    assert incremental.after([Change.hide(everyone)], [everyone])[0].equal(
         IncrementalLogits(model, prepared(model, graph), observed).after(
             [Change.hide(everyone)], [everyone]
         )[0]

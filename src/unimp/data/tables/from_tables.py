@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unimp.config.choices import Decimal, Metric, UnknownIds
-from unimp.data.tables.guess import guess
+from unimp.data.tables.checking import read_rows
+from unimp.data.tables.guessing import guess
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.rows import read_rows
-from unimp.data.tables.table_file import open_table
+from unimp.data.tables.reading import open_table
 from unimp.data.tables.transforms import Layout
 from unimp.tasks.task import Task
 

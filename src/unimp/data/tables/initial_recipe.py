@@ -10,8 +10,8 @@ from typing import Any
 import tomli_w
 
 from unimp.config.presets import FOR_TABLES, PRESETS
-from unimp.data.tables.guess import Guess
-from unimp.data.tables.table_file import Table
+from unimp.data.tables.guessing import Guess
+from unimp.data.tables.table import Table
 
 
 def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unimp.data.tables.columns import NO_VALUE, NUMBER, words
-from unimp.data.tables.edges import not_whole, note_unknown, positions, read_ids, to_numpy
+from unimp.data.tables.ids import not_whole, positions
 from unimp.data.tables.problems import Problems
-from unimp.data.tables.table_file import Table, open_table, shown
+from unimp.data.tables.table import Table, to_numpy
 from unimp.data.tables.transforms import Layout
+from unimp.data.tables.values import NO_VALUE, NUMBER, words
 from unimp.errors import nearest_names
 from unimp.tasks.labels import UNLABELED
 
@@ -20,11 +19,6 @@ UNKNOWN = (*NO_VALUE, "-1", "-1.0")
 """What a label column says where a label is not known."""
 _COULD_BE_NAMES = ("NA", "N/A", "None")
 _YES, _NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
-SETS = {
-    **dict.fromkeys(("train", "training"), 0),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
-    **dict.fromkeys(("test", "testing"), 2),
-}
 _MANY = 20  # known labels from which all different ones are no classes
 
 Labels = tuple[NDArray[np.int64] | NDArray[np.int8], tuple[str, ...]]
@@ -278,125 +272,3 @@ def read_groups(nodes: Table, layout: Layout, problems: Problems) -> NDArray[np.
     alone = np.flatnonzero(group < 0)
     group[alone] = len(names) + np.arange(len(alone))
     return group
-
-
-def read_parts(
-    nodes: Table,
-    layout: Layout,
-    ids: Any,
-    known: NDArray[np.bool_] | None,
-    problems: Problems,
-) -> NDArray[np.int8] | None:
-    """The set of each node, 0 train, 1 val, 2 test, −1 none; None where shares are to draw it."""
-    files = layout.split_files
-    if layout.split and files:
-        problems.note(
-            nodes.name,
-            f"the split is given twice, by a column and by {' and '.join(files)}_ids",
-            "leave one of them out",
-            column=layout.split,
-        )
-        return None
-    if layout.split:
-        parts = _parts_of_column(nodes, layout.split, problems)
-    elif files:
-        parts = _parts_of_files(files, nodes, layout, ids, problems)
-    else:
-        return None
-    if parts is None or known is None:
-        return None
-    where = {"column": layout.split} if layout.split else {}
-    for code, part in ((0, "train"), (1, "val")):
-        blank = np.flatnonzero((parts == code) & ~known)
-        if len(blank):
-            problems.note(
-                nodes.name,
-                f"the set is {part}, but the label is unknown",
-                "give the label, or take the node out of the set",
-                rows=blank,
-                **where,
-            )
-    if not ((parts == 0) & known).any():
-        problems.note(
-            nodes.name, "no node with a label is in train", "put some there", rows=None, **where
-        )
-    return parts
-
-
-def _parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[np.int8] | None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if column not in nodes.columns:
-        return None
-    text = words(nodes, column, problems)
-    if text is None:
-        return None
-    lower = pc.utf8_lower(text)
-    number = positions(lower, pa.array(list(SETS), pa.large_string()))
-    wrong = np.flatnonzero((number < 0) & ~to_numpy(text.is_null()))
-    if len(wrong):
-        problems.note(
-            nodes.name,
-            f"{text[int(wrong[0])].as_py()[:60]!r} is no set",
-            "write train, val or test, or leave it empty",
-            column=column,
-            rows=wrong,
-        )
-        return None
-    codes = np.array([*SETS.values(), -1], dtype=np.int8)
-    parts: NDArray[np.int8] = codes[number]
-    return parts
-
-
-def _parts_of_files(
-    files: dict[str, str], nodes: Table, layout: Layout, ids: Any, problems: Problems
-) -> NDArray[np.int8] | None:
-    parts = np.full(nodes.num_rows, -1, dtype=np.int8)
-    for part, file in files.items():
-        listed = _id_list(file, layout, problems)
-        if listed is None or ids is None:
-            continue
-        table, column, values = listed
-        place = positions(values, ids)
-        lost = np.flatnonzero(place < 0)
-        if len(lost):
-            note_unknown(table, column, values, lost, ids, problems, "nodes")
-            continue
-        taken = np.flatnonzero(parts[place] >= 0)
-        if len(taken):
-            earlier = list(SETS)[list(SETS.values()).index(parts[place[taken[0]]])]
-            problems.note(
-                table.name,
-                f"{values[int(taken[0])].as_py()!r} is in {earlier} already",
-                "a node may be in one set only",
-                rows=taken,
-            )
-        parts[place] = SETS[part]
-    if "train" not in files:
-        problems.note(nodes.name, "val_ids or test_ids is given, but no train_ids", "give it too")
-        return None
-    return parts
-
-
-def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str, Any] | None:
-    """Ids in a file: a table with the id column, or lines of text with one each."""
-    import pyarrow as pa
-
-    path, file = Path(file), shown(file)
-    if path.suffix == ".txt" and path.is_file():
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError:
-            problems.note(file, "is not UTF-8 text", "save it as UTF-8")
-            return None
-        column = "line"
-        table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}))
-    else:
-        column = layout.id
-        opened = open_table(path, file, problems, wanted=[column], as_text=[column])
-        if opened is None:
-            return None
-        table = opened
-    values = read_ids(table, column, problems, unique=True)
-    return None if values is None else (table, column, values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unimp.data.tables.rows import Rows
+from unimp.data.tables.checking import Rows
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import FEW_NODES
 

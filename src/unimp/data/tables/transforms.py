@@ -12,12 +12,11 @@ import numpy as np
 
 from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
-from unimp.data.tables.columns import Encoder, fit, from_plain, to_plain
-from unimp.errors import RunError
+from unimp.data.tables.encoding import Encoder, fit, from_plain, to_plain
+from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures
 
 FORMAT = 1
-TASK, TRANSFORMS = "task.npz", "transforms.json"  # names of the two files in a run
 _WIDE = 64  # columns; fewer are kept dense
 _FILLED = 0.25  # share of entries; more is kept dense
 
@@ -129,11 +128,13 @@ class Transforms:
 
 
 def load_transforms(path: Path) -> Transforms:
-    """Transforms as a run keeps them, or a RunError that says what is wrong with the file."""
+    """Read transforms that `Transforms.save` wrote; refuse a damaged file with a TaskError."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["format"] != FORMAT:
-            raise RunError(f"{path} has format {plain['format']}; this version reads {FORMAT}")
+            raise TaskError(
+                f"{path} has format {plain['format']}; this version reads format {FORMAT}."
+            )
         return Transforms(
             layout=Layout(**plain["tables"]),
             nodes=tuple(from_plain(encoder) for encoder in plain["nodes"]),
@@ -141,10 +142,10 @@ def load_transforms(path: Path) -> Transforms:
             sparse=bool(plain["sparse"]),
             whole_ids=bool(plain["whole_ids"]),
         )
-    except RunError:
+    except TaskError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {path}: {error!r}; copy it again from the run") from error
+        raise TaskError(f"cannot read {path}: {error!r}. Copy it again from the run.") from error
 
 
 def _dense(blocks: list[Any]) -> Any:

@@ -1,1 +1,1 @@
-"""Answers that follow a change of labels or edges."""
+"""Logits after a change of labels or edges, without computing everything again."""

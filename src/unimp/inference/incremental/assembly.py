@@ -1,4 +1,4 @@
-"""The in-edges of rows to be computed anew, as hops over rows held and rows computed before."""
+"""Build hops for the rows to compute again, over stored rows and rows that are new."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from unimp.model.gcn import convolution_weight
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A change as it is here: nodes numbered as in the graph held."""
+    """A change in the node numbers of the stored graph, and the rows to compute for it."""
 
-    nodes: Tensor  # whose labels change, in rising order
-    labels: Tensor  # what they become
-    gone: Tensor  # [2, m] edges that are there, and are taken away
-    left: Nodes  # sources of edges taken away to nodes that are not held, as often as they had one
-    targets: Tensor | None  # as the task numbers them
-    rows: list[Nodes]  # to compute anew, of h⁰ and of each layer's output
+    nodes: Tensor  # nodes with a new label, in increasing order
+    labels: Tensor  # their new labels
+    gone: Tensor  # [2, m] existing edges that are removed
+    left: Nodes  # one source per removed edge to a node outside the stored graph
+    targets: Tensor | None  # in the node numbers of the task
+    rows: list[Nodes]  # the rows to compute again, of h⁰ and of each layer's output
     cost: int
 
 
@@ -36,27 +36,28 @@ class _Piece:
     rows: Nodes  # [T]
     count: Nodes  # [T] in-edges of each
     source: Nodes  # [E] nodes
-    found: Nodes  # [E] where the source's row stands among those computed anew; −1: it is held
+    found: Nodes  # [E] position of the source among the new rows; −1: its stored row is used
     own: Nodes  # [T] the same for the row itself
-    slots: Nodes  # [E] where the edges stand in the graph
-    weight: Tensor | None  # [E, 1] what degrees that changed make of the edges; None: none did
+    slots: Nodes  # [E] positions of the edges in the graph
+    weight: Tensor | None  # [E, 1] edge weights after changed degrees; None: no degree changed
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A hop of pieces, and where the rows of its sources are: own ones, held, computed anew."""
+    """A hop that joins pieces, and its source rows: targets, then stored rows, then new rows."""
 
     nodes: Tensor  # [T] the targets
-    own: Tensor  # [T] where their rows stand among those computed anew; −1: they are held
-    held: Tensor  # sources whose rows are held
-    fresh: slice  # sources whose rows are computed anew
+    own: Tensor  # [T] positions of their rows among the new ones; −1: the stored rows are used
+    held: Tensor  # sources with stored rows
+    fresh: slice  # sources with new rows
     hop: Hop
 
 
 class Assembly:
-    """Makes the hops of one graph; degrees may be those of a larger one that it is a part of.
+    """Builds the hops of one graph, which may be a part of a larger one.
 
-    degrees: in-degree and out-degree of each node, where weights follow from them; else None.
+    degrees: in-degree and out-degree of each node in the larger graph, if edge weights depend on
+    them; otherwise None.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Assembly:
         self._scratch = np.full(graph.num_nodes, -1)
 
     def parts(self, planned: Sequence[Planned], index: int) -> Iterator[Part]:
-        """The in-edges of the planned rows of a layer, as hops of bounded size."""
+        """Yield the in-edges of the planned rows of a layer as hops of bounded size."""
         pieces: list[_Piece] = []
         edges = first = 0
         for one in planned:
@@ -87,7 +88,7 @@ class Assembly:
             yield self._joined(pieces)
 
     def _piece(self, one: Planned, rows: Nodes, inputs: Nodes, first: int) -> _Piece:
-        """The in-edges of some rows of a plan whose inputs, from `first` on, are computed anew."""
+        """Return the in-edges of some rows of a plan; its new inputs start at position `first`."""
         count, slots = pick(self.reach.in_indptr, rows)
         source, place = self.reach.source[slots], self._scratch
         place[inputs] = np.arange(first, first + len(inputs))
@@ -104,7 +105,7 @@ class Assembly:
         return _Piece(rows, count, source, found, own, slots, weight)
 
     def _reweighted(self, one: Planned, source: Nodes, target: Nodes) -> Tensor:
-        """The weights of a graph convolution, with the degrees that are left."""
+        """Return the weights of a graph convolution with the remaining degrees."""
         assert self.degrees is not None
         in_degree, out_degree = self.degrees[0][target], self.degrees[1][source]
         sources, targets = one.gone.numpy()
@@ -120,7 +121,7 @@ class Assembly:
         return convolution_weight(torch.from_numpy(in_degree), torch.from_numpy(out_degree))
 
     def _joined(self, pieces: Sequence[_Piece]) -> Part:
-        """Several pieces as one hop: targets first, then sources held, then sources anew."""
+        """Join pieces to one hop: targets first, then stored sources, then new sources."""
         rows, own, source, found, count, slots = (
             np.concatenate([getattr(piece, name) for piece in pieces])
             for name in ("rows", "own", "source", "found", "count", "slots")
@@ -133,9 +134,9 @@ class Assembly:
         number[held] = -1
         fresh = slice(0, 0)
         if not is_held.all():
-            anew = found[~is_held]
-            fresh = slice(int(anew.min()), int(anew.max()) + 1)
-            place[~is_held] = anew + (len(rows) + len(held) - fresh.start)
+            new = found[~is_held]
+            fresh = slice(int(new.min()), int(new.max()) + 1)
+            place[~is_held] = new + (len(rows) + len(held) - fresh.start)
         num_sources = len(rows) + len(held) + fresh.stop - fresh.start
         dtype = np.int32 if max(len(source), num_sources) < 2**31 else np.int64
         indptr = np.zeros(len(rows) + 1, dtype=dtype)

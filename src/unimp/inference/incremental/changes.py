@@ -1,4 +1,4 @@
-"""What may change after training: labels shown or hidden, edges taken away."""
+"""Changes after training: labels that are shown or hidden, and edges that are removed."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from unimp.tasks.labels import UNLABELED
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """Labels as the model is to see them from now on, and edges that are not there any more."""
+    """New labels of some nodes, and edges to remove."""
 
-    nodes: Tensor | None = None  # [k] whose labels change, none twice
-    labels: Tensor | None = None  # [k] or [k, T]: what they become; None: hidden
-    without: Tensor | None = None  # [2, m] sources above targets: edges taken away, one way each
+    nodes: Tensor | None = None  # [k] distinct nodes whose labels change
+    labels: Tensor | None = None  # [k] or [k, T]: the new labels; None: hide them
+    without: Tensor | None = None  # [2, m] directed edges to remove: sources above targets
 
     @classmethod
     def hide(cls, nodes: Any) -> Change:
-        """The labels of `nodes` are not seen any more."""
+        """Hide the labels of `nodes`."""
         return cls(nodes=torch.as_tensor(nodes, dtype=torch.int64).reshape(-1))
 
     @classmethod
-    def take_away(cls, pairs: Any) -> Change:
-        """The edges from each first to each second node of `pairs` are gone."""
+    def remove_edges(cls, pairs: Any) -> Change:
+        """Remove the edge from the first to the second node of each pair."""
         return cls(without=torch.as_tensor(pairs, dtype=torch.int64).reshape(-1, 2).t())
 
 
 class ChangeableLogits(Protocol):
-    """Logits under what is known now, and under changes of it; nodes are numbered as the task's."""
+    """Logits of the present state and after changes; nodes have the numbers of the task."""
 
     @property
     def logits(self) -> Tensor:
-        """Of all nodes, as things are: [N, classes]."""
+        """The logits of all nodes in the present state: [N, classes]."""
 
     @property
     def without_labels(self) -> Tensor:
-        """Of all nodes, if no label were seen: [N, classes]."""
+        """The logits of all nodes with every label hidden: [N, classes]."""
 
     def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
-        """Logits of targets[k] if changes[k] alone were made: [len(targets[k]), classes] each."""
+        """Return the logits of targets[k] after changes[k] alone: [len(targets[k]), classes]."""
 
     def commit(self, change: Change) -> None:
-        """Make a change for good."""
+        """Apply a change permanently."""
 
 
 class FullRecomputation:
-    """Answers by computing everything anew, for what cannot be run one layer at a time.
+    """Compute everything again after each change, for models that do not run layer by layer.
 
-    scores: what gives the scores [N, classes] of all nodes of a graph, given observed labels.
+    scores: returns the scores [N, classes] of all nodes of a graph, given observed labels.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class FullRecomputation:
 
     def commit(self, change: Change) -> None:
         self.graph, self.observed = self._changed(change)
-        for known in ("logits", "without_labels"):
-            self.__dict__.pop(known, None)
+        for cached in ("logits", "without_labels"):
+            self.__dict__.pop(cached, None)
 
     def _changed(self, change: Change) -> tuple[Graph, Tensor]:
         graph, observed = self.graph, self.observed.clone()
@@ -95,7 +95,7 @@ class FullRecomputation:
 
 
 def refuse_self_loops(pairs: Tensor) -> None:
-    """A node's edge to itself is no neighbor; models add it or not, as they see fit."""
+    """Raise GraphError for an edge from a node to itself: some models add it on their own."""
     loops = pairs[0][pairs[0] == pairs[1]]
     if loops.numel():
-        raise GraphError(f"the edge of node {int(loops[0])} to itself cannot be taken away")
+        raise GraphError(f"the edge of node {int(loops[0])} to itself cannot be removed")

@@ -1,4 +1,4 @@
-"""Logits that follow a change: of the rows held, only those that it reaches are computed anew."""
+"""Update logits after a change by computing only the rows that the change affects."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits, layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change, refuse_self_loops
-from unimp.inference.incremental.reach import NOBODY, Nodes, Reach, pick
+from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
 from unimp.training.precision import autocast, matmuls_in
 
-TOGETHER = 2_000_000
-"""Edges of changes that are computed in one go: enough to fill a processor, few enough to hold."""
+EDGES_PER_PASS = 2_000_000
+"""Changes with so many edges are computed together: enough to use a processor well, and small
+enough for memory."""
 
 
 class IncrementalLogits:
-    """The state of every node after every layer, and what becomes of it.
+    """Stores the state of every node after every layer, and updates it after changes.
 
-    A change of a label reaches a node's out-neighbors in the first layer, theirs in the next, and
-    so on; a target rests on its in-neighbors in the last layer, theirs in the one before. A row is
-    computed anew where the two meet, by the model's own layer over all its in-edges, so that the
-    answer is that of computing everything again, up to rounding.
+    A new label affects the out-neighbors of its node in the first layer, their out-neighbors in the
+    next, and so on. A target depends on its in-neighbors in the last layer, on theirs in the layer
+    before, and so on. A row is computed again if it is in both sets, by the model's own layer over
+    all its in-edges, so that the result equals a full recomputation up to rounding.
 
-    An edge is taken away as if it had never been there: a graph convolution's degrees follow.
-    A node's edge to itself is no neighbor and cannot be taken away.
+    Removing an edge has the same result as a graph without it: the degrees of a graph convolution
+    change too. The edge of a node to itself cannot be removed.
 
-    around: hold only what the logits of these nodes rest on; others are NaN.
+    around: store only the states that the logits of these nodes depend on; other logits are NaN.
     """
 
     def __init__(
@@ -50,37 +51,37 @@ class IncrementalLogits:
         observed: Tensor,
         *,
         around: Tensor | None = None,
-        chunk_edges: int = TOGETHER,
+        chunk_edges: int = EDGES_PER_PASS,
         device: torch.device | str = "cpu",
         precision: Precision = "fp32",
     ) -> None:
         if not model.by_layer:
             raise GraphError(
-                f"{type(model).__name__} cannot be run one layer at a time, so that there are no "
-                "states to hold; use FullRecomputation, which computes everything anew"
+                f"{type(model).__name__} does not run layer by layer, so there are no states to "
+                "store. Use FullRecomputation instead."
             )
         self.model = model.eval()
         self.device, self.precision, self.chunk_edges = device, precision, chunk_edges
         self._task_nodes = graph.num_nodes
         self.observed = observed.clone()
         self.is_whole = around is None
-        # Node i here is the task's numbers[i].
+        # Node i of the stored graph is node _numbers[i] of the task.
         self._numbers = torch.arange(self._task_nodes)
         self._place = self._placed()
-        self._walk_on(graph.to("cpu"))
+        self._use_graph(graph.to("cpu"))
         self._rows: list[Tensor] | None = None
-        self._leaving = NOBODY
+        self._leaving = NO_NODES
         if around is not None:
             self._narrow(around)
-        self._find()
+        self._compute_all()
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
         place[self._numbers] = torch.arange(len(self._numbers))
         return place
 
-    def _walk_on(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> None:
-        """Take a graph; `degrees` are those of the whole that it is a part of, if it is."""
+    def _use_graph(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> None:
+        """Store a graph; `degrees` are those of the larger graph that it is a part of."""
         self.graph, self.reach = graph, Reach(graph)
         degrees = degrees or (self.reach.in_degree, self.reach.out_degree)
         self._assembly = Assembly(
@@ -89,29 +90,30 @@ class IncrementalLogits:
         self._plans: MutableMapping[Change, Planned] = WeakKeyDictionary()
 
     def _narrow(self, around: Tensor) -> None:
-        """Keep the part of the graph that some nodes rest on."""
+        """Keep the part of the graph that some nodes depend on."""
         wanted = np.unique(self._place[around].numpy())
-        rests_on = self.reach.backward(wanted, self.model.num_layers)
-        self._rows = [torch.from_numpy(np.searchsorted(rests_on[0], r)) for r in rests_on[1:]]
-        nodes = torch.from_numpy(rests_on[0])
+        needed = self.reach.backward(wanted, self.model.num_layers)
+        self._rows = [torch.from_numpy(np.searchsorted(needed[0], r)) for r in needed[1:]]
+        nodes = torch.from_numpy(needed[0])
         if self.model.weighs_by_degree:
-            self._leaving = self._edges_out_of(rests_on[0])
-        degrees = self.reach.in_degree[rests_on[0]], self.reach.out_degree[rests_on[0]]
+            self._leaving = self._edges_out_of(needed[0])
+        degrees = self.reach.in_degree[needed[0]], self.reach.out_degree[needed[0]]
         self._numbers, self.observed = self._numbers[nodes], self.observed[nodes]
         self._place = self._placed()
-        self._walk_on(self.graph.induced_subgraph(nodes), degrees)
+        self._use_graph(self.graph.induced_subgraph(nodes), degrees)
 
     def _edges_out_of(self, nodes: Nodes) -> Nodes:
-        """Edges from `nodes` to others: a number each, rising, of the source's place among them and
-        the target as the task numbers it. Nobody here rests on them, but degrees count them."""
+        """Return the edges from `nodes` to other nodes, as increasing numbers that combine the
+        position of the source and the task's number of the target. No stored row depends on these
+        edges, but degrees count them."""
         count, slots = pick(self.reach.out_indptr, nodes)
         target = self.reach.target[slots]
         out = ~np.isin(target, nodes)
         source = np.repeat(np.arange(len(nodes)), count)[out]
         return np.sort(source * self._task_nodes + self._numbers.numpy()[target[out]])
 
-    def _find(self) -> None:
-        """Compute the states of all rows."""
+    def _compute_all(self) -> None:
+        """Compute all states."""
         with self._in_precision():
             self._states = list(
                 layer_states(
@@ -127,7 +129,7 @@ class IncrementalLogits:
 
     @property
     def held(self) -> Tensor:
-        """The nodes whose states are held, as the task numbers them."""
+        """The nodes whose states are stored, in the numbers of the task."""
         return self._numbers
 
     @property
@@ -137,10 +139,10 @@ class IncrementalLogits:
     @cached_property
     def without_labels(self) -> Tensor:
         if self._rows is not None:
-            everyone = self._numbers[self._rows[-1]] if self._rows else self._numbers
-            (found,) = self.after([Change(self._numbers)], [everyone])
+            targets = self._numbers[self._rows[-1]] if self._rows else self._numbers
+            (found,) = self.after([Change(self._numbers)], [targets])
             logits = self._logits.new_full(self._logits.shape, torch.nan)
-            logits[self._place[everyone]] = found
+            logits[self._place[targets]] = found
             return self._to_task(logits)
         with self._in_precision():
             logits = exact_logits(
@@ -153,11 +155,11 @@ class IncrementalLogits:
         return self._to_task(logits.float())
 
     def state(self, layer: int, nodes: Tensor) -> Tensor:
-        """Rows of what goes into a layer, for nodes numbered as here."""
+        """Return the inputs of a layer for nodes in the numbers of the stored graph."""
         return self._states[layer][nodes].to(self.device)
 
     def here(self, nodes: Tensor) -> Tensor:
-        """Nodes as the task numbers them → as this graph does; −1 for what is not held."""
+        """Map node numbers of the task to those of the stored graph; −1 for other nodes."""
         return self._place[nodes]
 
     def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
@@ -166,7 +168,7 @@ class IncrementalLogits:
         cost = 0
         for change, wanted in zip(changes, targets, strict=True):
             one = self._planned(change, wanted)
-            if planned and cost + one.cost > min(TOGETHER, self.chunk_edges):
+            if planned and cost + one.cost > min(EDGES_PER_PASS, self.chunk_edges):
                 answers += self._answer(planned)
                 planned, cost = [], 0
             planned.append(one)
@@ -175,16 +177,18 @@ class IncrementalLogits:
 
     def commit(self, change: Change) -> None:
         if not self.is_whole:
-            raise GraphError("only states of all nodes can follow a change for good; hold them all")
+            raise GraphError(
+                "a change can be committed only if all states are stored; omit `around`"
+            )
         planned, before = self._plan(change, None), self.graph
         if planned.gone.numel():
             graph = self.graph.without_edges(*planned.gone)
-            self._walk_on(with_convolution_weights(graph) if self._assembly.degrees else graph)
+            self._use_graph(with_convolution_weights(graph) if self._assembly.degrees else graph)
         try:
             computed = list(self._computed([replace(planned, gone=planned.gone[:, :0])]))
             logits = self._read_out(computed[-1])
-        except BaseException:  # all of it is done, or nothing
-            self._walk_on(before)
+        except BaseException:  # the change is complete, or nothing changes
+            self._use_graph(before)
             raise
         for state, nodes, rows in zip(self._states, planned.rows, computed, strict=True):
             state[torch.from_numpy(nodes)] = rows
@@ -194,25 +198,25 @@ class IncrementalLogits:
         self.__dict__.pop("without_labels", None)
 
     def cost(self, change: Change, targets: Tensor) -> int:
-        """Edges and rows that the answer to a change takes."""
+        """Return the number of edges and rows that are computed for a change."""
         return self._planned(change, targets).cost
 
     def _planned(self, change: Change, targets: Tensor) -> Planned:
-        """As `_plan`; what was found for a change is kept while that is, as it is asked for twice
-        where its cost is asked first."""
+        """Return `_plan` of a change, cached as long as the change exists: asking for its cost
+        first needs the same plan."""
         known = self._plans.get(change)
         if known is None or known.targets is not targets:
             known = self._plans[change] = self._plan(change, targets)
         return known
 
     def _plan(self, change: Change, targets: Tensor | None) -> Planned:
-        """What a change comes to here, and the rows to compute for it."""
+        """Translate a change to the stored graph, and find the rows to compute for it."""
         nodes, labels = self._relabeled(change)
         gone, left = self._gone(change), self._left(change)
-        changed = nodes.numpy() if self.model.takes_labels else NOBODY
+        changed = nodes.numpy() if self.model.takes_labels else NO_NODES
         rewired = gone[1].numpy()
         if self.model.weighs_by_degree and len(rewired) + len(left):
-            # Their sources have fewer out-edges, which weigh more from now on.
+            # Their sources have fewer out-edges, each with a larger weight.
             sources = np.unique(np.concatenate((gone[0].numpy(), left)))
             rewired = np.concatenate((rewired, self.reach.targets(sources)))
         wanted = None if targets is None else np.unique(self._places_of(targets).numpy())
@@ -223,7 +227,7 @@ class IncrementalLogits:
         return Planned(nodes, labels, gone, left, targets, rows, self.reach.cost(rows))
 
     def _relabeled(self, change: Change) -> tuple[Tensor, Tensor]:
-        """Nodes whose label will be another, in rising order, and what it will be."""
+        """Return the nodes whose label really changes, in increasing order, and the new labels."""
         if change.nodes is None:
             return torch.empty(0, dtype=torch.int64), self.observed[:0]
         nodes = self.here(change.nodes)
@@ -231,7 +235,7 @@ class IncrementalLogits:
         labels = torch.full_like(now, UNLABELED)
         if change.labels is not None:
             labels = change.labels.to(labels)
-        # A label that is as it was, or that is too far away to be held, changes nothing.
+        # A label that stays the same or belongs to a node that is not stored changes nothing.
         other = labels != now if labels.ndim == 1 else (labels != now).any(1)
         kept = torch.nonzero(other & (nodes >= 0)).squeeze(1)
         kept = kept[torch.argsort(nodes[kept])]
@@ -240,18 +244,18 @@ class IncrementalLogits:
     def _places_of(self, targets: Tensor) -> Tensor:
         places = self.here(targets)
         held = places >= 0
-        if self._rows:  # of the others only what these rest on is known
+        if self._rows:  # the other nodes are stored only as inputs of these
             held &= torch.isin(places, self._rows[-1])
         if not bool(held.all()):
             raise GraphError(
-                f"node {int(targets[~held][0])} is not among those that answers are held for; name "
-                "it in `around`, or hold all"
+                f"the logits of node {int(targets[~held][0])} are not stored; include it in "
+                "`around`, or omit `around`"
             )
         return places
 
     def _gone(self, change: Change) -> Tensor:
-        """The edges taken away that are there, as this graph numbers nodes: [2, m], as often as
-        they are there."""
+        """Return the removed edges that exist, in the numbers of the stored graph: [2, m], with
+        duplicates if the graph contains some."""
         if change.without is None or change.without.numel() == 0:
             return torch.empty(2, 0, dtype=torch.int64)
         refuse_self_loops(change.without)
@@ -264,16 +268,16 @@ class IncrementalLogits:
         return torch.from_numpy(np.stack(divmod(there, self.reach.num_nodes)))
 
     def _left(self, change: Change) -> Nodes:
-        """Sources of the edges taken away that lead out of what is held, as often as they do."""
+        """Return the source of each removed edge that leads out of the stored graph."""
         if change.without is None or not len(self._leaving):
-            return NOBODY
+            return NO_NODES
         source, target = self.here(change.without[0]).numpy(), change.without[1].numpy()
         gone = np.unique((source * self._task_nodes + target)[source >= 0])
         first, end = (np.searchsorted(self._leaving, gone, side) for side in ("left", "right"))
         return np.repeat(gone // self._task_nodes, end - first)
 
     def _alone(self, gone: Tensor) -> Nodes:
-        """Nodes of which all edges from others are gone."""
+        """Return the nodes that lose all edges from other nodes."""
         targets, many = np.unique(gone[1].numpy(), return_counts=True)
         count, slots = pick(self.reach.in_indptr, targets)
         others = self.reach.source[slots] != np.repeat(targets, count)
@@ -282,7 +286,7 @@ class IncrementalLogits:
         return alone
 
     def _answer(self, planned: Sequence[Planned]) -> list[Tensor]:
-        """The logits of each one's targets."""
+        """Return the logits of the targets of each plan."""
         if not planned:
             return []
         last = deque(self._computed(planned), maxlen=1).pop()
@@ -295,15 +299,15 @@ class IncrementalLogits:
             if len(rows):
                 found = self._read_out(last[begin : begin + len(rows)])
                 at = torch.searchsorted(rows, places).clamp(max=len(rows) - 1)
-                anew = rows[at] == places
-                logits[anew] = found[at[anew]]
+                is_new = rows[at] == places
+                logits[is_new] = found[at[is_new]]
             answers.append(logits)
             begin += len(rows)
         return answers
 
     @torch.no_grad()
     def _computed(self, planned: Sequence[Planned]) -> Iterator[Tensor]:
-        """The planned rows of h⁰ and of each layer, those of one plan after those of another."""
+        """Yield the planned rows of h⁰ and of each layer, one plan after the other."""
         with self._in_precision():
             parts = [self._embedded(one) for one in planned]
             rows = torch.cat(parts)
@@ -321,12 +325,12 @@ class IncrementalLogits:
         return self.model.embed(x, labels.to(self.device)).cpu()
 
     def _propagated(self, planned: Sequence[Planned], before: Tensor, index: int) -> Tensor:
-        """Layer `index` of the planned rows, from those computed before and those held."""
+        """Compute layer `index` of the planned rows from new rows and stored ones."""
         held, done = self._states[index], []
         for part in self._assembly.parts(planned, index):
             own = held[part.nodes]
-            anew = part.own >= 0
-            own[anew] = before[part.own[anew]]
+            is_new = part.own >= 0
+            own[is_new] = before[part.own[is_new]]
             h = torch.cat((own, held[part.held], before[part.fresh]))
             done.append(
                 self.model.propagate(h.to(self.device), part.hop.to(self.device), index).cpu()
@@ -338,7 +342,7 @@ class IncrementalLogits:
             return self.model.read_out(h.to(self.device)).float().cpu()
 
     def _to_task(self, rows: Tensor) -> Tensor:
-        """One row a node held → one a node of the task, NaN for the others."""
+        """Expand one row per stored node to one row per node of the task; others are NaN."""
         found = rows.new_full((self._task_nodes, rows.shape[1]), torch.nan)
         found[self._numbers] = rows
         return found

@@ -1,4 +1,4 @@
-"""How far a change is felt: the rows of each layer that it changes and that an answer rests on."""
+"""Find the rows of each layer that a change affects and that a requested logit depends on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from unimp.graph.csr import group
 from unimp.graph.graph import Graph
 
-Nodes = npt.NDArray[np.int64]  # node numbers, rising, none twice
-NOBODY: Nodes = np.empty(0, dtype=np.int64)
+Nodes = npt.NDArray[np.int64]  # distinct node numbers in increasing order
+NO_NODES: Nodes = np.empty(0, dtype=np.int64)
 
 
 class Reach:
-    """The edges of a graph both ways, to walk along and against them."""
+    """The edges of a graph by target and by source, to follow them in both directions."""
 
     def __init__(self, graph: Graph) -> None:
         self.num_nodes = graph.num_nodes
@@ -28,22 +28,22 @@ class Reach:
         self._mask = np.zeros(graph.num_nodes, dtype=bool)
 
     def sources(self, nodes: Nodes) -> Nodes:
-        """Who has an edge to one of `nodes`."""
+        """Return the nodes that have an edge to one of `nodes`."""
         return self.distinct(self.source[pick(self.in_indptr, nodes)[1]])
 
     def targets(self, nodes: Nodes) -> Nodes:
-        """Whom one of `nodes` has an edge to."""
+        """Return the nodes that one of `nodes` has an edge to."""
         return self.distinct(self.target[pick(self.out_indptr, nodes)[1]])
 
-    def with_sources(self, nodes: Nodes, alone: Nodes = NOBODY) -> Nodes:
-        joined = np.setdiff1d(nodes, alone, assume_unique=True) if len(alone) else nodes
-        return self.distinct(self.source[pick(self.in_indptr, joined)[1]], nodes)
+    def with_sources(self, nodes: Nodes, alone: Nodes = NO_NODES) -> Nodes:
+        connected = np.setdiff1d(nodes, alone, assume_unique=True) if len(alone) else nodes
+        return self.distinct(self.source[pick(self.in_indptr, connected)[1]], nodes)
 
     def with_targets(self, nodes: Nodes, *more: Nodes) -> Nodes:
         return self.distinct(self.target[pick(self.out_indptr, nodes)[1]], nodes, *more)
 
     def backward(self, nodes: Nodes, layers: int) -> list[Nodes]:
-        """The nodes whose rows `nodes` rest on: of h⁰, and of the output of each layer."""
+        """Return the rows that `nodes` depend on: of h⁰, and of the output of each layer."""
         found = [nodes]
         for _ in range(layers):
             found.append(self.with_sources(found[-1]))
@@ -56,17 +56,17 @@ class Reach:
         wanted: Nodes | None,
         layers: int,
         *,
-        alone: Nodes = NOBODY,
+        alone: Nodes = NO_NODES,
     ) -> list[Nodes]:
-        """The rows to compute anew: of h⁰, and of the output of each layer.
+        """Return the rows to compute again: of h⁰, and of the output of each layer.
 
-        changed: nodes whose own input is another. rewired: nodes whose in-edges are others, which
-        every layer feels. wanted: the nodes that are asked about; None: all. alone: those of the
-        rewired that are left without in-edges, and rest on nobody else from now on.
+        changed: nodes with a new input. rewired: nodes with new in-edges, which affect every
+        layer. wanted: the nodes whose logits are requested; None: all. alone: the rewired nodes
+        that are left without in-edges and therefore depend on no other node.
 
-        A row changes if the change reaches it forward, and matters if a wanted one rests on it.
-        The two sets are grown toward one another, the cheaper first, until they meet in a layer;
-        from there on each is found within the other, so that a hub at one end costs little.
+        A row changes if the change reaches it forward, and matters if a wanted row depends on it.
+        The two sets grow toward each other, the cheaper one first, until they meet in a layer. From
+        there on, each is found within the other, so that a hub at one end costs little.
         """
         forward: list[Nodes] = [changed]
         if wanted is None:
@@ -84,22 +84,22 @@ class Reach:
                 high -= 1
         rows = {low: self.both(forward[low], backward[low])}
         for layer in range(low, layers):
-            felt = self.with_targets(rows[layer], rewired)
-            rows[layer + 1] = self.both(felt, backward[layer + 1])
+            affected = self.with_targets(rows[layer], rewired)
+            rows[layer + 1] = self.both(affected, backward[layer + 1])
         for layer in range(low - 1, -1, -1):
             rows[layer] = self.both(forward[layer], self.with_sources(rows[layer + 1], alone))
         return [rows[layer] for layer in range(layers + 1)]
 
     def cost(self, rows: Sequence[Nodes]) -> int:
-        """Edges and rows that computing them takes."""
+        """Return the number of edges and rows that are needed to compute these rows."""
         return sum(int(self.in_degree[nodes].sum()) + len(nodes) for nodes in rows[1:])
 
     def pairs(self, source: Nodes, target: Nodes) -> Nodes:
-        """A number for each pair of nodes."""
+        """Return one number for each pair of nodes."""
         return source.astype(np.int64) * self.num_nodes + target
 
     def both(self, one: Nodes, other: Nodes) -> Nodes:
-        """The nodes that are in both."""
+        """Return the nodes that are in both."""
         if len(one) > len(other):
             one, other = other, one
         self._mask[one] = True
@@ -108,8 +108,8 @@ class Reach:
         return found
 
     def distinct(self, *parts: npt.NDArray[Any]) -> Nodes:
-        """The nodes of all parts."""
-        if sum(map(len, parts)) * 100 < self.num_nodes:  # sorting few is less than looking at all
+        """Return the nodes of all parts, each once."""
+        if sum(map(len, parts)) * 100 < self.num_nodes:  # sorting a few is cheaper than a mask
             return np.unique(np.concatenate(parts).astype(np.int64, copy=False))
         for part in parts:
             self._mask[part] = True
@@ -119,10 +119,10 @@ class Reach:
 
 
 def pick(indptr: Nodes, nodes: Nodes) -> tuple[Nodes, Nodes]:
-    """How many entries the rows of some nodes have, and where they stand, one row after the other.
+    """Return the number of entries in the rows of some nodes, and the positions of the entries.
 
-    As `graph.csr.pick_rows`, for the few rows that a change touches: waking threads for those, as
-    torch does, would take longer than the work.
+    Like `graph.csr.pick_rows`, for the few rows that a change affects: starting threads for these,
+    as torch does, would take longer than the work.
     """
     start = indptr[nodes]
     count = indptr[nodes + 1] - start

@@ -1,8 +1,8 @@
-"""The native core on CPU: C++ beside this file, built when the package is installed.
+"""The native core on CPU: the C++ files in this folder, built when the package is installed.
 
-It is a plain shared library that knows nothing of torch or Python; tensors are handed over as
-pointers, and the GIL is released while it computes. Where it could not be built, `available` says
-why and `ops/sparse.py` does the work.
+It is a plain shared library that does not depend on torch or Python. Tensors are passed as
+pointers, and the GIL is released while it computes. If it could not be built, `available` logs the
+reason and `ops/sparse.py` is used instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
 
 
 class AttentionArguments(ctypes.Structure):
-    """`struct Attention` of core.h."""
+    """`struct Attention` in core.h."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in ("targets", "sources", "edges")),
@@ -54,7 +54,7 @@ class AttentionArguments(ctypes.Structure):
 
 
 class ResidualArguments(ctypes.Structure):
-    """`struct Residual` of core.h."""
+    """`struct Residual` in core.h."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in ("rows", "width")),
@@ -69,7 +69,7 @@ class ResidualArguments(ctypes.Structure):
 
 
 def checksum(folder: Path) -> int:
-    """Of the core's sources; setup.py compiles the same into the library."""
+    """The checksum of the C++ sources; setup.py compiles the same number into the library."""
     total = 0
     for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
         total = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), total)
@@ -78,12 +78,12 @@ def checksum(folder: Path) -> int:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The shared library; torch must be loaded before it, so that both use one thread pool."""
+    """Load the shared library; torch must be loaded first, so that both use one thread pool."""
     path = FOLDER / "_core.so"
     if not path.exists():
         raise BackendError(
-            "the native core was not built when unimp was installed; attention on CPU uses the "
-            "slower pure-torch form. Install a C++17 compiler (such as g++) and reinstall unimp"
+            "the native core was not built when unimp was installed, so attention on CPU uses the "
+            "slower torch code; install a C++17 compiler (such as g++) and reinstall unimp"
         )
     try:
         core = ctypes.CDLL(str(path))
@@ -92,8 +92,8 @@ def library() -> ctypes.CDLL:
     core.unimp_sources.restype = ctypes.c_uint32
     if core.unimp_sources() != checksum(FOLDER):
         raise BackendError(
-            "the native core was built from other sources than those installed; reinstall unimp "
-            "(in a checkout: pip install -e .)"
+            "the native core was built from sources that differ from the installed ones; reinstall "
+            "unimp (in a checkout: pip install -e .)"
         )
     core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
     return core
@@ -101,7 +101,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def available() -> bool:
-    """Whether the native core can be used; said once in the log if not."""
+    """Whether the native core can be used; if not, the reason is logged once."""
     try:
         library()
     except BackendError as error:
@@ -116,7 +116,7 @@ def instruction_set() -> str:
 
 
 def limit_instruction_set(most: str) -> str:
-    """Use no more than this instruction set from now on; returns the one in use."""
+    """Limit the instruction set from now on; return the one in use."""
     return INSTRUCTION_SETS[library().unimp_limit_instruction_set(INSTRUCTION_SETS.index(most))]
 
 
@@ -130,7 +130,7 @@ def forward(
     dropout: float,
     seed: Tensor,
 ) -> Forward:
-    """The forward pass; see ops/fused.py."""
+    """Run the forward pass; see ops/fused.py."""
     result = empty_forward(query, edge_query, "native")
     call = attention_call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
     library().unimp_attention_forward(ctypes.byref(call.structure))
@@ -151,7 +151,7 @@ def backward(
     wants_edge_attr: bool,
     found: Backward | None = None,
 ) -> Backward:
-    """The backward pass; see ops/fused.py."""
+    """Run the backward pass; see ops/fused.py."""
     if found is None:
         wanted = edge_attr if wants_edge_attr else None
         found = empty_backward(query, key, value, edge_query, wanted)
@@ -181,7 +181,7 @@ def backward(
 
 
 def padded(width: int) -> int:
-    """The room of a row of edge features: as in lanes.h."""
+    """The padded width of a row of edge features, as in lanes.h."""
     if width == 0:
         return 0
     return 4 if width <= 4 else 8 if width <= 8 else (width + 15) // 16 * 16
@@ -198,6 +198,7 @@ def attention_call(
     dropout: float,
     seed: Tensor,
 ) -> Arguments:
+    """Collect the arguments of one call of the attention functions."""
     call = Arguments(
         AttentionArguments(
             targets=query.shape[0],
@@ -221,7 +222,7 @@ def attention_call(
     )
     call.point(query=query, key=key, value=value)
     call.point(out=result.out, edge_mean=result.edge_mean, mass=result.mass)
-    call.point(log_sum=result.log_sum.view(torch.int64))  # in double, whatever the operands
+    call.point(log_sum=result.log_sum.view(torch.int64))  # always float64
     if edge_query is not None and edge_attr is not None:
         call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
     for name in Edges._fields[:5]:
@@ -230,25 +231,25 @@ def attention_call(
 
 
 class Arguments:
-    """The arguments of one call, and the tensors they point to, kept alive until it returns."""
+    """The arguments of one call, and references to the tensors to which they point."""
 
     def __init__(self, structure: Any, dtype: torch.dtype) -> None:
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"the native core computes in float32 or float64, not {dtype}")
+            raise ValueError(f"the native core computes in float32 or float64, not in {dtype}")
         self.structure, self.dtype = structure, dtype
-        self.kept: list[Tensor] = []
+        self.tensors: list[Tensor] = []  # must exist until the call returns
 
     def point(self, **tensors: Tensor | None) -> None:
-        """Let arguments point to tensors; to nothing where there is none, or an empty one."""
+        """Set pointers to tensors; None and empty tensors become null pointers."""
         for name, tensor in tensors.items():
             if tensor is None or tensor.numel() == 0:
                 continue
-            # Read as something else than it is, memory would be overrun without a word.
+            # Reading with the wrong type would access invalid memory without an error.
             wrong = tensor.is_floating_point() and tensor.dtype != self.dtype
             if wrong or tensor.device.type != "cpu":
                 found = f"{tensor.dtype} on {tensor.device}"
                 raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
-            self.kept.append(tensor)
+            self.tensors.append(tensor)
             setattr(self.structure, name, tensor.data_ptr())
 
 
@@ -263,8 +264,8 @@ def sample(
 ) -> int:
     """Draw in-edges of nodes[:count[0]] and number their sources; see sampling.cpp.
 
-    Of `nodes`, count[1] have a number before; `drawn` are the row pointers, slots and sources to
-    fill. Returns how many nodes have a number after.
+    The first count[1] of `nodes` already have a number. `drawn` are the row pointers, slots and
+    sources to fill. Returns how many nodes have a number afterwards.
     """
     indptr, slots, source = drawn
     return int(
@@ -284,7 +285,7 @@ def induce(
     nodes: Integers,
     drawn: tuple[Integers, Integers, Integers],
 ) -> int:
-    """The edges among `nodes`, into row pointers, slots and sources; returns how many."""
+    """Write the edges among `nodes` to row pointers, slots and sources; return their number."""
     return int(
         library().unimp_induce(
             graph.source.dtype == torch.int64,

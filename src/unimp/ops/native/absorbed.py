@@ -1,4 +1,4 @@
-"""Attention over rows that all heads share, in the native core; see ops/absorbed.py."""
+"""Attention in the native core over rows that all heads share; see ops/absorbed.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unimp.ops.native import Arguments, attention_call, library
 def forward(
     query: Tensor, rows: Tensor, edges: Edges, scale: float, dropout: float, seed: Tensor
 ) -> Forward:
-    """query [T, H, F], rows [S, F] → x̄ [T, H, F], A and L."""
+    """Map query [T, H, F] and rows [S, F] to x̄ [T, H, F], A and L."""
     heads = query.shape[:2]
     result = Forward(
         torch.empty_like(query),
@@ -38,7 +38,7 @@ def backward(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of query and rows, from those of x̄ and A."""
+    """Compute the gradients of query and rows from those of x̄ and A."""
     d_query, d_rows = torch.empty_like(query), torch.empty_like(rows)
     targets, heads, _ = query.shape
     call = _call(query, rows, result, edges, scale, dropout, seed)
@@ -68,5 +68,5 @@ def _call(
 ) -> Arguments:
     call = attention_call(query, rows, rows, None, None, result, edges, dropout, seed)
     call.structure.is_shared = True
-    call.structure.scale = scale  # of the heads' own width, not of the rows'
+    call.structure.scale = scale  # from the width of a head, not of a row
     return call

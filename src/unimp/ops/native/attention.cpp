@@ -1,21 +1,21 @@
-// Attention over the in-edges of each target, forward and backward; equations in ops/fused.py.
+// Attention over the in-edges of each target, forward and backward; see ops/fused.py for equations.
 //
-// Compiled once for each instruction set (UNIMP_ISA names it). Rows are independent and each is
-// summed by one thread in the order of its edges, so results do not hang on the number of threads.
-// The cost is reading rows of other nodes, in an order nobody can foresee; so rows are asked for a
-// few edges ahead, and each pass reads as few of them as it can.
+// This file is compiled once per instruction set (UNIMP_ISA is its name). Rows are independent, and
+// one thread sums each row in the order of its edges, so results do not depend on the number of
+// threads. The main cost is reading rows of other nodes in an unpredictable order. Rows are therefore
+// prefetched a few edges ahead, and each pass reads as few rows as possible.
 
 #include "core.h"
 #include "lanes.h"
 
 namespace {
 
-// Edges handled together: their scores are exponentiated at once, and rows are fetched this far
-// ahead. Of 4, 8 and 16, sixteen was quickest on an arxiv-sized graph.
+// The number of edges that are processed together: their scores are exponentiated at once, and rows
+// are prefetched this far ahead. Of 4, 8 and 16, sixteen was fastest on an arxiv-sized graph.
 constexpr int kBlock = 16;
 
-// Shared: one row of a source, `key`, is its key and its value for every head (ops/absorbed.py); a
-// query, and what is summed, is as wide as that row for each head.
+// Shared: one row of a source, `key`, is its key and its value for every head (ops/absorbed.py). Then
+// each head of a query and of a sum has the width of this row.
 template <class T, class I, int D, bool Shared>
 struct Passes {
     const Attention &a;
@@ -23,7 +23,7 @@ struct Passes {
     const int64_t source_row;                            // elements of a key, or a value
     const T scale;
     const uint32_t seed_bits;
-    const T kept;  // what a weight that is not dropped is multiplied by
+    const T kept;  // the factor of a weight that is not dropped
 
     explicit Passes(const Attention &given)
         : a(given),
@@ -47,8 +47,8 @@ struct Passes {
     const T *grad_out(int64_t i) const { return at(a.grad_out, i * a.grad_out_stride); }
     const T *edge_attr(int64_t slot) const { return at(a.edge_attr, slot * edge_width); }
 
-    // The edge features of a slot as a row that may be read to its padded end: itself, but for the
-    // last ones of all, which are copied to `spare`.
+    // The edge features of a slot as a row that can be read to its padded end. The last rows of all
+    // are copied to `spare`.
     const T *edge_row(int64_t slot, T *spare) const {
         const T *e = edge_attr(slot);
         if (slot * edge_width + edge_room <= a.edges * edge_width) return e;
@@ -56,10 +56,10 @@ struct Passes {
         return spare;
     }
 
-    // Where head h begins in a key or a value.
+    // The offset of head h in a key or a value.
     int64_t offset(int64_t h) const { return Shared ? 0 : h * width; }
 
-    // Rows to ask for while head h is computed: a shared one is asked for once.
+    // The rows to prefetch while head h is computed; a shared row is prefetched once.
     static const T *const *ahead(const T *const *rows, int64_t h) { return Shared && h ? nullptr : rows; }
 
     T dropout(int64_t slot, int64_t h) const {
@@ -68,7 +68,7 @@ struct Passes {
         return int64_t(bits) >= a.drop_below ? kept : T(0);
     }
 
-    // The edge whose rows are fetched while those of `slot` are used: of this row or a later one.
+    // The edge whose rows are prefetched while those of `slot` are used; it may be in a later row.
     int64_t later(int64_t slot) const { return slot + kBlock < a.edges ? slot + kBlock : slot; }
 
     int64_t padded_block() const {
@@ -76,14 +76,14 @@ struct Passes {
         return (kBlock * H + N - 1) / N * N;
     }
 
-    // Numbers one thread needs to sum a row, for either pass.
+    // The scratch size of one thread for either pass, in numbers.
     int64_t scratch_size() const { return 2 * padded_block() + 2 * row + (2 * H + 1) * edge_room + 4 * H; }
 
     void forward(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.indptr), *source = index(a.source);
         T *score = scratch, *sum = score + padded_block(), *edge_sum = sum + row;
         T *top = edge_sum + H * edge_room, *total = top + H, *mass = total + H;
-        T *u = mass + H, *spare = u + H * edge_room;  // both zero beyond a row's end
+        T *u = mass + H, *spare = u + H * edge_room;  // both are zero beyond the end of a row
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
             prefetch_row(key(source[s]), source_row);
         for (int64_t i = begin; i < end; ++i) {
@@ -118,7 +118,7 @@ struct Passes {
                         ::scale(edge_sum + h * edge_room, shrink, edge_room);
                     }
                     top[h] = highest;
-                    // A score of −inf is a weight of zero, also where no other has come yet.
+                    // A score of −inf is a weight of zero, even if no other score has appeared yet.
                     const T from = highest > -INFINITY ? highest : T(0);
                     for (int64_t t = 0; t < count; ++t) score[t * H + h] -= from;
                 }
@@ -150,7 +150,7 @@ struct Passes {
         }
     }
 
-    // What the pass by source asks of a target, side by side: L, δ, γ, what L lost to rounding, u, ḡ.
+    // The numbers of a target that the pass by source needs: L, δ, γ, the rounding error of L, u, ḡ.
     int64_t stats_row() const { return 4 * H + 2 * H * edge_room; }
 
     void gather_stats(int64_t begin, int64_t end) const {
@@ -185,7 +185,7 @@ struct Passes {
         return at(static_cast<const void *>(a.by_target), i * stats_row());
     }
 
-    // dk and dv of the sources, their sum where one row is both, and ds of their edges.
+    // Computes dk and dv of the sources (their sum if one row is both), and ds of their edges.
     void backward_by_source(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.by_source_indptr), *target = index(a.by_source_target);
         const I *slot_of = index(a.by_source_slot);
@@ -223,7 +223,7 @@ struct Passes {
                             s += dot_padded(u, e, edge_room);
                             da += dot_padded(u + H * edge_room, e, edge_room);
                         }
-                        // L is at least every score; rounding alone could put this above zero.
+                        // L is at least every score; only rounding can make this positive.
                         const T below = (s * scale - stats[h]) - stats[3 * H + h];
                         score[t * H + h] = below > 0 ? T(0) : below;
                         grad[t * H + h] = da;
@@ -250,7 +250,7 @@ struct Passes {
         }
     }
 
-    // dq and du of the targets and, where asked for, de of their edges; ds is known by now.
+    // Computes dq and du of the targets and, if requested, de of their edges, from ds.
     void backward_by_target(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.indptr), *source = index(a.source);
         T *sum = scratch, *edge_sum = sum + row, *spare = edge_sum + H * edge_room;
@@ -294,8 +294,8 @@ struct Passes {
     }
 };
 
-// Ranges of rows with about as many entries each, several a thread: the cores of a shared machine
-// are not equally quick. Row r costs its entries and a few more.
+// Cuts rows into ranges with about the same number of entries, several per thread, because the cores
+// of a shared machine are not equally fast. The cost of a row is its entries plus a constant.
 template <class I>
 int64_t cut(const I *indptr, int64_t rows, int64_t part, int64_t parts) {
     const int64_t all = (int64_t(indptr[rows]) + 4 * rows) / parts * part;

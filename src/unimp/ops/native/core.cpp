@@ -25,13 +25,13 @@ Level level = best_here();
 
 extern "C" {
 
-// A checksum of the sources, by which the loader knows a library built from others.
+// A checksum of the sources, with which the loader detects a library built from other sources.
 unsigned unimp_sources() { return UNIMP_SOURCES; }
 
 // The instruction set in use: 0 baseline, 1 AVX2, 2 AVX-512.
 int unimp_instruction_set() { return level; }
 
-// Use no more than this level (tests compare them); returns the one in use from now on.
+// Limits the instruction set (tests compare them); returns the one that is used from now on.
 int unimp_limit_instruction_set(int most) {
     const Level best = best_here();
     level = most < best ? static_cast<Level>(most) : best;

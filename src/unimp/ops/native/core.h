@@ -1,16 +1,16 @@
-// What Python hands to the native core, and the functions each instruction set provides.
+// The arguments that Python passes to the native core, and the functions of each instruction set.
 //
-// Nothing here knows of torch: plain pointers and sizes, so that one build serves every version.
+// All arguments are plain pointers and sizes, so that one build works with every version of torch.
 #pragma once
 
 #include <cstdint>
 
-// One hop's attention: sizes, operands, results. Pointers are to float, or to double if
-// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and of gradients
-// lie `…_stride` elements apart, so that they may be slices of one projection; everything else is
-// contiguous. Null: not there, or not asked for.
-// If `is_shared`, one row of a source serves all heads as key and as value: key is [S, D], and
-// value and grad_value are not there; grad_key is the gradient of that row.
+// The attention of one hop: sizes, operands and results. Pointers are to float, or to double if
+// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and their gradients
+// have a distance of `…_stride` elements, so that they can be slices of one projection. Everything
+// else is contiguous. A null pointer means that a tensor does not exist or was not requested.
+// If `is_shared`, one row of a source is key and value of all heads: key is [S, D], value and
+// grad_value are null, and grad_key is the gradient of that row.
 struct Attention {
     int64_t targets, sources, edges;
     int64_t heads, width, edge_width;
@@ -23,19 +23,19 @@ struct Attention {
     const void *by_source_indptr, *by_source_target, *by_source_slot;  // [S+1], [E], [E]
     void *out, *edge_mean, *mass;                             // [T, H, D], [T, H, d_e], [T, H]
     void *log_sum;                                            // [T, H], double
-    const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three before
+    const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three above
     void *grad_query, *grad_key, *grad_value, *grad_edge_query, *grad_edge_attr;
-    void *by_target;        // scratch [T, 4H + 2H·padded(d_e)]: what the pass by source needs of a target
+    void *by_target;        // scratch [T, 4H + 2H·padded(d_e)]: numbers of a target for the pass by source
     void *score_grad;       // scratch [E, H]: ds
-    void *weight;           // scratch [E, H]: a; null where edge features take no gradient
+    void *weight;           // scratch [E, H]: a; null if edge features take no gradient
     double scale;           // of the scores
     double dropout;
-    int64_t drop_below;     // a weight is dropped if its 32 random bits are below this; 0: none is
+    int64_t drop_below;     // a weight is dropped if its 32 random bits are below this; 0: no dropout
     int64_t seed;
 };
 
-// What a target keeps of itself, mixed with its message, and the norm after it; the equations are
-// in ops/residual.py. Rows are [T, C]; of the vectors each may be null, as in the equations.
+// The residual step with the norm after it; see ops/residual.py for the equations. Rows are [T, C].
+// Each vector may be null, as in the equations.
 struct Residual {
     int64_t rows, width, message_stride, kept_stride, grad_stride, grad_kept_stride;
     int64_t is_double, relu, threads;
@@ -44,11 +44,11 @@ struct Residual {
     void *out, *beta, *mean, *rstd;
     const void *grad;
     void *grad_message, *grad_kept;
-    void *parts;  // [chunks, 4C + 1]: each chunk's sums of da, db, dw, dd and dc
+    void *parts;  // [chunks, 4C + 1]: the sums da, db, dw, dd and dc of each chunk
     double eps;
 };
 
-// Neighbor sampling and induced subgraphs are in sampling.cpp; they need no vector instructions.
+// Neighbor sampling and induced subgraphs are in sampling.cpp; they use no vector instructions.
 
 #define UNIMP_DECLARE(isa)                            \
     void attention_forward_##isa(const Attention &);  \

@@ -1,6 +1,6 @@
-// Vectors of the width that the instruction set has, by the compiler's own vector types: the same
-// source serves AVX-512, AVX2, SSE2 and NEON. Everything is `static`, because this file is compiled
-// once for each instruction set and the linker must not mix the copies.
+// Vector operations with the compiler's vector types, in the width of the instruction set: AVX-512,
+// AVX2, SSE2 and NEON use the same source. Everything is `static`, because this file is compiled once
+// per instruction set and the linker must not mix the copies.
 #pragma once
 
 #include <cmath>
@@ -37,11 +37,11 @@ struct Lanes {
 template <class T>
 constexpr int kLanes = UNIMP_VECTOR_BYTES / sizeof(T);
 
-// A function's name with that of the instruction set it is compiled for.
+// The name of a function with the name of its instruction set.
 #define UNIMP_JOIN(name, isa) name##_##isa
 #define UNIMP_NAME(name, isa) UNIMP_JOIN(name, isa)
 
-// Σ a·b over `width` elements; D > 0 is the width known when compiling, here and below.
+// Σ a·b over `width` elements; D > 0 is a width that is known at compile time, here and below.
 template <class T, int D>
 static inline T dot(const T *a, const T *b, int64_t width) {
     constexpr int N = kLanes<T>;
@@ -91,13 +91,13 @@ static inline void prefetch_row(const T *row, int64_t elements) {
     for (const char *line = begin; line < end; line += 64) __builtin_prefetch(line, 0, 3);
 }
 
-// In the place of a width known when compiling: rows of any width that is mostly several vectors.
+// Used instead of a compile-time width: rows of any width, usually several vectors.
 constexpr int kWide = -1;
 
-// The most vectors of a wide row held in registers at a time.
+// The largest number of vectors of a wide row that are in registers at a time.
 constexpr int kHeld = 8;
 
-// out[t · step] = fixed · rows[t], or += where `add`, over V vectors, which stay in registers.
+// out[t · step] = fixed · rows[t], or += if `add`, over V vectors, which stay in registers.
 template <class T, int V>
 static inline void dots_held(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
                              int64_t step, const T *const *ahead, bool add) {
@@ -140,8 +140,8 @@ static inline void add_rows_held(T *sum, const T *factors, int64_t step, const T
     for (int c = 0; c < V; ++c) L::store(sum + c * N, held[c]);
 }
 
-// Calls work(V, from) for parts of `width` elements: V vectors, known when compiling, from an
-// element on. Returns where what is less than a vector begins.
+// Calls work(V, from) for parts of `width` elements: V vectors (a compile-time constant), starting at
+// an element. Returns the start of the rest that is shorter than a vector.
 template <class T, class Work>
 static inline int64_t by_vectors(int64_t width, Work work) {
     constexpr int N = kLanes<T>;
@@ -160,7 +160,7 @@ static inline int64_t by_vectors(int64_t width, Work work) {
     return from + whole * N;
 }
 
-// Σ a·b over the end of a wide row, which is less than a vector; `dot` would sum empty vectors too.
+// Σ a·b over the end of a wide row that is shorter than a vector; `dot` would also sum empty vectors.
 template <class T>
 static inline T dot_rest(const T *a, const T *b, int64_t n) {
     T total = 0;
@@ -175,9 +175,9 @@ static inline T dot_rest(const T *a, const T *b, int64_t n) {
     return total;
 }
 
-// out[t · step] = fixed · rows[t], for `count` rows. What is fixed stays in registers: at most
-// eight vectors of it at a time. Meanwhile rows are asked for that are needed later: ahead[t]; it may
-// be null for wide rows.
+// out[t · step] = fixed · rows[t], for `count` rows. `fixed` stays in registers, at most eight vectors
+// at a time. Meanwhile, rows that are needed later are prefetched: ahead[t], which may be null for
+// wide rows.
 template <class T, int D>
 static inline void dots(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
                         int64_t step, const T *const *ahead, int64_t width) {
@@ -221,8 +221,7 @@ static inline void dots(const T *fixed, const T *const *rows, int64_t offset, in
     }
 }
 
-// sum += Σ_t factors[t · step] · rows[t], with the sum in registers meanwhile; `ahead` as before, or
-// null.
+// sum += Σ_t factors[t · step] · rows[t], with the sum in registers; `ahead` as above, or null.
 template <class T, int D>
 static inline void add_rows(T *sum, const T *factors, int64_t step, const T *const *rows,
                             int64_t offset, int64_t count, const T *const *ahead, int64_t width) {
@@ -257,8 +256,8 @@ static inline void add_rows(T *sum, const T *factors, int64_t step, const T *con
     }
 }
 
-// Edge features are few: a row is read as whole vectors, beyond its end where more rows follow, and
-// met by rows that are zero there. This many elements, for a row of `width`:
+// Rows of edge features are short. A row is read as whole vectors, beyond its end if more rows follow,
+// and multiplied by rows that are zero there. The number of elements for a row of `width`:
 static inline int64_t padded(int64_t width) {
     return width <= 4 ? 4 : width <= 8 ? 8 : (width + 15) / 16 * 16;
 }
@@ -308,14 +307,14 @@ static inline void scale(T *row, T factor, int64_t n) {
     for (int64_t d = 0; d < n; ++d) row[d] *= factor;
 }
 
-// exp of numbers that are not positive, in place. exp x = 2^k · exp r with |r| ≤ ln 2 / 2: k by
-// rounding, exp r by a polynomial of degree 6 that is right to one unit in the last place.
+// exp of non-positive numbers, in place. exp x = 2^k · exp r with |r| ≤ ln 2 / 2: k by rounding, exp r
+// by a polynomial of degree 6 that is exact to one unit in the last place.
 static inline void exp_in_place(float *x, int64_t n) {
     constexpr int N = kLanes<float>;
     typedef Lanes<float, N> L;
     typedef typename Lanes<int32_t, N>::vector ints;
     typename L::vector least = {};
-    least -= 87.0f;  // e^-87 is about the least normal number, and as good as zero
+    least -= 87.0f;  // e^-87 is about the smallest normal number and is treated as zero
     for (int64_t i = 0; i < n; i += N) {  // the caller's array is padded to whole vectors
         typename L::vector v = L::load(x + i);
         v = v < least ? least : v;
@@ -340,7 +339,7 @@ static inline void exp_in_place(double *x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) x[i] = std::exp(x[i]);
 }
 
-// A bijective scrambler of 32-bit words; ops/reference.py has the same.
+// A bijective hash of 32-bit words, the same as in ops/reference.py.
 static inline uint32_t mix(uint32_t bits) {
     bits = ((bits >> 16) ^ bits) * 0x7FEB352Du;
     bits = ((bits >> 15) ^ bits) * 0x846CA68Bu;

@@ -1,6 +1,6 @@
-// What a target keeps of itself, and the norm after it: one pass each way; see ops/residual.py.
+// The residual step with the norm after it, one pass in each direction; see ops/residual.py.
 //
-// Sums over rows are taken by chunks of a fixed size, so that they do not hang on the number of
+// Sums over rows are computed in chunks of a fixed size, so they do not depend on the number of
 // threads.
 
 #include "core.h"
@@ -60,7 +60,7 @@ struct Rows {
         }
     }
 
-    // `sums` is this chunk's: da, db, dw, dd, then dc. `scratch` holds two rows.
+    // `sums` contains da, db, dw, dd and dc of this chunk. `scratch` has space for two rows.
     void backward(int64_t begin, int64_t end, T *sums, T *scratch) const {
         T *da = sums, *db = da + C, *dw = db + C, *dd = dw + C, *dc = dd + C;
         T *x = scratch, *dy = x + C;

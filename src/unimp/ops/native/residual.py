@@ -1,4 +1,4 @@
-"""The residual step in the native core; the equations are in ops/residual.py."""
+"""The residual step in the native core; see ops/residual.py for the equations."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from unimp.ops.native import Arguments, ResidualArguments, library
-from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
+from unimp.ops.residual import Residual, RowStats, Sums, empty_forward
 
-CHUNK = 2048  # rows whose sums are taken together: kChunk of residual.cpp
+CHUNK = 2048  # rows per partial sum: kChunk in residual.cpp
 
 
-def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
-    """The forward pass."""
-    out, of_rows = empty_forward(message, residual)
-    call = _call(message, kept, residual, of_rows)
+def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, RowStats]:
+    """Run the forward pass."""
+    out, row_stats = empty_forward(message, residual)
+    call = _call(message, kept, residual, row_stats)
     call.point(out=out)
     library().unimp_residual_forward(ctypes.byref(call.structure))
-    return out, of_rows
+    return out, row_stats
 
 
 def residual_backward(
@@ -27,15 +27,15 @@ def residual_backward(
     message: Tensor,
     kept: Tensor,
     residual: Residual,
-    of_rows: OfRows,
+    row_stats: RowStats,
     grad_kept: Tensor,
 ) -> tuple[Tensor, Sums]:
-    """The backward pass; dr is left in `grad_kept`."""
+    """Run the backward pass; dr is written to `grad_kept`."""
     grad = grad if grad.stride(1) == 1 else grad.contiguous()
     grad_message = torch.empty_like(message, memory_format=torch.contiguous_format)
     rows, width = message.shape
     parts = message.new_zeros((rows + CHUNK - 1) // CHUNK, 4 * width + 1)
-    call = _call(message, kept, residual, of_rows)
+    call = _call(message, kept, residual, row_stats)
     call.structure.grad_stride = grad.stride(0)
     call.structure.grad_kept_stride = grad_kept.stride(0)
     call.point(grad=grad, grad_message=grad_message, grad_kept=grad_kept, parts=parts)
@@ -44,7 +44,7 @@ def residual_backward(
     return grad_message, Sums.of(sums[:-1].view(4, width), sums[-1:])
 
 
-def _call(message: Tensor, kept: Tensor, residual: Residual, of_rows: OfRows) -> Arguments:
+def _call(message: Tensor, kept: Tensor, residual: Residual, row_stats: RowStats) -> Arguments:
     call = Arguments(
         ResidualArguments(
             rows=message.shape[0],
@@ -58,8 +58,8 @@ def _call(message: Tensor, kept: Tensor, residual: Residual, of_rows: OfRows) ->
         ),
         message.dtype,
     )
-    call.point(message=message, kept=kept, **of_rows._asdict())
-    learned = residual._asdict()
-    del learned["eps"], learned["relu"]
-    call.point(**{k: None if v is None else v.contiguous() for k, v in learned.items()})
+    call.point(message=message, kept=kept, **row_stats._asdict())
+    weights = residual._asdict()
+    del weights["eps"], weights["relu"]
+    call.point(**{k: None if v is None else v.contiguous() for k, v in weights.items()})
     return call

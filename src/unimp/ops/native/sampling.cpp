@@ -1,14 +1,13 @@
-// Neighbor sampling and induced subgraphs over an in-edge CSR. Nothing here needs vectors or
-// threads: batches are prepared beside one another, each by its own thread, while others train.
+// Neighbor sampling and induced subgraphs on the CSR of in-edges. This code uses neither vector
+// instructions nor threads: Python threads prepare several batches in parallel during training.
 
 #include <cstdint>
 #include <cstring>
 
 namespace {
 
-// Random numbers by counter: the n-th number of a stream is a hash of seed and n, so that a batch
-// hangs on its seed alone, and ops/sampling.py draws the same without this file. The hash is that of
-// splitmix64.
+// Counter-based random numbers: the n-th number of a stream is a hash of seed and n (splitmix64). A
+// batch depends only on its seed, and ops/sampling.py draws the same numbers without this file.
 struct Stream {
     uint64_t state;
     uint64_t next() {
@@ -17,7 +16,7 @@ struct Stream {
         z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
         return z ^ (z >> 31);
     }
-    // Uniform below `bound`, which is below 2^32; no number is likelier than another by more than
+    // Uniform below `bound`, which is below 2^32; the relative bias of a number is at most
     // bound / 2^32.
     uint64_t below(uint64_t bound) { return ((next() >> 32) * bound) >> 32; }
 };
@@ -31,8 +30,8 @@ void sort_few(int64_t *numbers, int64_t count) {
     }
 }
 
-// `take` distinct numbers below `population`, rising. Floyd: the j-th draw is uniform below
-// n − take + j + 1; where it repeats an earlier one, n − take + j itself is taken.
+// Draws `take` distinct numbers below `population`, in ascending order, by Floyd's algorithm: the
+// j-th draw is uniform below n − take + j + 1; if it repeats an earlier one, n − take + j is used.
 void draw(Stream &stream, int64_t population, int64_t take, int64_t *drawn) {
     for (int64_t j = 0; j < take; ++j) {
         const int64_t top = population - take + j;
@@ -47,15 +46,15 @@ void draw(Stream &stream, int64_t population, int64_t take, int64_t *drawn) {
     sort_few(drawn, take);
 }
 
-constexpr int64_t kAhead = 16;  // targets whose edges are fetched while others are drawn
+constexpr int64_t kAhead = 16;  // targets whose edges are prefetched
 
 template <class I>
 int64_t sample(const I *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
                int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
                int32_t *out_source) {
     Stream stream{seed};
-    // First the slots of all targets, then their sources: each loop asks memory for one thing, and
-    // early enough.
+    // First the slots of all targets, then their sources: each loop prefetches one array, early
+    // enough.
     int64_t count = 0;
     out_indptr[0] = 0;
     for (int64_t t = 0; t < num_targets; ++t) {
@@ -94,7 +93,7 @@ int64_t induce(const I *indptr, const I *source, const int32_t *local, const int
         const int64_t end = indptr[nodes[i] + 1];
         for (int64_t k = indptr[nodes[i]]; k < end; ++k) {
             if (k + 4 * kAhead < end) __builtin_prefetch(local + source[k + 4 * kAhead]);
-            // Written whether it stays or not, and overwritten if not: no branch to foresee.
+            // Always written, and overwritten next if the edge is dropped: this avoids a branch.
             out_source[kept] = local[source[k]];
             slots[kept] = k;
             kept += out_source[kept] >= 0;
@@ -108,9 +107,9 @@ int64_t induce(const I *indptr, const I *source, const int32_t *local, const int
 
 extern "C" {
 
-// Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets), and numbers the nodes
-// they come from. `local` is −1 for a node without a number yet; `nodes` has room for every source.
-// Returns how many nodes are numbered now.
+// Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets) and numbers their
+// sources. `local` is −1 for a node without a number. `nodes` has space for every source. Returns how
+// many nodes have a number afterwards.
 int64_t unimp_sample(int is_wide, const void *indptr, const void *source, int32_t *local,
                      int64_t *nodes, int64_t num_targets, int64_t num_nodes, int64_t take,
                      uint64_t seed, int32_t *out_indptr, int64_t *slots, int32_t *out_source) {
@@ -121,8 +120,8 @@ int64_t unimp_sample(int is_wide, const void *indptr, const void *source, int32_
                   nodes, num_targets, num_nodes, take, seed, out_indptr, slots, out_source);
 }
 
-// The edges among `nodes`, whose number in `local` is their place there, −1 elsewhere. `slots` and
-// `out_source` have room for all in-edges of the nodes, and one. Returns how many edges stay.
+// Writes the edges among `nodes`. `local` is the position of a node in `nodes`, or −1. `slots` and
+// `out_source` have space for all in-edges of the nodes plus one. Returns the number of edges.
 int64_t unimp_induce(int is_wide, const void *indptr, const void *source, const int32_t *local,
                      const int64_t *nodes, int64_t count, int64_t *out_indptr, int64_t *slots,
                      int32_t *out_source) {

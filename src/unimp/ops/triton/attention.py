@@ -1,9 +1,9 @@
-"""Fused attention on GPU, in Triton: launches the arithmetic whose equations are in `fused.py`.
+"""Fused attention on GPU, in Triton: launches the kernels; see `ops/fused.py` for the equations.
 
-A program takes a few pieces of rows (see `Schedule`) and one head. The head is the slow axis of
-the grid, so that programs that run together gather from the same columns. Nothing is added
-atomically: every run gives the same bits. Sums are kept in single precision, or double where the
-operands are.
+A program processes one piece of a row (see `Schedule`) and one head. The head is the slow axis of
+the grid, so that programs that run at the same time gather from the same columns. There are no
+atomic additions, so every run gives the same bits. Sums are in single precision, or in double for
+double operands.
 """
 # mypy: disable-error-code="import-untyped, no-untyped-call"
 
@@ -30,12 +30,12 @@ def forward(
     dropout: float,
     seed: Tensor,
 ) -> Forward:
-    """One pass over the in-edges of each target.
+    """Run one pass over the in-edges of each target.
 
-    A piece of a hub is attended to as if it were a target; what it gives is then weighted by its
-    share in the sum:
+    Each piece of a hub is computed like a target. The results of its pieces are then weighted by
+    their shares in the sum:
 
-        L_i = log Σ_p exp L_p        o_i = Σ_p exp(L_p − L_i) o_p        (ē and A likewise)
+        L_i = log Σ_p exp L_p        o_i = Σ_p exp(L_p − L_i) o_p        (the same for ē and A)
     """
     _, heads, width = query.shape
     num_edges = edges.source.shape[0]
@@ -43,7 +43,7 @@ def forward(
     if result.out.numel() == 0:
         return result
     parts = [_parts(edges.pieces, edges.hubs, whole) for whole in result]
-    walk = _walk(query, edge_query, gathered=2)
+    tile = _tile(query, edge_query, gathered=2)
     with torch.cuda.device_of(query):
         launch(
             triton_kernels.attend,
@@ -62,8 +62,8 @@ def forward(
                 query=query, key=key, value=value, edge_query=edge_query, edge_attr=edge_attr
             ),
             **_shape(query, edge_query),
-            **_weighing(width, dropout, num_edges * heads),
-            **walk,
+            **_weight_constants(width, dropout, num_edges * heads),
+            **tile,
         )
         for part, whole in zip(parts[:3], result[:3], strict=True):
             _merge(part, edges.hubs, whole, parts[3], result.log_sum)
@@ -84,10 +84,10 @@ def backward(
     wants_edge_attr: bool,
     found: Backward | None = None,
 ) -> Backward:
-    """A pass by source for dk and dv, which leaves ds, then one by target for dq and du.
+    """Run a pass by source for dk, dv and ds, and then a pass by target for dq and du.
 
-    Besides the gradients it takes two numbers a target and head, one an edge and head (two if
-    edge features want a gradient), and the parts of hubs.
+    Besides the gradients, it needs memory for two numbers per target and head, one per edge and
+    head (two if edge features take a gradient), and the parts of hubs.
     """
     targets, heads, width = query.shape
     num_edges = edges.source.shape[0]
@@ -121,7 +121,7 @@ def backward(
 
         pieces, hubs = edges.by_source_pieces, edges.by_source_hubs
         part_key, part_value = _parts(pieces, hubs, found.key), _parts(pieces, hubs, found.value)
-        walk = _walk(query, edge_query, gathered=2)
+        tile = _tile(query, edge_query, gathered=2)
         launch(
             triton_kernels.differentiate_by_source,
             (pieces.shape[0], heads),
@@ -157,8 +157,8 @@ def backward(
                 grad_value=found.value,
             ),
             **shape,
-            **_weighing(width, dropout, num_edges * heads),
-            **walk,
+            **_weight_constants(width, dropout, num_edges * heads),
+            **tile,
         )
         _merge(part_key, hubs, found.key)
         _merge(part_value, hubs, found.value)
@@ -166,7 +166,7 @@ def backward(
         pieces, hubs = edges.pieces, edges.hubs
         part_query = _parts(pieces, hubs, found.query)
         part_edge_query = None if edge_query is None else _parts(pieces, hubs, found.edge_query)
-        walk = _walk(query, edge_query, gathered=1)
+        tile = _tile(query, edge_query, gathered=1)
         launch(
             triton_kernels.differentiate_by_target,
             (pieces.shape[0], heads),
@@ -182,7 +182,7 @@ def backward(
             part_edge_query,
             **_strides(key=key, edge_attr=edge_attr, grad_query=found.query),
             **shape,
-            **walk,
+            **tile,
         )
         _merge(part_query, hubs, found.query)
         _merge(part_edge_query, hubs, found.edge_query)
@@ -210,12 +210,13 @@ def backward(
     return found
 
 
-def _walk(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[str, int]:
-    """How many edges a program meets at a time, and by how many warps.
+def _tile(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[str, int]:
+    """How many edges a program processes at a time, and with how many warps.
 
-    A warp has up to 4 KiB of gathered rows on their way, 32 registers of each lane: that leaves
-    room for enough warps to keep memory busy, and a row of common length needs few steps. Wide
-    heads get more warps. Written down, not tuned at run time: every run takes the same steps.
+    A warp loads up to 4 KiB of gathered rows at a time, which is 32 registers per lane. This leaves
+    registers for enough warps to keep memory busy, and a row of common length needs few steps. Wide
+    heads get more warps. The numbers are fixed and not tuned at run time, so every run takes the
+    same steps.
     """
     block = query.shape[2] if edge_query is None else max(query.shape[2], edge_query.shape[2])
     block = power_of_two(block)
@@ -237,8 +238,8 @@ def _shape(query: Tensor, edge_query: Tensor | None) -> dict[str, Any]:
     }
 
 
-def _weighing(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
-    """What makes weights of scores: the scale, and dropout."""
+def _weight_constants(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
+    """The constants that turn scores into weights: the scale, and dropout."""
     return {
         "SCALE": width**-0.5,
         "THRESHOLD": int(dropout * 2**32),
@@ -248,7 +249,7 @@ def _weighing(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
 
 
 def _strides(**tensors: Tensor | None) -> dict[str, int]:
-    """The distance from row to row of each."""
+    """The distance between rows of each tensor."""
     return {
         f"{name.upper()}_STRIDE": 0 if tensor is None else tensor.stride(0)
         for name, tensor in tensors.items()
@@ -256,10 +257,10 @@ def _strides(**tensors: Tensor | None) -> dict[str, int]:
 
 
 def _parts(pieces: Tensor, hubs: Tensor, whole: Tensor) -> Tensor | None:
-    """Room for the pieces of hubs, which are added up later; None where there is no hub."""
+    """Allocate the results of the pieces of hubs, which are merged later; None without hubs."""
     if hubs.shape[0] == 0:
         return None
-    # Every other row is one piece; counting so, the device need not be asked.
+    # Every other row is one piece, so the count is known without reading from the device.
     places = len(pieces) - (len(whole) - len(hubs))
     return whole.new_empty((places, *whole.shape[1:]), dtype=exact_dtype(whole.dtype))
 
@@ -271,7 +272,7 @@ def _merge(
     part_log_sum: Tensor | None = None,
     log_sum: Tensor | None = None,
 ) -> None:
-    """Fill the rows of hubs from their parts: a sum, or a mean by weights where there are logs."""
+    """Fill the rows of hubs from their parts: a sum, or a weighted mean if there are logs."""
     if parts is None or whole.numel() == 0:
         return
     heads = whole.shape[1]

@@ -1,15 +1,15 @@
-"""The device code of fused attention: what one program does. `triton_.py` launches it.
+"""The device code of fused attention; `triton/attention.py` launches it.
 
-A program holds one piece of a row (see `Schedule`) and one head, and meets EDGES edges at a time,
-so that a tile of gathered rows is [EDGES, BLOCK] (BLOCK: the width, up to a power of two). Row
+A program processes one piece of a row (see `Schedule`) and one head, EDGES edges at a time. A tile
+of gathered rows is [EDGES, BLOCK], where BLOCK is the width rounded up to a power of two. Row
 numbers are multiplied in 64 bits.
 
-Names in capitals are known to the compiler; a pointer that is None takes its branches with it.
-So are floating-point constants, which as arguments would be rounded to single precision, and the
-distances between rows, which tell how wide a load may be.
+Names in capitals are compile-time constants. Branches of a pointer that is None are not compiled.
+Floating-point constants are compile-time constants because arguments would be rounded to single
+precision; strides are because they determine how wide a load may be.
 
-Where two layouts meet, as in the score of keys and edge features, the compiler takes that of the
-tile loaded last; edge features are therefore loaded before the wide rows.
+Where two layouts meet, as in the score of keys and edge features, the compiler uses the layout of
+the tile that was loaded last. Edge features are therefore loaded before the wide rows.
 """
 # ruff: noqa: N803
 # mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
@@ -57,8 +57,10 @@ def attend(
     LONG: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """o, ē, A and L of a piece of a target, with a running softmax: what was summed under a lower
-    maximum fades by exp(old − new) when a higher score comes."""
+    """Compute o, ē, A and L of a piece of a target with a running softmax.
+
+    When a new maximum appears, earlier sums are multiplied by exp(old maximum − new maximum).
+    """
     head = tl.program_id(1)
     row, begin, end, place = load_piece(pieces)
     salt = mix(tl.load(seed).to(tl.uint32))
@@ -73,42 +75,42 @@ def attend(
         mass_sum = tl.zeros([], EXACT)
 
     slot = begin + tl.arange(0, EDGES)
-    met = slot < end
-    j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+    in_piece = slot < end
+    j = tl.load(source + slot, mask=in_piece, other=0).to(tl.int64)
     for _ in range(begin, end, EDGES):
         if edge_attr is not None:
             e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
-            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, met, WIDTH, BLOCK, EXACT)
-        v = load_rows(value + head * WIDTH, j * VALUE_STRIDE, met, WIDTH, BLOCK, EXACT)
-        # The next sources are asked for now: waiting for them would be half of a tile's time.
+            e = load_rows(edge_attr, e_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
+        v = load_rows(value + head * WIDTH, j * VALUE_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
+        # Load the next sources now; waiting for them would take half of the time of a tile.
         next_slot = slot + EDGES
-        next_met = next_slot < end
-        next_j = tl.load(source + next_slot, mask=next_met, other=0).to(tl.int64)
+        next_in_piece = next_slot < end
+        next_j = tl.load(source + next_slot, mask=next_in_piece, other=0).to(tl.int64)
 
         score = tl.sum(q[None, :] * k, axis=1)
         if edge_attr is not None:
             score += tl.sum(u[None, :] * e, axis=1)
-        score = tl.where(met, score * SCALE, float("-inf"))
+        score = tl.where(in_piece, score * SCALE, float("-inf"))
         top_now = tl.maximum(top, tl.max(score, axis=0))
-        # A score of −inf is a weight of zero, also where no other has come yet.
+        # A score of −inf is a weight of zero, even if no other score has appeared yet.
         finite = tl.where(top_now > float("-inf"), top_now, 0.0)
-        fade = tl.exp(top - finite)
+        decay = tl.exp(top - finite)
         p = tl.exp(score - finite)
-        total = total * fade + tl.sum(p, axis=0)
+        total = total * decay + tl.sum(p, axis=0)
         a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
-        out_sum = out_sum * fade + tl.sum(a[:, None] * v, axis=0)
+        out_sum = out_sum * decay + tl.sum(a[:, None] * v, axis=0)
         if edge_attr is not None:
-            # Loaded anew, in another way, so that the weights come to the layout of the features.
-            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT, LAST=True)
-            edge_sum = edge_sum * fade + tl.sum(a[:, None] * e, axis=0)
-            mass_sum = mass_sum * fade + tl.sum(a, axis=0)
+            # Loaded again with another policy, so that weights convert to the features' layout.
+            e = load_rows(edge_attr, e_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT, LAST=True)
+            edge_sum = edge_sum * decay + tl.sum(a[:, None] * e, axis=0)
+            mass_sum = mass_sum * decay + tl.sum(a, axis=0)
         top = top_now
         slot = next_slot
-        met = next_met
+        in_piece = next_in_piece
         j = next_j
 
-    # Without edges there is no maximum, nothing to divide by, and zeros to give.
+    # Without edges there is no maximum and no divisor, and the results are zeros.
     total = tl.where(begin < end, total, 1.0)
     share = tl.where(total > 0.0, 1.0 / total, 0.0)
     logs = tl.where(begin < end, top, 0.0) + tl.log(total)
@@ -116,9 +118,9 @@ def attend(
     store_row(log_sum, part_log_sum, logs, row, place, head, HEADS, HEADS, 1, 1)
     if edge_attr is not None:
         mean = edge_sum * share
-        together: tl.constexpr = HEADS * EDGE_WIDTH
+        stride: tl.constexpr = HEADS * EDGE_WIDTH
         part = part_edge_mean
-        store_row(edge_mean, part, mean, row, place, head, together, HEADS, EDGE_WIDTH, EDGE_BLOCK)
+        store_row(edge_mean, part, mean, row, place, head, stride, HEADS, EDGE_WIDTH, EDGE_BLOCK)
         store_row(mass, part_mass, mass_sum * share, row, place, head, HEADS, HEADS, 1, 1)
 
 
@@ -143,23 +145,23 @@ def find_terms(
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """L_i and δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i, side by side since they are gathered together."""
+    """Store L_i and δ_i = g_i·o_i + ḡ_i·ē_i + γ_i A_i as pairs, because they are read together."""
     head = tl.program_id(1)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = row < num_rows
+    valid = row < num_rows
     cell = row * HEADS + head
-    g = load_rows(grad_out + head * WIDTH, row * GRAD_OUT_STRIDE, there, WIDTH, BLOCK, EXACT)
-    o = load_rows(out, cell * WIDTH, there, WIDTH, BLOCK, EXACT)
+    g = load_rows(grad_out + head * WIDTH, row * GRAD_OUT_STRIDE, valid, WIDTH, BLOCK, EXACT)
+    o = load_rows(out, cell * WIDTH, valid, WIDTH, BLOCK, EXACT)
     delta = tl.sum(g * o, axis=1)
     if grad_mass is not None:
         at = row * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
-        g_mean = load_rows(grad_edge_mean, at, there, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-        mean = load_rows(edge_mean, cell * EDGE_WIDTH, there, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-        gamma = tl.load(grad_mass + cell, mask=there, other=0.0).to(EXACT)
+        g_mean = load_rows(grad_edge_mean, at, valid, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        mean = load_rows(edge_mean, cell * EDGE_WIDTH, valid, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        gamma = tl.load(grad_mass + cell, mask=valid, other=0.0).to(EXACT)
         delta += tl.sum(g_mean * mean, axis=1)
-        delta += gamma * tl.load(mass + cell, mask=there, other=0.0).to(EXACT)
-    tl.store(terms + cell * 2, tl.load(log_sum + cell, mask=there, other=0.0), mask=there)
-    tl.store(terms + cell * 2 + 1, delta, mask=there)
+        delta += gamma * tl.load(mass + cell, mask=valid, other=0.0).to(EXACT)
+    tl.store(terms + cell * 2, tl.load(log_sum + cell, mask=valid, other=0.0), mask=valid)
+    tl.store(terms + cell * 2 + 1, delta, mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_edges"])
@@ -205,7 +207,7 @@ def differentiate_by_source(
     LONG: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """dk_j = Σ_i ds_ij q_i and dv_j = Σ_i a_ij g_i; leaves ds, and a where it is asked for."""
+    """Compute dk_j = Σ_i ds_ij q_i and dv_j = Σ_i a_ij g_i; store ds, and a if requested."""
     head = tl.program_id(1)
     row, begin, end, place = load_piece(pieces)
     salt = mix(tl.load(seed).to(tl.uint32))
@@ -213,45 +215,47 @@ def differentiate_by_source(
     v = load_row(value + row * VALUE_STRIDE + head * WIDTH, WIDTH, BLOCK, EXACT)
     dk = tl.zeros([BLOCK], EXACT)
     dv = tl.zeros([BLOCK], EXACT)
-    # ds and a lie by head, as the pass by target reads them.
+    # ds and a are stored by head, which is how the pass by target reads them.
     at_head = head.to(tl.int64) * num_edges
 
     entry = begin + tl.arange(0, EDGES)
-    met = entry < end
-    i = tl.load(target + entry, mask=met, other=0).to(tl.int64)
-    slot = tl.load(slots + entry, mask=met, other=0).to(tl.int64)
+    in_piece = entry < end
+    i = tl.load(target + entry, mask=in_piece, other=0).to(tl.int64)
+    slot = tl.load(slots + entry, mask=in_piece, other=0).to(tl.int64)
     for _ in range(begin, end, EDGES):
         cell = i * HEADS + head
         if edge_attr is not None:
-            e = load_rows(edge_attr, slot * EDGE_ATTR_STRIDE, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            e = load_rows(
+                edge_attr, slot * EDGE_ATTR_STRIDE, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT
+            )
             u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
-            u = load_rows(edge_query, u_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            u = load_rows(edge_query, u_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
             g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
-            g_mean = load_rows(grad_edge_mean, g_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-            gamma = tl.load(grad_mass + cell, mask=met, other=0.0).to(EXACT)
-        q = load_rows(query + head * WIDTH, i * QUERY_STRIDE, met, WIDTH, BLOCK, EXACT)
-        g = load_rows(grad_out + head * WIDTH, i * GRAD_OUT_STRIDE, met, WIDTH, BLOCK, EXACT)
-        log_sum = tl.load(terms + cell * 2, mask=met, other=0.0)
-        delta = tl.load(terms + cell * 2 + 1, mask=met, other=0.0)
+            g_mean = load_rows(grad_edge_mean, g_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            gamma = tl.load(grad_mass + cell, mask=in_piece, other=0.0).to(EXACT)
+        q = load_rows(query + head * WIDTH, i * QUERY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
+        g = load_rows(grad_out + head * WIDTH, i * GRAD_OUT_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
+        log_sum = tl.load(terms + cell * 2, mask=in_piece, other=0.0)
+        delta = tl.load(terms + cell * 2 + 1, mask=in_piece, other=0.0)
         entry += EDGES
-        next_met = entry < end
-        next_i = tl.load(target + entry, mask=next_met, other=0).to(tl.int64)
-        next_slot = tl.load(slots + entry, mask=next_met, other=0).to(tl.int64)
+        next_in_piece = entry < end
+        next_i = tl.load(target + entry, mask=next_in_piece, other=0).to(tl.int64)
+        next_slot = tl.load(slots + entry, mask=next_in_piece, other=0).to(tl.int64)
 
         score = tl.sum(q * k[None, :], axis=1)
         da = tl.sum(g * v[None, :], axis=1)
         if edge_attr is not None:
             score += tl.sum(u * e, axis=1)
             da += tl.sum(g_mean * e, axis=1) + gamma
-        p = tl.where(met, tl.exp(score * SCALE - log_sum), 0.0)
+        p = tl.where(in_piece, tl.exp(score * SCALE - log_sum), 0.0)
         a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
         ds = (a * da - p * delta) * SCALE
         dk += tl.sum(ds[:, None] * q, axis=0)
         dv += tl.sum(a[:, None] * g, axis=0)
-        tl.store(score_grad + at_head + slot, ds, mask=met)
+        tl.store(score_grad + at_head + slot, ds, mask=in_piece)
         if weight is not None:
-            tl.store(weight + at_head + slot, a, mask=met)
-        met = next_met
+            tl.store(weight + at_head + slot, a, mask=in_piece)
+        in_piece = next_in_piece
         i = next_i
         slot = next_slot
     store_row(grad_key, part_key, dk, row, place, head, GRAD_KEY_STRIDE, HEADS, WIDTH, BLOCK)
@@ -281,7 +285,7 @@ def differentiate_by_target(
     EXACT: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """dq_i = Σ_j ds_ij k_j and du_i = Σ_j ds_ij e_ij."""
+    """Compute dq_i = Σ_j ds_ij k_j and du_i = Σ_j ds_ij e_ij."""
     head = tl.program_id(1)
     row, begin, end, place = load_piece(pieces)
     at_head = head.to(tl.int64) * num_edges
@@ -290,25 +294,25 @@ def differentiate_by_target(
         du = tl.zeros([EDGE_BLOCK], EXACT)
 
     slot = begin + tl.arange(0, EDGES)
-    met = slot < end
-    j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+    in_piece = slot < end
+    j = tl.load(source + slot, mask=in_piece, other=0).to(tl.int64)
     for _ in range(begin, end, EDGES):
-        ds = tl.load(score_grad + at_head + slot, mask=met, other=0.0)
+        ds = tl.load(score_grad + at_head + slot, mask=in_piece, other=0.0)
         if edge_attr is not None:
             e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
-            e = load_rows(edge_attr, e_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            e = load_rows(edge_attr, e_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
             du += tl.sum(ds[:, None] * e, axis=0)
-        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, met, WIDTH, BLOCK, EXACT)
+        k = load_rows(key + head * WIDTH, j * KEY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
         slot += EDGES
-        met = slot < end
-        j = tl.load(source + slot, mask=met, other=0).to(tl.int64)
+        in_piece = slot < end
+        j = tl.load(source + slot, mask=in_piece, other=0).to(tl.int64)
         dq += tl.sum(ds[:, None] * k, axis=0)
     store_row(grad_query, part_query, dq, row, place, head, GRAD_QUERY_STRIDE, HEADS, WIDTH, BLOCK)
     if edge_attr is not None:
-        together: tl.constexpr = HEADS * EDGE_WIDTH
+        stride: tl.constexpr = HEADS * EDGE_WIDTH
         part = part_edge_query
         store_row(
-            grad_edge_query, part, du, row, place, head, together, HEADS, EDGE_WIDTH, EDGE_BLOCK
+            grad_edge_query, part, du, row, place, head, stride, HEADS, EDGE_WIDTH, EDGE_BLOCK
         )
 
 
@@ -330,25 +334,25 @@ def differentiate_edges(
     EXACT: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """de_ij = Σ_h ds_ij u_i + a_ij ḡ_i."""
+    """Compute de_ij = Σ_h ds_ij u_i + a_ij ḡ_i."""
     entry = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
-    met = entry < num_edges
-    i = tl.load(target + entry, mask=met, other=0).to(tl.int64)
-    slot = tl.load(slots + entry, mask=met, other=0).to(tl.int64)
+    in_piece = entry < num_edges
+    i = tl.load(target + entry, mask=in_piece, other=0).to(tl.int64)
+    slot = tl.load(slots + entry, mask=in_piece, other=0).to(tl.int64)
     de = tl.zeros([EDGES, EDGE_BLOCK], EXACT)
     at = slot
     for head in range(HEADS):
-        ds = tl.load(score_grad + at, mask=met, other=0.0)
-        a = tl.load(weight + at, mask=met, other=0.0)
+        ds = tl.load(score_grad + at, mask=in_piece, other=0.0)
+        a = tl.load(weight + at, mask=in_piece, other=0.0)
         u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
-        u = load_rows(edge_query, u_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        u = load_rows(edge_query, u_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
-        g_mean = load_rows(grad_edge_mean, g_at, met, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        g_mean = load_rows(grad_edge_mean, g_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         de += ds[:, None] * u + a[:, None] * g_mean
         at += num_edges
     column = tl.arange(0, EDGE_BLOCK)[None, :]
     to = grad_edge_attr + slot[:, None] * EDGE_WIDTH + column
-    tl.store(to, de, mask=met[:, None] & (column < EDGE_WIDTH))
+    tl.store(to, de, mask=in_piece[:, None] & (column < EDGE_WIDTH))
 
 
 @triton.jit
@@ -365,7 +369,7 @@ def merge(
     EXACT: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """The sum of a hub's pieces, PARTS at a time, each weighted by exp(L_p − L) where it has L."""
+    """Add the pieces of a hub, PARTS at a time, weighted by exp(L_p − L) if L is given."""
     head = tl.program_id(1)
     hub = hubs + tl.program_id(0) * 3
     row = tl.load(hub).to(tl.int64)
@@ -381,16 +385,16 @@ def merge(
             top_now = tl.maximum(top, tl.max(logs, axis=0))
             total = total * tl.exp(top - top_now) + tl.sum(tl.exp(logs - top_now), axis=0)
             top = top_now
-        # A hub without pieces, as padding may be, has a sum of nothing: a row of zeros.
+        # A hub without pieces, which padding may be, is a row of zeros.
         top = tl.where(first < end, top, 0.0) + tl.log(tl.where(first < end, total, 1.0))
         store_row(log_sum, None, top, row, -1, head, HEADS, HEADS, 1, 1)
     numbers = tl.zeros([BLOCK], EXACT)
     for start in range(first, end, PARTS):
-        met = start + lane < end
+        in_piece = start + lane < end
         cell = (start + lane) * HEADS + head
-        part = load_rows(parts, cell * WIDTH, met, WIDTH, BLOCK, EXACT)
+        part = load_rows(parts, cell * WIDTH, in_piece, WIDTH, BLOCK, EXACT)
         if part_log_sum is not None:
-            logs = tl.load(part_log_sum + cell, mask=met, other=float("-inf"))
+            logs = tl.load(part_log_sum + cell, mask=in_piece, other=float("-inf"))
             part = part * tl.exp(logs - top)[:, None]
         numbers += tl.sum(part, axis=0)
     store_row(whole, None, numbers, row, -1, head, STRIDE, HEADS, WIDTH, BLOCK)
@@ -407,7 +411,7 @@ def drop(
     FACTOR: tl.constexpr,
     LONG: tl.constexpr,
 ):
-    """a_ij = p_ij m_ij, m as `reference.dropout_factors` draws it; LONG: counters pass 32 bits."""
+    """Compute a_ij = p_ij m_ij, m as in `reference.dropout_factors`; LONG: 64-bit counters."""
     if FACTOR == 1.0:
         return p
     else:
@@ -420,6 +424,7 @@ def drop(
 
 @triton.jit
 def mix(bits):
+    """Hash 32-bit words as `reference._mix` does."""
     bits = ((bits >> 16) ^ bits) * 0x7FEB352D
     bits = ((bits >> 15) ^ bits) * 0x846CA68B
     return (bits >> 16) ^ bits

@@ -1,8 +1,8 @@
-"""Launching a Triton program again without asking again what it is.
+"""A cache that launches compiled Triton programs with little overhead.
 
-Triton looks at every argument of every launch to find the compiled program that fits: tens of
-microseconds, several times what the launch itself takes, and on a small graph more than the program
-runs for. Here a program is found by the few things that decide it: dtypes and alignment of the
+At every launch, Triton inspects all arguments to find the matching compiled program. This takes
+tens of microseconds, several times as long as the launch itself, and on a small graph longer than
+the program runs. This cache uses only what determines the program: dtypes and alignment of the
 operands, and the constants.
 """
 # mypy: disable-error-code="import-untyped, no-untyped-call"
@@ -15,12 +15,12 @@ import torch
 import triton
 from torch import Tensor
 
-# Compiled programs take their constants with the operands from 3.4 on.
+# Since Triton 3.4, compiled programs receive their constants with the operands.
 _CAN_REUSE = (
     tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 4)
-    and torch.version.hip is None  # there more decides than what is looked at below
+    and torch.version.hip is None  # on AMD, a program depends on more than the key below
 )
-_ALIGNED = 16  # bytes; what Triton makes wide loads of
+_ALIGNED = 16  # bytes; Triton uses wide loads for pointers with this alignment
 
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
@@ -34,7 +34,7 @@ def launch(
 ) -> None:
     """Run `kernel` over `grid`; `constants` are its compile-time arguments by name.
 
-    Programs run on the current device, where the operands must lie.
+    Programs run on the current device, which must be that of the operands.
     """
     device = torch.cuda.current_device() if _CAN_REUSE and torch.cuda.is_available() else None
     key = (id(kernel), num_warps, device, *map(_kind, operands), *constants.values())
@@ -45,7 +45,7 @@ def launch(
         program[grid + (1,) * (3 - len(grid))](*operands, *values, stream=stream)
         return
     program = kernel[grid](*operands, **constants, num_warps=num_warps)
-    if _CAN_REUSE and hasattr(program, "packed_metadata"):  # the interpreter gives none
+    if _CAN_REUSE and hasattr(program, "packed_metadata"):  # the interpreter returns no program
         names = kernel.arg_names[len(operands) :]
         _known[key] = program, tuple(constants[name] for name in names)
 
@@ -53,17 +53,17 @@ def launch(
 def _kind(operand: Tensor | int | None) -> Any:
     if isinstance(operand, Tensor):
         return operand.dtype, operand.data_ptr() % _ALIGNED == 0
-    return operand if operand is None else operand < 2**31  # as wide as it must be
+    return operand if operand is None else operand < 2**31  # int32 or int64
 
 
-# As triton.cdiv and triton.next_power_of_2, which take microseconds outside of programs.
+# Like triton.cdiv and triton.next_power_of_2, which take microseconds outside of programs.
 
 
 def parts_of(count: int, size: int) -> int:
-    """How many parts of a size cover so many."""
+    """The number of parts of this size that cover `count`."""
     return -(-count // size)
 
 
 def power_of_two(width: int) -> int:
-    """The block that holds a row: a power of two, at least 4."""
+    """The block size for a row: the next power of two, at least 4."""
     return 1 << (max(width, 4) - 1).bit_length()

@@ -1,6 +1,6 @@
-"""The residual step on GPU, in Triton: one pass each way; the equations are in `residual.py`.
+"""The residual step on GPU, in Triton: one pass in each direction; see `ops/residual.py`.
 
-Sums over rows are taken in parts, one a program, which torch adds up: every run gives the same.
+Each program computes partial sums over rows, and torch adds them, so every run gives the same bits.
 """
 # ruff: noqa: N803
 # mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
@@ -15,17 +15,17 @@ import triton.language as tl
 from torch import Tensor
 
 from unimp.ops.fused import exact_dtype
-from unimp.ops.residual import OfRows, Residual, Sums, empty_forward
+from unimp.ops.residual import Residual, RowStats, Sums, empty_forward
 from unimp.ops.triton.launch import launch, parts_of, power_of_two
 from unimp.ops.triton.rows import load_row, load_rows
 
 PROGRAMS = 512
-"""The most programs of the backward pass, each of which leaves parts of the sums over rows."""
+"""The largest number of programs of the backward pass, each with its own partial sums."""
 
 
-def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, OfRows]:
-    """The forward pass; rows of `kept` may lie apart."""
-    out, of_rows = empty_forward(message, residual)
+def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple[Tensor, RowStats]:
+    """Run the forward pass; rows of `kept` may have a stride."""
+    out, row_stats = empty_forward(message, residual)
     if len(message):
         shape = _shape(message, 2048)
         with torch.cuda.device_of(message):
@@ -34,10 +34,10 @@ def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple
                 (parts_of(len(message), shape["ROWS"]),),
                 message,
                 kept,
-                *_learned(residual),
+                *_vectors(residual),
                 residual.gate_bias,
                 out,
-                *of_rows,
+                *row_stats,
                 len(message),
                 MESSAGE_STRIDE=message.stride(0),
                 KEPT_STRIDE=kept.stride(0),
@@ -45,7 +45,7 @@ def residual_forward(message: Tensor, kept: Tensor, residual: Residual) -> tuple
                 RELU=residual.relu,
                 **shape,
             )
-    return out, of_rows
+    return out, row_stats
 
 
 def residual_backward(
@@ -53,17 +53,17 @@ def residual_backward(
     message: Tensor,
     kept: Tensor,
     residual: Residual,
-    of_rows: OfRows,
+    row_stats: RowStats,
     grad_kept: Tensor,
 ) -> tuple[Tensor, Sums]:
-    """The backward pass; dr is left in `grad_kept`."""
+    """Run the backward pass; dr is written to `grad_kept`."""
     grad = grad if grad.stride(1) == 1 else grad.contiguous()
     exact = exact_dtype(message.dtype)
     width = message.shape[1]
     grad_message = message.new_empty(message.shape)
-    shape = _shape(message, 1024)  # half of it: four sums are held too
+    shape = _shape(message, 1024)  # half as many numbers: four sums need registers too
     programs = min(parts_of(len(message), shape["ROWS"]), PROGRAMS)
-    # Four vectors and one number of each program side by side, so that one sum serves all.
+    # Four vectors and one number per program in one row, so that one sum adds all of them.
     parts = message.new_zeros((max(programs, 1), 4 * width + 1), dtype=exact)
     if programs:
         with torch.cuda.device_of(message):
@@ -73,8 +73,8 @@ def residual_backward(
                 grad,
                 message,
                 kept,
-                *_learned(residual),
-                *of_rows,
+                *_vectors(residual),
+                *row_stats,
                 grad_message,
                 grad_kept,
                 parts,
@@ -90,13 +90,13 @@ def residual_backward(
     return grad_message, Sums.of(total[:-1].view(4, width), total[-1:])
 
 
-def _learned(residual: Residual) -> list[Tensor | None]:
+def _vectors(residual: Residual) -> list[Tensor | None]:
     vectors = (residual.on_kept, residual.on_message, residual.weight, residual.bias)
     return [None if t is None else t.contiguous() for t in vectors]
 
 
 def _shape(message: Tensor, numbers: int) -> dict[str, Any]:
-    """A tile of rows, so many numbers in all, on four warps; on more if one row is wider."""
+    """A tile of rows with this many numbers, on four warps, or more if one row is wider."""
     width = message.shape[1]
     block = power_of_two(width)
     return {
@@ -131,12 +131,12 @@ def forward_rows(
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """out, and what is kept, of ROWS rows."""
+    """Compute `out` and the saved numbers of ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = row < num_rows
+    valid = row < num_rows
     column = tl.arange(0, BLOCK)
-    m = load_rows(message, row * MESSAGE_STRIDE, there, WIDTH, BLOCK, EXACT)
-    r = load_rows(kept, row * KEPT_STRIDE, there, WIDTH, BLOCK, EXACT)
+    m = load_rows(message, row * MESSAGE_STRIDE, valid, WIDTH, BLOCK, EXACT)
+    r = load_rows(kept, row * KEPT_STRIDE, valid, WIDTH, BLOCK, EXACT)
     if on_kept is not None:
         a = load_row(on_kept, WIDTH, BLOCK, EXACT)
         b = load_row(on_message, WIDTH, BLOCK, EXACT)
@@ -144,7 +144,7 @@ def forward_rows(
         if gate_bias is not None:
             z += tl.load(gate_bias).to(EXACT)
         share = tl.sigmoid(z)
-        tl.store(beta + row, share, mask=there)
+        tl.store(beta + row, share, mask=valid)
         y = m + share[:, None] * (r - m)
     else:
         y = m + r
@@ -152,13 +152,13 @@ def forward_rows(
         center = tl.sum(y, axis=1) / WIDTH
         y = tl.where((column < WIDTH)[None, :], y - center[:, None], 0.0)
         scale = tl.rsqrt(tl.sum(y * y, axis=1) / WIDTH + EPS)
-        tl.store(mean + row, center, mask=there)
-        tl.store(rstd + row, scale, mask=there)
+        tl.store(mean + row, center, mask=valid)
+        tl.store(rstd + row, scale, mask=valid)
         w = load_row(weight, WIDTH, BLOCK, EXACT)
         y = y * scale[:, None] * w[None, :] + load_row(bias, WIDTH, BLOCK, EXACT)[None, :]
     if RELU:
-        y = tl.where(y <= 0.0, 0.0, y)  # so that NaN stays
-    mask = there[:, None] & (column < WIDTH)[None, :]
+        y = tl.where(y <= 0.0, 0.0, y)  # NaN stays NaN
+    mask = valid[:, None] & (column < WIDTH)[None, :]
     tl.store(out + row[:, None] * WIDTH + column[None, :], y, mask=mask)
 
 
@@ -188,12 +188,12 @@ def backward_rows(
     EXACT: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """dm and dr of every so many rows, ROWS at a time, and this program's parts of the sums."""
+    """Compute dm and dr of some rows, ROWS at a time, and the partial sums of this program."""
     column = tl.arange(0, BLOCK)
     if on_kept is not None:
         a = load_row(on_kept, WIDTH, BLOCK, EXACT)
         b = load_row(on_message, WIDTH, BLOCK, EXACT)
-        # Rows of a tile are summed apart, and brought together once.
+        # Rows of a tile have separate sums, which are added once at the end.
         da = tl.zeros([ROWS, BLOCK], EXACT)
         db = tl.zeros([ROWS, BLOCK], EXACT)
         dc = tl.zeros([ROWS], EXACT)
@@ -205,18 +205,18 @@ def backward_rows(
 
     for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
         row = tl.cast(start, tl.int64) + tl.arange(0, ROWS)
-        there = row < num_rows
-        g = load_rows(grad, row * GRAD_STRIDE, there, WIDTH, BLOCK, EXACT)
-        m = load_rows(message, row * MESSAGE_STRIDE, there, WIDTH, BLOCK, EXACT)
-        r = load_rows(kept, row * KEPT_STRIDE, there, WIDTH, BLOCK, EXACT)
+        valid = row < num_rows
+        g = load_rows(grad, row * GRAD_STRIDE, valid, WIDTH, BLOCK, EXACT)
+        m = load_rows(message, row * MESSAGE_STRIDE, valid, WIDTH, BLOCK, EXACT)
+        r = load_rows(kept, row * KEPT_STRIDE, valid, WIDTH, BLOCK, EXACT)
         if on_kept is not None:
-            share = tl.load(beta + row, mask=there, other=0.0)
+            share = tl.load(beta + row, mask=valid, other=0.0)
             y = m + share[:, None] * (r - m)
         else:
             y = m + r
         if weight is not None:
-            scale = tl.load(rstd + row, mask=there, other=0.0)
-            x = (y - tl.load(mean + row, mask=there, other=0.0)[:, None]) * scale[:, None]
+            scale = tl.load(rstd + row, mask=valid, other=0.0)
+            x = (y - tl.load(mean + row, mask=valid, other=0.0)[:, None]) * scale[:, None]
             x = tl.where((column < WIDTH)[None, :], x, 0.0)
             if RELU:
                 g = tl.where(x * w[None, :] + d[None, :] > 0.0, g, 0.0)
@@ -238,7 +238,7 @@ def backward_rows(
             da += dz[:, None] * r
             db += dz[:, None] * m
             dc += dz
-        mask = there[:, None] & (column < WIDTH)[None, :]
+        mask = valid[:, None] & (column < WIDTH)[None, :]
         tl.store(grad_message + row[:, None] * WIDTH + column[None, :], dm, mask=mask)
         tl.store(grad_kept + row[:, None] * GRAD_KEPT_STRIDE + column[None, :], dr, mask=mask)
 

@@ -1,4 +1,4 @@
-"""How Triton programs read and write rows: of WIDTH numbers, in blocks of a power of two."""
+"""Functions with which Triton programs read and write rows of WIDTH numbers in BLOCK lanes."""
 # ruff: noqa: N803
 # mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def load_piece(pieces):
-    """Row, begin, end and place of this program's piece."""
+    """Load row, begin, end and place of the piece of this program."""
     piece = pieces + tl.program_id(0).to(tl.int64) * 4
     row = tl.load(piece).to(tl.int64)
     place = tl.load(piece + 3).to(tl.int64)
@@ -19,7 +19,7 @@ def load_piece(pieces):
 
 @triton.jit
 def load_row(row, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr):
-    """WIDTH numbers, then zeros: [BLOCK]."""
+    """Load WIDTH numbers, followed by zeros: [BLOCK]."""
     column = tl.arange(0, BLOCK)
     return tl.load(row + column, mask=column < WIDTH, other=0.0).to(EXACT)
 
@@ -28,15 +28,15 @@ def load_row(row, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr)
 def load_rows(
     tensor,
     at,
-    there,
+    valid,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
     LAST: tl.constexpr = False,
 ):
-    """The WIDTH numbers from each `at` on, then zeros; zeros where it is not there: [n, BLOCK]."""
+    """Load WIDTH numbers from each offset, followed by zeros; invalid rows are 0: [n, BLOCK]."""
     column = tl.arange(0, BLOCK)[None, :]
-    mask = there[:, None] & (column < WIDTH)
+    mask = valid[:, None] & (column < WIDTH)
     policy: tl.constexpr = "evict_first" if LAST else ""
     row = tensor + at[:, None] + column
     return tl.load(row, mask=mask, other=0.0, eviction_policy=policy).to(EXACT)
@@ -55,9 +55,9 @@ def store_row(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What was found for a whole row to its result, and for a piece of a hub to where it waits.
+    """Store a whole row in the result, or a piece of a hub in `parts`.
 
-    STRIDE is the distance between rows of the result, which may be slices of wider ones.
+    STRIDE is the distance between rows of the result, which may be slices of a wider tensor.
     """
     column = tl.arange(0, BLOCK)
     if place < 0:

@@ -34,13 +34,12 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
-from unimp.analysis.predictions import MOST_IN_RUN, predictions_table
+from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.data.files import write_atomically
 from unimp.data.npz import save_npz
 from unimp.data.tables.transforms import load_transforms
-from unimp.data.tables.writing import write_table
-from unimp.errors import RecipeError, RunError, nearest_names
+from unimp.errors import RecipeError, RunError, TaskError, nearest_names
 from unimp.ops.attention import backend_in_words
 from unimp.runs.folder.names import (
     HISTORY,
@@ -54,6 +53,7 @@ from unimp.runs.folder.names import (
     is_finished,
 )
 from unimp.tasks.task import Task
+from unimp.tracking.origin import code_origin
 from unimp.training.checkpoint import save_weights
 from unimp.training.loop import Epoch, Fit
 
@@ -74,7 +74,12 @@ def write_task(folder: Path, task: Task) -> None:
 def with_transforms(task: Task, folder: Path) -> Task:
     """The task of a run with the transforms that the folder contains, if any."""
     path = folder / TRANSFORMS
-    return replace(task, tables=load_transforms(path)) if path.is_file() else task
+    if not path.is_file():
+        return task
+    try:
+        return replace(task, tables=load_transforms(path))
+    except TaskError as error:
+        raise RunError(str(error)) from error
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
@@ -101,9 +106,9 @@ def write_run(
     write_json(folder / METRICS, run.metrics)
     write_history(folder, fit.history)
     observed = run.observed_labels(reveal="train")
-    every_class = task.is_multilabel or probabilities.numel() <= MOST_IN_RUN
+    every_class = task.is_multilabel or probabilities.numel() <= MAX_ENTRIES_IN_RUN
     table = predictions_table(task, probabilities, observed, every_class=every_class)
-    write_table(folder / PREDICTIONS, table)
+    table.write(folder / PREDICTIONS)
     write_json(folder / MANIFEST, _manifest(run, data_hash, own_model))
 
 
@@ -127,6 +132,7 @@ def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
         else "torch",
         # The class of a user's own model; the recipe's model is named in the recipe.
         "model": type(run.model).__name__ if own_model else None,
+        "code": code_origin(),
         "versions": {
             "unimp": __version__,
             "torch": torch.__version__,

@@ -1,0 +1,92 @@
+"""A result that is a table: it shows itself in a notebook and converts to pandas and Arrow."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unimp.data.tables.writing import write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS, COLUMNS, CELL = 10, 10, 60
+"""The rows, columns and characters per cell that are shown; conversions contain everything."""
+
+
+class Table:
+    """Named columns of equal length, as an Arrow table.
+
+    pandas, polars, DuckDB and other libraries that read Arrow streams accept it directly.
+    """
+
+    def __init__(self, arrow: pa.Table) -> None:
+        self._arrow = arrow
+
+    @property
+    def column_names(self) -> list[str]:
+        names: list[str] = self._arrow.column_names
+        return names
+
+    def __len__(self) -> int:
+        return int(self._arrow.num_rows)
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self._arrow[name]
+
+    def head(self, rows: int | None) -> Table:
+        """Return the first rows; None: all of them."""
+        return Table(self._arrow.slice(0, rows))
+
+    def to_arrow(self) -> pa.Table:
+        return self._arrow
+
+    def to_pandas(self) -> Any:
+        return self._arrow.to_pandas()
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return one dictionary per row."""
+        rows: list[dict[str, Any]] = self._arrow.to_pylist()
+        return rows
+
+    def write(self, path: Path | str) -> None:
+        """Write a file: CSV if the name ends in .csv, Parquet if it ends in .parquet or .pq."""
+        write_table(Path(path), self._arrow)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._arrow.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        names, rows = self._shown()
+        cells = [names, *rows]
+        widths = [max(len(row[c]) for row in cells) for c in range(len(names))]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+        return "\n".join([*lines, *self._more()])
+
+    def _repr_html_(self) -> str:
+        names, rows = self._shown()
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        )
+        more = "".join(f"<p>{escape(line)}</p>" for line in self._more())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        names = self.column_names[:COLUMNS]
+        rows = self._arrow.select(names).slice(0, ROWS).to_pylist()
+        return names, [[_text(row[name]) for name in names] for row in rows]
+
+    def _more(self) -> list[str]:
+        rows, columns = len(self) - ROWS, len(self.column_names) - COLUMNS
+        lines = [f"… and {rows:,} more rows"] if rows > 0 else []
+        return lines + ([f"… and {columns:,} more columns"] if columns > 0 else [])
+
+
+def _text(value: Any) -> str:
+    """Format a cell as one line."""
+    if value is None:
+        return ""
+    text = f"{value:.4f}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= CELL else text[: CELL - 1] + "…"

@@ -1,0 +1,269 @@
+"""A task from a table of nodes and a table of edges, checked whole before anything is trained.
+
+read_rows     both tables, read and checked; every problem is told at once
+Rows.task     the task they make: transforms fitted, split drawn
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimp.config.choices import Metric
+from unimp.data.tables.ids import Edges, read_edges, read_ids
+from unimp.data.tables.labels import read_groups, read_labels
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.splits import read_parts
+from unimp.data.tables.table import Table
+from unimp.data.tables.transforms import Layout, Transforms
+from unimp.data.tables.values import KINDS, read_values
+from unimp.errors import TaskError, nearest_names
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.splitting import split_classes, split_groups, split_of
+from unimp.tasks.task import Task
+
+LOG = logging.getLogger("unimp")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Two tables, read and checked: everything that a task is made of."""
+
+    layout: Layout
+    ids: Any
+    labels: NDArray[Any]
+    class_names: tuple[str, ...]
+    groups: NDArray[np.int64] | None
+    parts: NDArray[np.int8] | None
+    edges: Edges
+    node_values: Mapping[str, Any]
+    edge_values: Mapping[str, Any]
+    warnings: list[str]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return known_rows(self.labels)
+
+    def split(self, number: int) -> Split:
+        """The split as the tables give it, or the one of this number, drawn by shares."""
+        if self.parts is not None:
+            nodes = np.flatnonzero(self.parts >= 0)
+            return split_of(nodes, self.parts[nodes])
+        shares = {
+            "train_share": self.layout.train_share,
+            "val_share": self.layout.val_share,
+        }
+        if self.groups is not None:
+            return split_groups(self.groups, self.known, seed=number, **shares)
+        return split_classes(self.labels, seed=number, **shares)
+
+    def metric(self, asked: Metric | None) -> Metric:
+        """The metric that is asked for, if it fits the labels, or else the usual one."""
+        if asked == "rocauc" and self.labels.ndim == 1 and len(self.class_names) != 2:
+            raise TaskError(
+                f"task.metric is rocauc, which needs two classes or binary tasks; "
+                f"{self.layout.label} has {len(self.class_names)} classes: use accuracy"
+            )
+        return asked or ("rocauc" if self.labels.ndim == 2 else "accuracy")
+
+    def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
+        """The task that the rows make; transforms are fitted on all of them."""
+        for warning in self.warnings:
+            LOG.warning(warning)
+        transforms, x, edge_attr = Transforms.fitted(
+            self.layout, self.node_values, self.edge_values, whole_ids=are_whole(self.ids)
+        )
+        edges = np.stack((self.edges.source, self.edges.target))
+        graph = Graph.from_edges(edges, num_nodes=len(self.ids), x=x, edge_attr=edge_attr)
+        return Task(
+            name=name,
+            graph=graph.deduplicate() if self.layout.directed else graph.symmetrize(),
+            labels=torch.from_numpy(self.labels),
+            split=self.split(split),
+            metric=self.metric(metric),
+            num_classes=len(self.class_names),
+            class_names=self.class_names,
+            node_names=tuple(str(name) for name in self.ids.to_pylist()),
+            groups=None if self.groups is None else torch.from_numpy(self.groups),
+            tables=transforms,
+        )
+
+
+def known_rows(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Nodes of which at least one label entry is known: [N]."""
+    known = np.asarray(labels != UNLABELED)
+    return known if known.ndim == 1 else np.asarray(known.any(1))
+
+
+def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
+    """Read both tables and check them; a TaskError lists every problem of both."""
+    problems = Problems()
+    _check_layout(layout, problems)
+    labels_of = [column for column in layout.label_columns if column]
+    named = {
+        "id": [layout.id],
+        "label": labels_of,
+        "features": list(layout.features),
+        "split": [c for c in (layout.split, layout.group) if c],
+    }
+    wanted = [column for columns in named.values() for column in columns]
+    words_of = layout.columns_in_words(layout.features)
+    as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
+    node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
+    edge_columns = [layout.source, layout.target, *layout.edge_features]
+    edge_words = layout.columns_in_words(layout.edge_features)
+    edge_table = open_table(
+        edges,
+        "edges",
+        problems,
+        wanted=edge_columns,
+        as_text=[layout.source, layout.target, *edge_words],
+    )
+    ids = labels = groups = parts = None
+    if node_table is not None:
+        ids = read_ids(node_table, layout.id, problems, unique=True)
+        labels = read_labels(node_table, layout, problems) if labels_of else None
+        groups = read_groups(node_table, layout, problems)
+        known = None if labels is None else known_rows(labels[0])
+        parts = read_parts(node_table, layout, ids, known, problems)
+    joined = None
+    if edge_table is not None:
+        joined = read_edges(
+            edge_table,
+            layout.source,
+            layout.target,
+            ids,
+            problems,
+            unknown_ids=layout.unknown_ids,
+        )
+    node_values = values_of(node_table, layout, layout.features, problems)
+    edge_values = values_of(edge_table, layout, layout.edge_features, problems)
+    if labels is not None and parts is None and not problems.found:
+        assert node_table is not None
+        _check_shares(node_table.name, layout, labels[0], groups, problems)
+    problems.refuse()
+    assert labels is not None
+    assert joined is not None
+    if joined.rows is not None:
+        edge_values = {c: taken(values, joined.rows) for c, values in edge_values.items()}
+    return Rows(
+        layout,
+        ids,
+        labels[0],
+        labels[1],
+        groups,
+        parts,
+        joined,
+        node_values,
+        edge_values,
+        problems.warnings,
+    )
+
+
+def are_whole(ids: Any) -> bool:
+    """Whether ids are whole numbers, as such or in words that say exactly one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_integer(ids.type):
+        return True
+    return bool(pc.all(pc.match_substring_regex(ids, r"^(0|-?[1-9]\d{0,17})$")).as_py())
+
+
+def _check_layout(layout: Layout, problems: Problems) -> None:
+    where = "[tables]"
+    if not layout.label or not all(layout.label_columns):
+        problems.note(
+            where,
+            "no label column is named",
+            'write label = "…", the column to be predicted; empty cells there are unknown',
+        )
+    for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
+        for column, kind in kinds.items():
+            allowed = [k for k in KINDS if option == "features" or k != "text"]
+            if kind not in allowed:
+                problems.note(
+                    where,
+                    f"{option}: no kind {kind!r}",
+                    nearest_names(str(kind), allowed),
+                    column=column,
+                )
+    for column in layout.features:
+        if column in layout.label_columns:
+            problems.note(
+                where, "is the label and a feature", "take it out of features", column=column
+            )
+    if layout.train_share + layout.val_share > 1 or layout.train_share <= 0:
+        problems.note(
+            where,
+            f"train_share {layout.train_share:g} and val_share {layout.val_share:g} are more than "
+            "all",
+            "together they are 1 at most; test is the rest",
+        )
+    if layout.source == layout.target:
+        problems.note(where, f"source and target are both {layout.source!r}", "name two columns")
+
+
+def _check_shares(
+    name: str,
+    layout: Layout,
+    labels: NDArray[Any],
+    groups: NDArray[np.int64] | None,
+    problems: Problems,
+) -> None:
+    known = known_rows(labels)
+    count = np.count_nonzero(known)
+    column = layout.label_columns[0]
+    if count < 3:
+        problems.note(
+            name,
+            f"{count} known labels are too few to draw a split from",
+            "give three or more, or name the sets yourself",
+            column=column,
+        )
+    elif groups is not None and len(np.unique(groups[known])) < 3:
+        problems.note(
+            name,
+            f"known labels lie in {len(np.unique(groups[known]))} groups",
+            "a split needs three or more; leave group out",
+            column=layout.group,
+        )
+
+
+def values_of(
+    table: Table | None,
+    layout: Layout,
+    kinds: Mapping[str, str],
+    problems: Problems,
+    lengths: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Values of feature columns, checked; `lengths` are those that vectors had in training."""
+    if table is None:
+        return {}
+    return {
+        column: read_values(
+            table,
+            column,
+            kind,
+            problems,
+            decimal=layout.decimal,
+            length=(lengths or {}).get(column),
+        )
+        for column, kind in kinds.items()
+        if kind in KINDS
+    }
+
+
+def taken(values: Any, rows: NDArray[np.int64]) -> Any:
+    """The values at these rows."""
+    import pyarrow as pa
+
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))

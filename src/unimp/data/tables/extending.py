@@ -1,0 +1,167 @@
+"""A task with nodes and edges that came after training, encoded as its own were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from unimp.config.choices import UnknownIds
+from unimp.data.tables.checking import taken, values_of
+from unimp.data.tables.encoding import Encoder, Vector
+from unimp.data.tables.ids import Edges, positions, read_edges, read_ids
+from unimp.data.tables.labels import read_more_labels
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.table import Table
+from unimp.data.tables.transforms import Layout, Transforms
+from unimp.errors import TaskError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.task import Task
+
+LOG = logging.getLogger("unimp")
+
+
+def extend_task(
+    task: Task, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
+) -> Task:
+    """The task with more nodes and edges, encoded as its own were; new nodes follow the old.
+
+    An id that is known already is refused. Edges may join new nodes and old ones; one that is there
+    already is merged with it. Labels in the new table are kept beside the task's own, in no set, so
+    that nothing takes them for inputs.
+    """
+    transforms = task.tables
+    if not isinstance(transforms, Transforms) or task.node_names is None:
+        raise TaskError(
+            f"{task.name} was not made from tables, so nothing says how to read more of them"
+        )
+    import pyarrow as pa
+
+    layout, problems = transforms.layout, Problems()
+    old = pa.array(task.node_names, pa.large_string())
+    ids, values, labels = old, None, None
+    if nodes is not None:
+        ids = None  # unless they can be read
+        table = _open_more(nodes, "nodes", layout, transforms, problems)
+        if table is not None:
+            fresh = _fresh_ids(table, layout.id, old, problems)
+            values = _values(table, layout, transforms.nodes, problems)
+            labels = read_more_labels(table, layout, task.class_names or (), problems)
+            ids = None if fresh is None else pa.concat_arrays([old, fresh])
+    joined, edge_values = None, None
+    if edges is not None:
+        table = _open_more(edges, "edges", layout, transforms, problems)
+        if table is not None:
+            ends = (layout.source, layout.target)
+            joined = read_edges(
+                table, *ends, ids, problems, unknown_ids=unknown_ids, where="the run"
+            )
+            edge_values = _values(table, layout, transforms.edges, problems)
+    problems.refuse()
+    for warning in problems.warnings:
+        LOG.warning(warning)
+    count = len(ids) - len(old)
+    x = task.graph.x
+    if count and x is not None:
+        assert values is not None
+        x = _stacked(x, transforms.node_features(values))
+    graph = _with_more_edges(task.graph, x, len(ids), transforms, joined, edge_values)
+    unknown = torch.full((count, *task.labels.shape[1:]), UNLABELED, dtype=task.labels.dtype)
+    more = unknown if labels is None else torch.from_numpy(labels)
+    groups = task.groups
+    if groups is not None:  # nothing is masked among them: each new node is a group by itself
+        groups = torch.cat((groups, int(groups.max()) + 1 + torch.arange(count)))
+    return replace(
+        task,
+        graph=graph,
+        labels=torch.cat((task.labels, more)),
+        node_names=tuple(ids.to_pylist()),
+        groups=groups,
+    )
+
+
+def _values(
+    table: Table, layout: Layout, encoders: Sequence[Encoder], problems: Problems
+) -> dict[str, Any]:
+    lengths = {e.column: e.length for e in encoders if isinstance(e, Vector)}
+    return values_of(table, layout, {e.column: e.kind for e in encoders}, problems, lengths)
+
+
+def _open_more(
+    given: Any, what: str, layout: Layout, transforms: Transforms, problems: Problems
+) -> Table | None:
+    ends = [layout.id] if what == "nodes" else [layout.source, layout.target]
+    encoders = transforms.nodes if what == "nodes" else transforms.edges
+    in_words = layout.columns_in_words({e.column: e.kind for e in encoders})
+    optional = layout.label_columns if what == "nodes" else []
+    return open_table(
+        given,
+        what,
+        problems,
+        wanted=[*ends, *(encoder.column for encoder in encoders)],
+        optional=optional,
+        as_text=[*ends, *optional, *in_words],
+    )
+
+
+def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
+    import pyarrow as pa
+
+    fresh = read_ids(table, column, problems, unique=True)
+    if fresh is None:
+        return None
+    fresh = fresh.cast(pa.large_string())
+    known = np.flatnonzero(positions(fresh, old) >= 0)
+    if len(known):
+        problems.note(
+            table.name,
+            f"{fresh[int(known[0])].as_py()!r} is a node of the run already",
+            "leave out the nodes that it was trained with",
+            column=column,
+            rows=known,
+        )
+    return fresh
+
+
+def _stacked(x: Any, more: Any) -> Any:
+    if not isinstance(x, SparseFeatures):
+        return torch.cat((x, torch.from_numpy(more)))
+    last = x.indptr[-1]
+    return SparseFeatures(
+        indptr=torch.cat((x.indptr, more.indptr[1:].to(x.indptr.dtype) + last)),
+        column=torch.cat((x.column, more.column.to(x.column.dtype))),
+        value=torch.cat((x.value, more.value)),
+        shape=(x.shape[0] + more.shape[0], x.shape[1]),
+    )
+
+
+def _with_more_edges(
+    graph: Graph,
+    x: Any,
+    num_nodes: int,
+    transforms: Transforms,
+    joined: Edges | None,
+    values: Mapping[str, Any] | None,
+) -> Graph:
+    edges, attr = graph.edge_index.long(), graph.edge_attr_of(None)
+    if joined is not None and values is not None:
+        if joined.rows is not None:
+            values = {column: taken(v, joined.rows) for column, v in values.items()}
+        ends = torch.from_numpy(np.stack((joined.source, joined.target)))
+        more = transforms.edge_features(values)
+        rows = None if more is None else torch.from_numpy(more)
+        if not transforms.layout.directed:
+            other = ends[0] != ends[1]
+            ends = torch.cat((ends, ends.flip(0)[:, other]), 1)
+            rows = None if rows is None else torch.cat((rows, rows[other]))
+        edges = torch.cat((edges, ends), 1)
+        attr = None if attr is None or rows is None else torch.cat((attr, rows))
+    larger = Graph.from_edges(edges, num_nodes=num_nodes, x=x, edge_attr=attr)
+    return larger.deduplicate()

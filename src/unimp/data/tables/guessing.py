@@ -1,0 +1,344 @@
+"""What two tables probably mean, each guess with its reason.
+
+`unimp init` writes the guesses into a recipe for a person to look over; `task_from_tables` takes
+them where its caller does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from unimp.config.choices import Decimal
+from unimp.data.tables.ids import positions, read_edges, read_ids
+from unimp.data.tables.labels import known_words
+from unimp.data.tables.number_formats import has_decimal_commas, kind_of_numbers
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.splits import SETS
+from unimp.data.tables.table import Table, is_string, to_numpy
+from unimp.data.tables.transforms import Layout
+from unimp.data.tables.values import NO_VALUE, words
+
+ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "uid", "uuid")
+END_NAMES = (
+    *(("source", "target"), ("src", "dst"), ("from", "to"), ("source_id", "target_id")),
+    *(("u", "v"), ("head", "tail"), ("start", "end"), ("citing", "cited"), ("a", "b")),
+)
+LABEL_NAMES = ("label", "labels", "class", "classes", "y", "target", "category", "tag", "tags")
+GROUP_NAMES = ("group", "groups", "group_id")
+UNJOINED = "by its name or place only: edges name ids that no column of nodes holds; look again"
+_LOOKED_AT = 50_000  # rows whose cells are looked into
+_FEW = 100  # values that a label or category has at most, or a twentieth of the rows
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A layout, and why: reasons by option, by column of features, and by column left out."""
+
+    layout: Layout
+    reasons: Mapping[str, str]
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    edge_kinds: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    edge_left_out: Mapping[str, str] = field(default_factory=dict)
+    label_candidates: Sequence[str] = ()
+
+    @property
+    def joins(self) -> bool:
+        """Whether edges name what a column of nodes holds."""
+        return self.reasons["id"] != UNJOINED
+
+
+def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) -> Guess:
+    """The likeliest layout of two tables; what is `given` stands as it is."""
+    given = dict(given or {})
+    reasons = dict.fromkeys(given, "as given")
+    layout = Layout(**given)
+    ids, ends, why = _join(nodes, edges, given)
+    layout = replace(layout, id=ids, source=ends[0], target=ends[1])
+    reasons = {"id": why, "source": why, "target": why} | reasons
+    if "directed" not in given:
+        directed, reasons["directed"] = _directed(nodes, edges, layout)
+        layout = replace(layout, directed=directed)
+    if not any(key in given for key in ("split", "train_ids")):
+        column = next((c for c in nodes.columns if _is_split(nodes, c)), "")
+        layout = replace(layout, split=column)
+        reasons["split"] = (
+            "its values are the names of sets"
+            if column
+            else "no column holds train, val and test; a split is drawn for each seed"
+        )
+    if "group" not in given:
+        column = next((c for c in nodes.columns if c.lower() in GROUP_NAMES), "")
+        layout = replace(layout, group=column)
+        reasons["group"] = "by its name"
+    used = {layout.id, layout.split, layout.group} | set(layout.label_columns)
+    candidates: list[str] = []
+    if "label" not in given:
+        label, reasons["label"], candidates = _label(nodes, used)
+        layout = replace(layout, label=label)
+        used |= set(layout.label_columns)
+    if "label_separator" not in given and layout.label in nodes.columns:
+        assert isinstance(layout.label, str)
+        layout = replace(layout, label_separator=_separator(nodes, layout.label))
+    ends_used = {layout.source, layout.target}
+    if "decimal" not in given:
+        why_comma = _decimal_comma(nodes, used) or _decimal_comma(edges, ends_used)
+        layout = replace(layout, decimal="," if why_comma else ".")
+        reasons["decimal"] = why_comma
+    kinds, why_kinds, left_out = _kinds(nodes, used, layout.decimal, edge=False)
+    if "features" not in given:
+        layout = replace(layout, features=kinds)
+    edge_kinds, why_edges, edge_left_out = _kinds(edges, ends_used, layout.decimal, edge=True)
+    if "edge_features" not in given:
+        layout = replace(layout, edge_features=edge_kinds)
+    return Guess(layout, reasons, why_kinds, why_edges, left_out, edge_left_out, candidates)
+
+
+def _join(nodes: Table, edges: Table, given: Mapping[str, Any]) -> tuple[str, tuple[str, str], str]:
+    """The id column and the two ends that name its values."""
+    fixed = [given["id"]] if "id" in given else None
+    order = fixed or sorted(
+        nodes.columns, key=lambda c: _rank(c, ID_NAMES) * 10_000 + nodes.columns.index(c)
+    )
+    named = next(
+        (pair for pair in END_NAMES if set(pair) <= {c.lower() for c in edges.columns}), None
+    )
+    lower = {c.lower(): c for c in reversed(edges.columns)}
+    best: tuple[float, str, tuple[str, str]] | None = None
+    head = Table(edges.name, edges.arrow.slice(0, _LOOKED_AT))
+    for column in order:
+        values = read_ids(nodes, column, Problems(), unique=True)
+        if values is None:
+            continue
+        shares = {c: _share_in(head, c, values) for c in edges.columns}
+        ends = [c for c in edges.columns if shares[c] > 0.5]
+        if named and all(lower[name] in ends for name in named):
+            ends = [lower[name] for name in named]
+        if len(ends) >= 2:
+            found = (shares[ends[0]] + shares[ends[1]], column, (ends[0], ends[1]))
+            best = found if best is None or found[0] > best[0] + 1e-9 else best
+    source, target = given.get("source"), given.get("target")
+    if best is not None:
+        ends2 = (source or best[2][0], target or best[2][1])
+        return best[1], ends2, "all different in nodes, and what edges name is found there"
+    columns = [*edges.columns, "source", "target"]
+    pair = tuple(lower[name] for name in named) if named else tuple(columns[:2])
+    chosen = order[0] if order else "id"
+    return chosen, (source or pair[0], target or pair[1]), UNJOINED
+
+
+def _share_in(edges: Table, column: str, ids: Any) -> float:
+    values = read_ids(edges, column, Problems(), unique=False)
+    if values is None or not len(values):
+        return 0.0
+    return float(np.mean(positions(values, ids) >= 0))
+
+
+def _rank(column: str, names: Sequence[str]) -> int:
+    lower = column.lower()
+    return names.index(lower) if lower in names else len(names)
+
+
+def _directed(nodes: Table, edges: Table, layout: Layout) -> tuple[bool, str]:
+    problems = Problems()
+    ids = read_ids(nodes, layout.id, problems, unique=True)
+    joined = None
+    if ids is not None:
+        ends = (layout.source, layout.target)
+        joined = read_edges(edges, *ends, ids, problems, unknown_ids="skip")
+    share = 0.0 if joined is None else joined.share_reversed(len(ids))
+    if share > 0.95:
+        return True, f"{share:.0%} of edges stand in both directions, so none need be added"
+    said = f"{share:.0%} of edges have their reverse in the file"
+    return False, f"{said}; messages pass both ways, which suits most tasks"
+
+
+def _is_split(nodes: Table, column: str) -> bool:
+    values = nodes.get(column)
+    if not is_string(values.type):
+        return False
+    found = words(nodes, column, Problems()).drop_null().unique()
+    if not 2 <= len(found) <= 6:
+        return False
+    names = {str(name).lower() for name in found.to_pylist()}
+    return names <= set(SETS) and bool(names & {"train", "training"})
+
+
+def _label(nodes: Table, used: set[str]) -> tuple[str | list[str], str, list[str]]:
+    free = [c for c in nodes.columns if c not in used]
+    several = [c for c in free if c.startswith("label_")]
+    if len(several) > 1:
+        return several, "columns whose names begin with label_", []
+    named = sorted(
+        (c for c in free if c.lower() in LABEL_NAMES), key=lambda c: _rank(c, LABEL_NAMES)
+    )
+    candidates = [c for c in free if _repeats(nodes, c)]
+    if named:
+        return named[0], "by its name", candidates
+    gaps = [c for c in candidates if _known(nodes, c).null_count]
+    if len(gaps) == 1:
+        return gaps[0], "few different values, and some are missing", candidates
+    shares = sorted((_known(nodes, c).null_count / nodes.num_rows, c) for c in gaps)
+    # Labels are what most nodes lack; other columns have a gap here and there.
+    if len(shares) > 1 and shares[-1][0] > 0.5 and shares[-1][0] > 2 * shares[-2][0]:
+        missing, column = shares[-1]
+        return column, f"few different values, {missing:.0%} missing", candidates
+    return "", "no column could be told to be the label", candidates
+
+
+def _known(nodes: Table, column: str) -> Any:
+    return known_words(words(nodes, column, Problems()))
+
+
+def _repeats(nodes: Table, column: str) -> bool:
+    """Whether a column has few enough values to be classes."""
+    import pyarrow as pa
+
+    values = nodes.get(column)
+    kind = values.type
+    if not (is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        return False
+    known = _known(nodes, column)
+    return 2 <= len(known.drop_null().unique()) <= _few(len(known))
+
+
+def _few(rows: int) -> int:
+    return max(2, min(_FEW, rows // 3), rows // 20)
+
+
+def _separator(nodes: Table, column: str) -> str:
+    """What stands between several labels in a cell, where splitting there gives fewer labels."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = nodes.get(column)
+    if not is_string(values.type):
+        return ""
+    known = _known(nodes, column).drop_null()
+    for mark in (";", "|", ","):
+        share = pc.mean(pc.match_substring(known, mark).cast(pa.float64())).as_py() or 0.0
+        if share < 0.05:
+            continue
+        parts = pc.utf8_trim_whitespace(pc.list_flatten(pc.split_pattern(known, mark)))
+        if len(parts.unique()) < len(known.unique()):
+            return mark
+    return ""
+
+
+def _decimal_comma(table: Table, used: set[str]) -> str:
+    """Why numbers of a table have a decimal comma; empty where nothing says so."""
+    if table.delimiter != ";":  # elsewhere 1,5 is as likely two numbers
+        return ""
+    for column in table.columns:
+        if column in used or not is_string(table.get(column).type):
+            continue
+        cells = _cells(table, column)
+        if len(cells) and has_decimal_commas(cells):
+            return f"{column} of {table.name} holds numbers such as {_example(cells)}"
+    return ""
+
+
+def _example(cells: Any) -> str:
+    import pyarrow.compute as pc
+
+    return str(cells.filter(pc.match_substring(cells, ","))[0].as_py())
+
+
+def _cells(table: Table, column: str) -> Any:
+    """What cells of text hold, gaps left out, as far as they are looked at."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = words(table, column, Problems()).drop_null()
+    gaps = pc.is_in(text, value_set=pa.array(NO_VALUE, text.type))
+    return text.filter(pc.invert(gaps)).slice(0, _LOOKED_AT)
+
+
+def _kinds(
+    table: Table, used: set[str], decimal: Decimal, *, edge: bool
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Kinds of columns, the reasons, and the columns that are left out with theirs."""
+    kinds: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for column in table.columns:
+        if column in used:
+            continue
+        kind, why = _kind(table, column, decimal)
+        if kind == "text" and edge:
+            kind, why = "", "text; edges take numeric, categorical and vector columns"
+        if kind:
+            kinds[column], reasons[column] = kind, why
+        else:
+            left_out[column] = why
+    return kinds, reasons, left_out
+
+
+def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
+    import pyarrow as pa
+
+    values = table.get(column)
+    kind = values.type
+    if values.null_count == len(values):
+        return "", "empty"
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if any(check(kind) for check in lists):
+        inner = kind.value_type
+        if pa.types.is_integer(inner) or pa.types.is_floating(inner):
+            return "vector", "lists of numbers"
+        return "", f"lists of {inner}"
+    if is_string(kind):
+        return _kind_of_text(table, column, decimal)
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    if not any(check(kind) for check in numeric):
+        return "", f"of type {kind}; make a number of it, such as days since a date"
+    if pa.types.is_floating(kind) and decimal == "," and table.delimiter not in ("", ","):
+        return "", "numbers with points, where others have decimal commas; write all alike"
+    distinct = len(values.unique())
+    missing = values.null_count / len(values)
+    gaps = f", {missing:.0%} missing" if missing else ""
+    if distinct == 1 and not missing:
+        return "", "the same in every row"
+    if pa.types.is_integer(kind) and distinct == len(values):
+        if column.lower() in ("", "index", "row", "unnamed: 0", *ID_NAMES) or _counts(values):
+            return "", "all different, like a number of the row"
+    elif pa.types.is_integer(kind) and 2 < distinct <= 20:
+        return "numeric", f"numbers, {distinct} different{gaps}; categorical if they are codes"
+    return "numeric", f"numbers{gaps}"
+
+
+def _counts(values: Any) -> bool:
+    """Whether numbers count rows: each one more than the one before."""
+    numbers = to_numpy(values)
+    return bool((np.diff(numbers) == 1).all())
+
+
+def _kind_of_text(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
+    import pyarrow.compute as pc
+
+    everything = words(table, column, Problems()).drop_null()
+    if not len(everything):
+        return "", "empty"
+    looked_at = everything.slice(0, _LOOKED_AT)
+    cells = _cells(table, column)
+    numbers = kind_of_numbers(cells, decimal, table.delimiter) if len(cells) else None
+    if numbers is not None:
+        return numbers
+    distinct, rows = len(everything.unique()), len(everything)
+    if distinct == 1 and rows == table.num_rows:
+        return "", "the same in every row"
+    tokens = pc.list_flatten(pc.utf8_split_whitespace(looked_at))
+    long = len(tokens) / len(looked_at)
+    if pc.all(pc.match_substring_regex(looked_at, r"^\d{4}-\d\d-\d\d")).as_py():
+        return "", "dates; make a number of them, such as days since one"
+    if distinct <= _few(rows):
+        return "categorical", f"{distinct} different values"
+    if long >= 2.5 or (long > 1.2 and len(tokens.unique()) < 0.6 * len(tokens)):
+        return "text", f"{long:.1f} words in a cell"
+    if distinct > rows / 2:
+        return "", "nearly all different, like a name; text, if its words tell something"
+    return "categorical", f"{distinct} different values; the commonest 1,000 get a column"

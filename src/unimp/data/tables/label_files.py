@@ -1,0 +1,223 @@
+"""Labels that arrived after training: from a file, by name, or as a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unimp.data.tables.ids import read_ids
+from unimp.data.tables.labels import UNKNOWN
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.reading import open_table
+from unimp.data.tables.table import Table
+from unimp.data.tables.values import NO_VALUE, words
+from unimp.errors import TaskError
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.names import Names, classes_of, label_separator, nodes_of
+from unimp.tasks.task import Task
+
+SHOWN_PROBLEMS = 10
+NONE = "none"
+"""What says of a node of binary tasks that it has none of the labels."""
+
+Given = Mapping[int, Any] | Mapping[str, Any] | Tensor | str | Path
+"""Labels as they may be given: {node: class} by names (by numbers where there are none), a tensor,
+or a file's path."""
+
+
+def later_labels(given: Given, task: Task) -> Tensor:
+    """Labels like the task's own, UNLABELED where nothing is given.
+
+    A mapping names nodes and classes by their names (a whole number is the name that says it), or
+    by their numbers where they have none; of binary tasks it is {node: {task: 0 or 1}}. A tensor
+    is like the task's labels, by place. A path is a label file.
+    """
+    if isinstance(given, str | Path):
+        return read_labels(Path(given), task)
+    top = 1 if task.is_multilabel else task.num_classes - 1
+    if isinstance(given, Tensor):
+        if given.shape != task.labels.shape or given.dtype.is_floating_point:
+            raise TaskError(
+                f"labels are {given.dtype} of shape {tuple(given.shape)}; they must be integers of "
+                f"shape {tuple(task.labels.shape)}, with -1 where a label is unknown."
+            )
+        if bool((given > top).any()):
+            at = torch.nonzero(given > top)[0].tolist()
+            raise TaskError(
+                f"the label of node {at[0]} is {int(given[tuple(at)])}; the largest class is {top}."
+            )
+        return torch.where(given >= 0, given, UNLABELED).to(task.labels.dtype)
+    return _from_mapping(given, task)
+
+
+def _from_mapping(given: Mapping[Any, Any], task: Task) -> Tensor:
+    labels = torch.full_like(task.labels, UNLABELED)
+    nodes, classes = nodes_of(task), classes_of(task)
+    for node, label in given.items():
+        place = nodes.find(node)
+        if not task.is_multilabel:
+            labels[place] = classes.find(label)
+            continue
+        if not isinstance(label, Mapping):
+            raise TaskError(
+                f"node {node!r}: this task has several labels a node; give {{node: {{task: 0 or "
+                "1}}, or a tensor of rows"
+            )
+        for name, value in label.items():
+            column = classes.find(name)
+            if value not in (0, 1):
+                raise TaskError(f"node {node!r}, task {name!r} is {value!r}; it is 0 or 1")
+            labels[place, column] = int(value)
+    return labels
+
+
+def read_labels(path: Path, task: Task) -> Tensor:
+    """Labels like the task's own, UNLABELED where the file says nothing.
+
+    A file is read as the tables of a task are (CSV, Parquet, Arrow). The columns are node and
+    label, by the task's names, or by numbers where it has none; a row whose label is empty, -1 or
+    NA says nothing. Of a task with binary labels the names in a cell stand apart by the tables'
+    label_separator or a semicolon, and those named for a node, in one cell or on several rows, are
+    all that it has: the others are 0, and `none` says that all are. With a column value each row
+    sets the entries that it names to 0 or 1, and says nothing of others. Every problem is told at
+    once.
+    """
+    problems = Problems()
+    several = ["value"] if task.is_multilabel else []
+    columns = ["node", "label", *several]
+    table = open_table(
+        path, "labels", problems, wanted=columns[:2], optional=several, as_text=columns
+    )
+    ids = None if table is None else read_ids(table, "node", problems, unique=False)
+    said = {c: words(table, c, problems) for c in columns[1:] if table and c in table.columns}
+    problems.refuse()
+    assert table is not None
+    assert ids is not None
+
+    classes = classes_of(task)
+    whole_sets = task.is_multilabel and "value" not in said
+    between = label_separator(task) if task.is_multilabel else ""
+    named = [
+        _names_in(text, classes, between, none=whole_sets) for text in said["label"].to_pylist()
+    ]
+    value = [1] * table.num_rows
+    if "value" in said:
+        truth = Names(("0", "1"), 2, "value")
+        told = [_known(_number_of(text), truth) for text in said["value"].to_pylist()]
+        named = [names if v is not None else None for names, v in zip(named, told, strict=True)]
+        value = _places(table, "value", told, truth, problems)
+    given = [
+        str(one) if names is not None else None
+        for one, names in zip(ids.to_pylist(), named, strict=True)
+    ]
+    node = _places(table, "node", given, nodes_of(task), problems)
+    row = [number for number, names in enumerate(named) for _ in names or ()]
+    entry = _places(
+        table, "label", [one for names in named for one in names or ()], classes, problems, rows=row
+    )
+    labels = torch.full_like(task.labels, UNLABELED)
+    twice: list[int] = []
+    if whole_sets:
+        there = torch.tensor([at for at in node if at >= 0], dtype=torch.int64)
+        labels[there] = 0
+        twice = _none_and_some(node, named)
+    for number, column in zip(row, entry, strict=True):
+        if node[number] < 0 or column < 0:
+            continue
+        at = node[number]
+        place, one = ((at, column), value[number]) if task.is_multilabel else ((at,), column)
+        if not whole_sets and int(labels[place]) not in (UNLABELED, one):
+            twice.append(number)
+        labels[place] = one
+    if twice:
+        problems.note(
+            table.name,
+            f"node {given[twice[0]]!r} has another label on a row above",
+            "keep one of them",
+            column="node",
+            rows=twice,
+        )
+    problems.refuse()
+    return labels
+
+
+def read_label_files(paths: Sequence[Path], task: Task) -> Tensor | None:
+    """What several label files say, each laid over those before it; None where there is none."""
+    labels = None
+    for path in paths:
+        later = read_labels(path, task)
+        labels = later if labels is None else torch.where(later >= 0, later, labels)
+    return labels
+
+
+def _names_in(text: str | None, names: Names, between: str, *, none: bool) -> list[str] | None:
+    """The names in a cell; None where it says that nothing is known.
+
+    between: what stands between several; empty: a cell is one name. none: whether NONE means that
+    there is no label.
+    """
+    text = _known(text, names)
+    if text is None:
+        return None
+    if not between or text in names:
+        return [text]
+    if none and text == NONE:
+        return []
+    parts = (_known(part.strip(), names) for part in text.split(between))
+    return [part for part in parts if part is not None] or None
+
+
+def _none_and_some(node: Sequence[int], named: Sequence[list[str] | None]) -> list[int]:
+    """Rows by which a node has labels where a row above says that it has none, or the reverse."""
+    first: dict[int, bool] = {}
+    rows = enumerate(zip(node, named, strict=True))
+    return [
+        row
+        for row, (at, names) in rows
+        if at >= 0 and names is not None and first.setdefault(at, bool(names)) != bool(names)
+    ]
+
+
+def _known(text: str | None, names: Names) -> str | None:
+    """A cell, or None where it says that nothing is known."""
+    nothing = text is None or (text in (*UNKNOWN, *NO_VALUE) and text not in names)
+    return None if nothing else text
+
+
+def _number_of(text: str | None) -> str | None:
+    """Truth as tables write it, as 0 or 1."""
+    said = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
+    return None if text is None else said.get(text.lower(), text)
+
+
+def _places(
+    table: Table,
+    column: str,
+    cells: Sequence[str | None],
+    names: Names,
+    problems: Problems,
+    *,
+    rows: Sequence[int] | None = None,
+) -> list[int]:
+    """The number of each cell; −1 where it is None, or is no name, which is noted once a name.
+
+    rows: where the cells stand; None: one a row.
+    """
+    found = {text: names.get(text) for text in dict.fromkeys(cells) if text is not None}
+    lost: dict[str, list[int]] = {text: [] for text, number in found.items() if number is None}
+    for row, text in zip(range(len(cells)) if rows is None else rows, cells, strict=True):
+        if text in lost:
+            lost[text].append(row)
+    # A search among all names takes a while, so only what is shown gets its hint.
+    for text in list(lost)[:SHOWN_PROBLEMS]:
+        what, fix = f"no {names.kind} {text!r}", names.hint(text)
+        problems.note(table.name, what, fix, column=column, rows=lost[text])
+    if len(lost) > SHOWN_PROBLEMS:
+        more = f"{len(lost) - SHOWN_PROBLEMS:,} more that are unknown"
+        problems.note(table.name, more, "mend them likewise", column=column)
+    numbers = {text: -1 if number is None else number for text, number in found.items()}
+    return [-1 if text is None else numbers[text] for text in cells]

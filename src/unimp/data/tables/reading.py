@@ -1,0 +1,363 @@
+"""Tables out of files and frames, as Arrow columns: the gate for what others wrote.
+
+Files are CSV (any of `,` `;` tab and `|` between fields, UTF-8, also .gz), Parquet and Arrow, told
+by what they hold. Frames are of pandas, polars and Arrow, and dicts of arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.table import Table
+from unimp.errors import nearest_names
+
+CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+_HEADER_BYTES = 1 << 20
+_BLOCK = 8 << 20  # bytes of CSV read at a time; a row must fit in
+_DELIMITERS = ",;\t|"
+_LOOKED_AT = 20  # rows that tell what stands between fields
+_ACCEPTED = "CSV (.csv, .tsv), Parquet (.parquet) and Arrow (.arrow, .feather) are read"
+
+
+Choose = Callable[[Sequence[str]], list[str]]
+"""Which of the columns that are there to read."""
+
+
+def open_table(
+    given: Any,
+    what: str,
+    problems: Problems,
+    *,
+    wanted: Sequence[str] | None = None,
+    optional: Sequence[str] = (),
+    as_text: Sequence[str] = (),
+) -> Table | None:
+    """A table from a path or a frame; None, and a note, where it cannot be used.
+
+    `what` is its part ("nodes"), used where it has no path. `wanted` are the columns to read, all
+    of which must be there (None: all), `optional` those to read if they are. Columns `as_text` come
+    from CSV as they are written, so that the id 007 stays 007.
+    """
+    from_file = isinstance(given, str | Path)
+    name = shown(given) if from_file else what
+    opened: Table | None
+
+    def choose(there: Sequence[str]) -> list[str]:
+        return _chosen(there, name, problems, wanted, optional)
+
+    try:
+        if from_file:
+            opened = _read_file(Path(given), name, problems, choose, as_text)
+        else:
+            opened = _from_frame(given, name, problems, choose)
+    except _unreadable() as error:
+        fix = "write the file again" if from_file else "give each column values of one kind"
+        problems.note(name, f"cannot be read ({_first_line(error)})", fix)
+        return None
+    if opened is not None and opened.num_rows == 0:
+        problems.note(name, "has no rows", "give it at least one below the header")
+        return None
+    return opened
+
+
+def shown(path: str | Path) -> str:
+    """A path as short as it can be told to somebody who works in this folder."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, TypeError, EOFError, csv.Error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _read_file(
+    path: Path,
+    name: str,
+    problems: Problems,
+    choose: Choose,
+    as_text: Sequence[str],
+) -> Table | None:
+    if path.is_dir():
+        problems.note(name, "is a folder", f"name a file; {_ACCEPTED}")
+        return None
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        problems.note(name, f"cannot be opened ({error.strerror})", "check the path")
+        return None
+    if not start:
+        problems.note(name, "is empty", "write a header and rows into it")
+        return None
+    if start.startswith(b"PAR1"):
+        return _read_parquet(path, name, problems, choose)
+    suffix = path.suffix.lower()
+    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
+        return _read_arrow(path, name, problems, choose)
+    if suffix in (".parquet", ".pq"):
+        problems.note(name, "is no Parquet file (it does not begin with PAR1)", "write it again")
+        return None
+    plain = path.with_suffix("") if suffix in (".gz", ".bz2", ".zst", ".lz4") else path
+    if plain.suffix.lower() not in CSV_SUFFIXES:
+        problems.note(name, f"is of no known kind ({path.suffix or 'no suffix'})", _ACCEPTED)
+        return None
+    return _read_csv(path, name, problems, choose, as_text)
+
+
+def _read_parquet(path: Path, name: str, problems: Problems, choose: Choose) -> Table | None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            chosen = choose(file.schema_arrow.names)
+            table = file.read(columns=chosen)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        problems.note(
+            name, f"is no whole Parquet file ({_first_line(error)})", "write or copy it again"
+        )
+        return None
+    return Table(name, table)
+
+
+def _read_arrow(path: Path, name: str, problems: Problems, choose: Choose) -> Table | None:
+    import pyarrow as pa
+    import pyarrow.ipc
+
+    table = None
+    for reader in (pyarrow.ipc.open_file, pyarrow.ipc.open_stream):
+        try:
+            with pa.OSFile(str(path)) as file, reader(file) as opened:
+                table = opened.read_all()
+            table.validate(full=True)
+            break
+        except (pa.ArrowException, OSError, ValueError) as error:
+            failed = error
+            table = None
+    if table is None:
+        problems.note(
+            name, f"is no whole Arrow file ({_first_line(failed)})", "write or copy it again"
+        )
+        return None
+    return Table(name, table.select(choose(table.column_names)))
+
+
+def _read_csv(
+    path: Path,
+    name: str,
+    problems: Problems,
+    choose: Choose,
+    as_text: Sequence[str],
+) -> Table | None:
+    import pyarrow as pa
+    import pyarrow.csv
+
+    header = csv_header(path, name, problems)
+    if header is None:
+        return None
+    written, delimiter = header
+    names = [column.strip() for column in written]
+    chosen = choose(names)
+    as_written = dict(zip(names, written, strict=True))
+    ragged: list[Any] = []
+
+    def keep(row: Any) -> str:
+        ragged.append(row)
+        return "skip"
+
+    def read(*, threads: bool) -> Any:
+        ragged.clear()
+        return pyarrow.csv.read_csv(
+            path,
+            read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=_BLOCK),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=[as_written[column] for column in chosen] or written[:1],
+                column_types={as_written[c]: pa.string() for c in as_text if c in chosen},
+            ),
+        )
+
+    try:
+        table = read(threads=True)
+        if ragged:
+            read(threads=False)  # only one thread counts the lines
+        if any(pa.types.is_binary(kind) for kind in table.schema.types):
+            raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes where no type is asked
+    except pa.ArrowException as error:
+        line = _not_utf8(path)
+        if line is not None:
+            problems.note(
+                f"{name}, line {line}", "is not UTF-8 text", "save the file as UTF-8 (not Latin-1)"
+            )
+        else:
+            problems.note(name, f"cannot be read as CSV ({_first_line(error)})", "write it again")
+        return None
+    if ragged:
+        first = ragged[0]
+        problems.note(
+            name,
+            f"{first.actual_columns} fields where the header names {first.expected_columns}",
+            f"give each row as many, with quotes around a field that holds {delimiter!r}",
+            rows=[row.number - 2 for row in ragged],
+        )
+        return None
+    if not chosen:
+        return Table(name, table.select([]))
+    return Table(name, table.rename_columns(chosen), delimiter)
+
+
+def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], str] | None:
+    """The names in the header of a CSV file, as they are written, and what stands between them."""
+    import pyarrow as pa
+
+    with pa.input_stream(str(path)) as stream:  # unpacks by the suffix
+        start = stream.read(_HEADER_BYTES)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
+        problems.note(name, "is not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
+        return None
+    if len(start) == _HEADER_BYTES:  # cut within a row
+        start = start[: start.rfind(b"\n") + 1] or start
+    first = next((line for line in start.splitlines() if line.strip()), b"")
+    try:
+        first.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        problems.note(f"{name}, line 1", "is not UTF-8 text", "save the file as UTF-8")
+        return None
+    text = start.decode("utf-8-sig", errors="replace")  # other lines are looked at by Arrow
+    delimiter = max(_DELIMITERS, key=lambda mark: _fits(text, mark))
+    names = next(iter(_first_rows(text, delimiter)), [])
+    if not any(name.strip() for name in names):
+        problems.note(name, "names no column", "write the columns' names into the first line")
+        return None
+    return names, delimiter
+
+
+def _first_rows(text: str, delimiter: str) -> list[list[str]]:
+    """The header and some rows, as far as they can be told apart; quotes are heeded."""
+    rows: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    with contextlib.suppress(csv.Error):  # a field that is very long: what is read tells enough
+        for row in reader:
+            if any(row):
+                rows.append(row)
+            if len(rows) == _LOOKED_AT:
+                break
+    return rows
+
+
+def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
+    """How well a mark divides rows: several fields, as many in each row as in the header."""
+    rows = _first_rows(text, delimiter)
+    width = len(rows[0]) if rows else 0
+    alike = sum(len(row) == width for row in rows[1:]) / max(1, len(rows) - 1)
+    return width > 1, alike if len(rows) > 1 else 1.0, width
+
+
+def _not_utf8(path: Path) -> int | None:
+    """The first line that is not UTF-8, counted from 1."""
+    import pyarrow as pa
+
+    with pa.input_stream(str(path)) as stream:
+        for number, line in enumerate(io.BufferedReader(stream), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+def _from_frame(given: Any, name: str, problems: Problems, choose: Choose) -> Table | None:
+    import pyarrow as pa
+
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        table = given if isinstance(given, pa.Table) else pa.Table.from_batches([given])
+    elif isinstance(given, Mapping):
+        table = _from_columns(given, name, problems)
+    elif type(given).__module__.partition(".")[0] == "pandas":
+        made: Callable[[Any], Any] = pa.Table.from_pandas
+        table = made(given)
+    elif hasattr(given, "collect") and not hasattr(given, "to_arrow"):  # polars, lazy
+        table = given.collect().to_arrow()
+    elif hasattr(given, "to_arrow"):
+        table = given.to_arrow()
+    elif hasattr(given, "__arrow_c_stream__"):
+        table = pa.table(given)
+    else:
+        problems.note(
+            name,
+            f"is a {type(given).__name__}",
+            "give a path, a frame of pandas or polars, an Arrow table, or a dict of arrays",
+        )
+        return None
+    if table is None:
+        return None
+    return Table(name, table.select(choose(table.column_names)))
+
+
+def _from_columns(given: Mapping[Any, Any], name: str, problems: Problems) -> Any:
+    import pyarrow as pa
+
+    columns = {}
+    for key, values in given.items():
+        if isinstance(values, np.ndarray) and values.ndim == 2:  # a vector a row
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+            columns[str(key)] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        else:
+            columns[str(key)] = pa.array(values)
+    lengths = {key: len(values) for key, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        problems.note(name, f"its columns differ in length ({told})", "give each row every column")
+        return None
+    return pa.table(columns)
+
+
+def _chosen(
+    there: Sequence[str],
+    name: str,
+    problems: Problems,
+    wanted: Sequence[str] | None,
+    optional: Sequence[str],
+) -> list[str]:
+    """The wanted columns that are there; the others are noted."""
+    twice = {column for column in there if list(there).count(column) > 1} if there else set()
+    if wanted is None:
+        if twice:
+            problems.note(name, f"its header names {min(twice)!r} twice", "rename one of them")
+        return [column for column in dict.fromkeys(there) if column not in twice]
+    for column in dict.fromkeys(wanted):
+        if column not in there:
+            problems.note(
+                name,
+                "there is no such column",
+                _near(column, there),
+                column=column,
+            )
+        elif column in twice:
+            problems.note(name, "two columns have this name", "rename one of them", column=column)
+    return [c for c in dict.fromkeys((*wanted, *optional)) if c in there and c not in twice]
+
+
+def _near(column: str, there: Sequence[str]) -> str:
+    """What may have been meant; of very many columns only some are told."""
+    hint = nearest_names(column, there) if there else "the table names none"
+    return hint if len(hint) < 1000 else f"{hint[:900]} … ({len(there):,} columns)"

@@ -1,0 +1,236 @@
+"""Read the values of one column according to its kind, and check them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimp.config.choices import ColumnKind, Decimal
+from unimp.data.tables.ids import not_whole
+from unimp.data.tables.problems import Problems
+from unimp.data.tables.table import Table, is_string, to_numpy
+
+KINDS: tuple[str, ...] = get_args(ColumnKind)
+
+NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A", "n/a", "#N/A")
+"""What stands for a missing number where a column is text."""
+NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
+
+
+def read_values(
+    table: Table,
+    column: str,
+    kind: str,
+    problems: Problems,
+    *,
+    decimal: Decimal = ".",
+    length: int | None = None,
+) -> Any:
+    """The values of a column, checked; None where it is not there or holds what it must not.
+
+    `decimal` stands before the fractions of numbers that are text; where commas divide the fields
+    of a CSV file, it is a point. `length` is that of the vectors in training, where the rows come
+    later.
+    """
+    if column not in table.columns:
+        return None
+    if table.delimiter == ",":
+        decimal = "."
+    if kind == "numeric":
+        return _numbers(table, column, problems, decimal)
+    if kind == "vector":
+        return _vectors(table, column, problems, decimal, length)
+    return words(table, column, problems, empty_is_missing=kind == "categorical")
+
+
+def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bool = True) -> Any:
+    """A column as text: whole numbers without a point, truth as true and false."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = table.get(column)
+    kind = values.type
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        problems.note(
+            table.name,
+            f"is of type {kind}, not text",
+            "use another column, or kind vector where it holds lists of numbers",
+            column=column,
+        )
+        return None
+    if pa.types.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), None, values)
+        if not len(not_whole(values)):
+            values = values.cast(pa.int64())
+    text = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+    if empty_is_missing:
+        return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.large_string()), text)
+    return pc.fill_null(text, "")
+
+
+def _numbers(
+    table: Table, column: str, problems: Problems, decimal: Decimal
+) -> NDArray[np.float64] | None:
+    """Numbers, NaN where one is missing."""
+    import pyarrow as pa
+
+    values = table.get(column)
+    kind = values.type
+    if is_string(kind):
+        return _numbers_of_text(table, column, values, problems, decimal)
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    if not any(check(kind) for check in plain):
+        problems.note(
+            table.name,
+            f"is of type {kind}, not numbers",
+            "choose another kind for it, or make numbers of it",
+            column=column,
+        )
+        return None
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.uint8())
+    numbers = to_numpy(values.cast(pa.float64(), safe=False)).astype(np.float64)
+    return _finite(table, column, numbers, problems)
+
+
+def _finite(
+    table: Table, column: str, numbers: NDArray[np.float64], problems: Problems
+) -> NDArray[np.float64] | None:
+    # Beyond what 32 bits hold a number would become infinite.
+    wild = np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max)
+    if len(wild):
+        problems.note(
+            table.name,
+            f"{numbers[wild[0]]} is no finite number",
+            "write a finite one, or leave it empty",
+            column=column,
+            rows=wild,
+        )
+        return None
+    return numbers
+
+
+def _numbers_of_text(
+    table: Table, column: str, values: Any, problems: Problems, decimal: Decimal
+) -> NDArray[np.float64] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pc.utf8_trim_whitespace(values)
+    text = pc.if_else(pc.is_in(text, pa.array(NO_VALUE, text.type)), None, text)
+    numbers, wrong = _parsed(text, decimal)
+    if numbers is None:
+        shown = text[int(wrong[0])].as_py()[:60]
+        problems.note(
+            table.name,
+            f"{shown!r} is no number",
+            _mend_number(shown, table, decimal),
+            column=column,
+            rows=wrong,
+        )
+        return None
+    return _finite(table, column, numbers, problems)
+
+
+def _mend_number(shown: str, table: Table, decimal: Decimal) -> str:
+    if decimal == "," and "." in shown:
+        return 'write a decimal comma, as decimal = "," under [tables] says, and no other mark'
+    if "," in shown and shown.replace(",", "").replace(".", "").isdecimal():
+        point = "write a decimal point"
+        comma = 'a decimal comma is read with decimal = "," under [tables]'
+        return f"{point if table.delimiter == ',' else comma}; between thousands stands no mark"
+    return "write one, or leave it empty; a column of words is categorical or text"
+
+
+def _parsed(text: Any, decimal: Decimal) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
+    """Numbers written as text, NaN where null; None, and the places of those that are none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if decimal == ",":  # a point becomes what is no number
+        text = pc.replace_substring(pc.replace_substring(text, ".", "·"), ",", ".")
+    try:
+        return to_numpy(text.cast(pa.float64())).astype(np.float64), np.empty(0, np.int64)
+    except pa.ArrowInvalid:
+        # Slower than reading them, so only where one cannot be read.
+        right = pc.match_substring_regex(text, NUMBER)
+        return None, np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
+
+
+def _vectors(
+    table: Table, column: str, problems: Problems, decimal: Decimal, trained: int | None
+) -> NDArray[np.float32] | None:
+    """Rows of numbers, as many in each; a row of NaN where it is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def refuse(what: str, fix: str, rows: Any = None) -> None:
+        problems.note(table.name, what, fix, column=column, rows=rows)
+
+    values = table.get(column)
+    if is_string(values.type):
+        values = split_vectors(values, decimal)
+    if trained is not None and values.null_count == len(values):
+        return np.full((len(values), trained), np.nan, dtype=np.float32)
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(check(values.type) for check in lists):
+        refuse(
+            f"is of type {values.type}, not lists of numbers",
+            "choose numeric for a column of single numbers",
+        )
+        return None
+    there = ~to_numpy(values.is_null())
+    lengths = to_numpy(pc.fill_null(pc.list_value_length(values), 0))[there]
+    if not len(lengths):
+        refuse("holds no vector at all", "take it out of the features")
+        return None
+    length = trained or Counter(lengths.tolist()).most_common(1)[0][0]
+    ragged = np.flatnonzero(there)[lengths != length]
+    if len(ragged) or not length:
+        odd = int(lengths[lengths != length][0]) if len(ragged) else 0
+        refuse(
+            f"{odd} numbers where {'those of training' if trained else 'other rows'} have {length}",
+            "make them as they were made then" if trained else "give each row as many, or none",
+            ragged if len(ragged) else np.flatnonzero(there),
+        )
+        return None
+    flat = pc.list_flatten(values)
+    row_of = np.repeat(np.flatnonzero(there), length)
+    if is_string(flat.type):
+        numbers, wrong = _parsed(flat, decimal)
+        if numbers is None:
+            shown = flat[int(wrong[0])].as_py()[:60]
+            refuse(f"{shown!r} is no number", "write numbers only", np.unique(row_of[wrong]))
+            return None
+    elif pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type):
+        numbers = to_numpy(flat.cast(pa.float64(), safe=False)).astype(np.float64)
+    else:
+        refuse(f"its lists hold {flat.type}, not numbers", "make numbers of them")
+        return None
+    wild = ~(np.abs(numbers) <= np.finfo(np.float32).max)  # NaN too
+    if wild.any():
+        refuse(
+            f"{numbers[wild][0]} within a vector is no finite number",
+            "fill it; an empty cell stands for a missing vector",
+            np.unique(row_of[wild]),
+        )
+        return None
+    rows = np.full((len(there), length), np.nan, dtype=np.float32)
+    rows[there] = numbers.reshape(-1, length)
+    return rows
+
+
+def split_vectors(text: Any, decimal: Decimal = ".") -> Any:
+    """Cells of several numbers as lists of what stands between the marks; null where missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    marks = r"[\[\](){};|\s]+" if decimal == "," else r"[\[\](){};,|\s]+"
+    plain = pc.utf8_trim(pc.replace_substring_regex(text, marks, " "), " ")
+    plain = pc.if_else(pc.is_in(plain, pa.array(NO_VALUE, plain.type)), None, plain)
+    return pc.split_pattern(plain, " ")

@@ -1,0 +1,53 @@
+"""Loading a run from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unimp.errors import RunError
+from unimp.runs.context import Experiment
+from unimp.runs.folder.files import read_run, with_transforms
+from unimp.runs.folder.names import REPORT, WEIGHTS
+from unimp.runs.folder.resume import remove_leftovers
+from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_of
+from unimp.runs.run import Run
+from unimp.training.checkpoint import load_weights
+
+
+def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
+    """Load a run from its folder, after checking that data and weights are those of the run.
+
+    `model` is the function that `run` was given to make your own model.
+    """
+    folder = Path(folder)
+    recipe, metrics, manifest = read_run(folder)
+    task = task_of(recipe, manifest["seed"])
+    if task.data_hash() != manifest["data_hash"]:
+        raise RunError(
+            f"{folder} was made from other data than {recipe.task.name!r} contains now; restore "
+            "the data, or train again"
+        )
+    if manifest.get("model") and model is None:
+        raise RunError(
+            f"{folder} was made with your own model ({manifest['model']}); load it with "
+            "unimp.load_run(folder, model=…) and the function that made the model"
+        )
+    device = choose_device(device)
+    task = with_transforms(task, folder)
+    loaded = model_of(recipe, task, model)
+    load_weights(loaded, folder / WEIGHTS)
+    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+
+
+def load_finished(experiment: Experiment) -> Run:
+    """Load the finished run of a folder; refuse it if it was made from other data."""
+    assert experiment.folder is not None
+    remove_leftovers(experiment.folder)
+    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
+    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
+        raise RunError(
+            f"{experiment.folder} contains a finished run of other data; choose another folder"
+        )
+    if experiment.report and not (experiment.folder / REPORT).exists():
+        run.report()
+    return run

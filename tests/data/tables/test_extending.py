@@ -1,0 +1,98 @@
+"""Rows that come after training are read as those of training were, or refused in words."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from unimp.data.tables.checking import read_rows
+from unimp.data.tables.extending import extend_task
+from unimp.data.tables.transforms import Layout
+from unimp.errors import TaskError
+from unimp.tasks.task import Task
+
+NODES: dict[str, Any] = {
+    "id": ["a", "b", "c", "d"],
+    "vec": ["1 2 3", "", "4 5 6", "7 8 9"],
+    "label": ["yes", "no", "yes", "no"],
+    "set": ["train", "train", "val", "test"],
+}
+EDGES: dict[str, Any] = {
+    "source": ["a", "b", "c"],
+    "target": ["b", "c", "d"],
+    "way": [[1.0, 2.0], None, [3.0, 4.0]],
+}
+
+
+def task_of(nodes: dict[str, Any] | None = None, **told: Any) -> Task:
+    layout = {
+        "label": "label",
+        "split": "set",
+        "features": {"vec": "vector"},
+        "edge_features": {"way": "vector"},
+    }
+    return read_rows({**NODES, **(nodes or {})}, EDGES, Layout(**{**layout, **told})).task("t")
+
+
+def refused(task: Task, nodes: Any = None, edges: Any = None) -> str:
+    with pytest.raises(TaskError) as error:
+        extend_task(task, nodes, edges)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "nothing", [[""], [None], pa.array([None], pa.string()), pa.array([None], pa.list_(pa.int8()))]
+)
+def test_vectors_that_are_all_missing_are_zeros_as_in_training(nothing: Any) -> None:
+    larger = extend_task(
+        task_of(),
+        {"id": ["x"], "vec": nothing},
+        {"source": ["x"], "target": ["a"], "way": nothing},
+    )
+    assert isinstance(larger.graph.x, torch.Tensor)
+    assert larger.graph.x[4].tolist() == [0, 0, 0, 1]
+    attr = larger.graph.edge_attr_of(None)
+    assert attr is not None
+    assert [0, 0, 1] in attr.tolist()
+
+
+def test_vectors_of_another_length_are_told_with_their_rows() -> None:
+    nodes = {"id": ["x", "y"], "vec": ["1 2 3", "1 2"]}
+    edges = {"source": ["x", "y"], "target": ["a", "a"], "way": [[1.0], [2.0]]}
+    said = refused(task_of(), nodes, edges)
+    assert "nodes, column vec, row 2: 2 numbers where those of training have 3" in said
+    assert "edges, column way, rows 1, 2: 1 numbers where those of training have 2" in said
+    assert "make them as they were made then" in said
+
+
+def test_a_label_that_is_no_class_is_told() -> None:
+    nodes = {"id": ["x", "y"], "vec": ["", ""], "label": ["yes", "yess"]}
+    said = refused(task_of(), nodes)
+    assert "column label, row 2: 'yess' is no class of the run; did you mean 'yes'?" in said
+
+
+def test_several_labels_of_a_new_node_are_read() -> None:
+    task = task_of({"label": ["u;v", "v", "w", "u"]}, label_separator=";")
+    more = {"id": ["x", "y"], "vec": ["", ""], "label": ["w; u", None]}
+    larger = extend_task(task, more)
+    assert larger.labels[4:].tolist() == [[1, 0, 1], [-1, -1, -1]]
+    assert "row 1: 't' is no class of the run" in refused(task, {**more, "label": ["u;t", "u"]})
+
+
+def test_binary_labels_of_a_new_node_are_read_as_far_as_they_are_there() -> None:
+    task = task_of({"fun": [1, 0, 1, 0], "big": [0, 1, 0, 1]}, label=["fun", "big"])
+    more = {"id": ["x", "y"], "vec": ["", ""], "big": [1, None]}
+    assert extend_task(task, more).labels[4:].tolist() == [[-1, 1], [-1, -1]]
+    assert "row 1: 'maybe' is neither 0 nor 1" in refused(task, {**more, "big": ["maybe", "0"]})
+
+
+@pytest.mark.parametrize(
+    ("classes", "given", "number"),
+    [(["1", "2", "1", "2"], ["2.0", ""], 1), (["1.0", "v2", "1.0", "v2"], ["1.0", ""], 0)],
+)
+def test_a_label_is_a_number_if_those_of_training_were(
+    classes: Any, given: Any, number: int
+) -> None:
+    more = {"id": ["x", "y"], "vec": ["", ""], "label": given}
+    assert extend_task(task_of({"label": classes}), more).labels[4:].tolist() == [number, -1]

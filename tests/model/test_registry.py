@@ -1,0 +1,92 @@
+"""The table of models: every row builds a model that is what the row states."""
+
+from typing import get_args
+
+import pytest
+import torch
+
+from unimp.config.choices import Inputs
+from unimp.config.options import ModelOptions
+from unimp.data.synthetic import synthetic_task
+from unimp.errors import ModelError
+from unimp.inference.logits import predict_logits
+from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.registry import MODELS, ModelEntry, build_model, find_model
+from unimp.tasks.labels import reveal_only
+from unimp.tasks.task import Task
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return synthetic_task(num_nodes=60, num_edges=240, num_classes=3, num_features=20)
+
+
+def model_of(task: Task, name: str, inputs: str = "X,A,Y") -> NodeModel:
+    torch.manual_seed(0)
+    options = ModelOptions.model_validate(
+        {"name": name, "inputs": inputs, "width": 4, "layers": 2, "label_width": 8, "steps": 3}
+    )
+    return build_model(options, task.sizes).eval()
+
+
+ROWS = [
+    pytest.param(entry, inputs, id=f"{entry.name} {inputs}")
+    for entry in MODELS.values()
+    for inputs in entry.inputs
+]
+
+
+@pytest.mark.parametrize(("entry", "inputs"), ROWS)
+def test_a_model_learns_and_attends_as_its_row_states(
+    entry: ModelEntry, inputs: str, task: Task
+) -> None:
+    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
+    assert model.learns == entry.learns
+    assert (count_parameters(model) > 0) == entry.learns
+    assert model.attends == entry.attends
+    assert model.takes_labels == ("Y" in inputs)
+
+
+@pytest.mark.parametrize(("entry", "inputs"), ROWS)
+def test_a_model_depends_on_exactly_the_inputs_of_its_row(
+    entry: ModelEntry, inputs: str, task: Task
+) -> None:
+    """Features X, edges A and labels Y are changed one at a time."""
+    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
+    observed = reveal_only(task.split.train, task.labels)
+    other = torch.where(observed >= 0, (observed + 1) % 3, observed)
+    edges = task.graph.edge_index.clone()
+    edges[1] = edges[1].roll(7)
+    changed = {
+        "X": (task.graph.with_features(task.graph.x * -2 + 1), observed),  # type: ignore[operator]
+        "A": (type(task.graph).from_edges(edges, num_nodes=60, x=task.graph.x), observed),
+        "Y": (task.graph, other),
+    }
+
+    def logits(graph: object, labels: torch.Tensor) -> torch.Tensor:
+        return predict_logits(model, model.prepare(graph), labels)  # type: ignore[arg-type]
+
+    before = logits(task.graph, observed)
+    depends = {name for name, given in changed.items() if not torch.equal(before, logits(*given))}
+    assert depends == set(inputs.split(","))
+
+
+def test_the_inputs_of_all_rows_are_words_that_exist() -> None:
+    for name, entry in MODELS.items():
+        assert entry.name == name
+        assert entry.inputs
+        assert set(entry.inputs) <= set(get_args(Inputs))
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"), [("uinmp", "unimp"), ("lable-propagation", "label-propagation")]
+)
+def test_an_unknown_model_is_refused_with_the_nearest_name(given: str, nearest: str) -> None:
+    with pytest.raises(ModelError, match=f"'{given}'.*'{nearest}'"):
+        find_model(given)
+
+
+def test_the_help_of_the_option_names_every_model() -> None:
+    text = ModelOptions.model_fields["name"].description
+    assert text is not None
+    assert [name for name in MODELS if name not in text] == []

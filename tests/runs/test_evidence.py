@@ -1,0 +1,189 @@
+"""Evidence about a run, also if some of its parts are not available."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unimp.data.synthetic import synthetic_task
+from unimp.errors import RunError
+from unimp.graph.graph import Graph
+from unimp.runs import evidence
+from unimp.runs.evidence import find_runs, find_unfinished, gather, label_rate_curve
+from unimp.runs.experiment import run
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
+from unimp.tasks.labels import Split
+from unimp.tasks.task import Task
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("evidence") / "run"
+    run("synthetic", seed=3, out=place, settings=["task.scale=0.05", "train.epochs=2"])
+    return place
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two binary tasks, whose task is stored in its folder."""
+    place = tmp_path_factory.mktemp("binary") / "run"
+    nodes = torch.arange(60)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    graph = Graph.from_edges(torch.stack((nodes, (nodes + 1) % 60))).with_features(x)
+    split = Split(nodes[:20], nodes[20:40], nodes[40:])
+    task = Task("binary", graph.symmetrize(), (x > 0).to(torch.int8), split, "rocauc", 2)
+    run(task, out=place, settings=["train.epochs=1", "model.width=4"])
+    return place
+
+
+def test_accuracy_of_the_scored_nodes_is_the_test_score(folder: Path) -> None:
+    found = gather(folder)
+    assert found.nodes is not None
+    assert found.nodes.part == "test"
+    assert np.mean(found.nodes.prediction == found.nodes.label) == pytest.approx(
+        found.score("test")
+    )
+
+
+def test_scored_nodes_carry_the_in_edges_of_their_own_rows(folder: Path) -> None:
+    task, found = load_run(folder).task, gather(folder)
+    assert found.nodes is not None
+    assert found.nodes.in_edges is not None
+    assert found.nodes.in_edges.tolist() == task.graph.in_degree[task.split.test.sort()[0]].tolist()
+
+
+def test_the_label_rate_curve_ends_at_the_headline_and_reveals_ever_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[int]] = []
+    real = Run.logits
+
+    def watched(self: Run, observed: torch.Tensor) -> torch.Tensor:
+        seen.append(set(torch.nonzero(observed >= 0).squeeze(1).tolist()))
+        return real(self, observed)
+
+    run = load_run(folder)
+    monkeypatch.setattr(Run, "logits", watched)
+    curve = label_rate_curve(run, "test")
+    assert [rate for rate, _ in curve] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert curve[-1][1] == run.metrics["scores"]["train"]["test"]
+    train = set(run.task.split.train.tolist())
+    assert [len(nodes) for nodes in seen] == [round(r * len(train)) for r in (0, 0.25, 0.5, 0.75)]
+    assert all(fewer <= more for fewer, more in zip(seen, [*seen[1:], train], strict=True))
+
+
+def test_the_label_rate_curve_uses_the_scores_of_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits, or smoothed probabilities if the recipe smooths."""
+    run = load_run(folder)
+    wrong = torch.nn.functional.one_hot((run.task.labels + 1) % run.task.num_classes)
+    monkeypatch.setattr(Run, "scores", lambda self, observed: wrong.float())
+    assert [score for _, score in label_rate_curve(run, "test")[:-1]] == [0.0] * 4
+
+
+def test_the_curve_is_left_out_if_it_would_take_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gather(folder).label_rates
+    monkeypatch.setattr(evidence, "QUICK", 0.0)
+    found = gather(folder)
+    assert not found.label_rates
+    assert found.no_label_rates
+    assert gather(folder, label_rates=True).label_rates
+    assert not gather(folder, label_rates=False).label_rates
+
+
+def test_a_run_that_is_given_is_not_loaded_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(folder)
+
+    def refuse(folder: Path) -> Run:
+        raise AssertionError("it was loaded again")
+
+    monkeypatch.setattr(evidence, "load_run", refuse)
+    assert gather(folder, run).nodes is not None
+
+
+def test_without_the_task_only_the_files_are_used(binary: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(binary, place)
+    text = (place / "recipe.toml").read_text(encoding="utf-8")
+    gone = text.replace("task.npz", "gone.npz")
+    (place / "recipe.toml").write_text(gone, encoding="utf-8")
+    found = gather(place)
+    assert "gone.npz" in found.missing
+    assert found.nodes is None  # only the task has the labels of binary tasks
+    assert found.sizes == {"nodes": 60, "train": 20, "val": 20, "test": 20}
+
+
+def test_for_classes_the_predictions_are_enough_without_the_task(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(folder: Path) -> Run:
+        raise RunError("lost")
+
+    whole = gather(folder)
+    monkeypatch.setattr(evidence, "load_run", lost)
+    found = gather(folder)
+    assert whole.nodes is not None
+    assert found.nodes is not None
+    assert found.missing == "lost"
+    assert np.array_equal(found.nodes.prediction, whole.nodes.prediction)
+    assert found.nodes.in_edges is None
+
+
+def test_nodes_with_positions_carry_labels_predictions_and_outcomes(tmp_path: Path) -> None:
+    task = synthetic_task(num_nodes=60, num_edges=150, num_classes=3, num_features=4)
+    placed = replace(task, positions=torch.arange(120.0).reshape(60, 2))
+    done = run(placed, out=tmp_path / "run", settings=["train.epochs=1", "model.width=4"])
+    found = gather(tmp_path / "run", done)
+    places, train, test = found.places, task.split.train, task.split.test
+    assert places is not None
+    assert places.positions.tolist() == torch.arange(120.0).reshape(60, 2).tolist()
+    assert np.flatnonzero(places.known >= 0).tolist() == train.sort().values.tolist()
+    assert places.known[train].tolist() == task.labels[train].tolist()
+    assert np.flatnonzero(places.prediction < 0).tolist() == train.sort().values.tolist()
+    assert np.flatnonzero(places.right >= 0).tolist() == test.sort().values.tolist()
+    assert places.right[test].mean() == pytest.approx(found.score("test"))
+    assert np.isfinite(places.confidence[test]).all()
+    plain = run(task, out=tmp_path / "plain", settings=["train.epochs=1", "model.width=4"])
+    assert gather(tmp_path / "plain", plain).places is None
+
+
+def test_runs_are_found_below_a_folder_in_the_order_of_their_numbers(
+    folder: Path, tmp_path: Path
+) -> None:
+    for seed in (10, 2):
+        shutil.copytree(folder, tmp_path / f"seed-{seed}")
+    assert [path.name for path in find_runs([tmp_path])] == ["seed-2", "seed-10"]
+    assert len(find_runs([tmp_path, tmp_path / "seed-2"])) == 2  # each of them once
+
+
+def test_unfinished_runs_are_found(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "whole")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "checkpoint.safetensors").touch()
+    assert find_unfinished([tmp_path]) == [tmp_path / "begun"]
+
+
+def test_shares_come_by_their_size(tmp_path: Path) -> None:
+    names = ["share-0.125", "share-0.25", "share-0.5", "share-1"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    assert [path.name for path in find_runs([tmp_path])] == names
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no manifest\.json"):
+        find_runs([tmp_path])
+    with pytest.raises(RunError, match="no folder"):
+        find_runs([tmp_path / "nowhere"])
