@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from unimp.model.layers import GraphTransformerLayer
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
+from unimp.ops.memory import peak_memory, resident_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import FullBatch, Masks
 from unimp.training.objective import masked_label_loss
@@ -145,6 +148,8 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     for who, value in took.items():
         figures.add(f"{label}-seconds-{who}", value, f"{what}, seconds, {who}")
     del setting, epochs
+    for who in ("whole", "pyg"):
+        figures.add(f"{label}-gib-{who}", gib_of(who, scale), f"{what}, extra peak GiB, {who}")
     if scale < DEFAULT_SCALE:
         return
     full = Setting(1.0, "cpu")
@@ -152,6 +157,22 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     took = settled_seconds(epochs, repeats)
     what = "CPU, arxiv size, recipe arxiv-paper, fp32, whole epoch"
     figures.add("cpu-epoch-seconds", took["ours"], f"{what}, seconds")
+
+
+def gib_of(who: str, scale: float) -> float:
+    """The peak memory of two epochs beyond the graph and the features, in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", who, "--scale", str(scale)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def print_memory(who: str, scale: float) -> None:
+    setting = Setting(scale, "cpu")
+    before = resident_memory()
+    epoch = setting.epoch_of(setting.model(pyg=who == "pyg"))
+    epoch()
+    epoch()
+    print((peak_memory() - before) / 2**30)
 
 
 def settled_seconds(epochs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
@@ -205,6 +226,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", action="store_true", help="Print the most expensive operations and exit."
     )
+    parser.add_argument("--memory-of", choices=["whole", "pyg"], help="Print the peak in GiB.")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     keep_freed_memory()
@@ -214,6 +236,9 @@ def main() -> None:
         torch.set_num_threads(2)
     if arguments.profile:
         print_profile(scale, arguments.device)
+        return
+    if arguments.memory_of:
+        print_memory(arguments.memory_of, scale)
         return
     measure = on_gpu if on_device else on_cpu
     measure(Figures("epoch", arguments.out), scale, arguments.repeats)

@@ -1,5 +1,6 @@
-"""What the pages on training and resuming show: programs run, commands are understood."""
+"""The demo, and the programs and commands of the pages on training and resuming, work."""
 
+import json
 import re
 import runpy
 import shlex
@@ -9,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 from typer.main import get_command
 
+import unimp
 from unimp.cli import app
 from unimp.config.presets import PRESETS
 
@@ -54,6 +58,57 @@ def test_the_table_of_presets_says_what_they_are() -> None:
             assert re.search(rf"\b{preset.options[place]}\b", row)
         if patience := preset.options["train.patience"]:
             assert f"| {patience} |" in row
+
+
+def test_the_demo_compares_all_models_and_draws_a_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
+    folder = demo["main"](["train.epochs=2", "model.width=4", "model.layers=2"], most_trees=2)
+    found = json.loads((folder / "demo.json").read_text(encoding="utf-8"))
+    models = [row["model"] for row in found["rows"]]
+    assert models == [
+        "MLP",
+        *["boosted trees"] * 2,
+        "label propagation",
+        *["UniMP"] * 2,
+        "UniMP, not retrained",
+    ]
+    assert len({row["sees"] for row in found["rows"]}) == 6  # MLP and trees see the same
+    printed = capsys.readouterr().out
+    table = [line for line in printed.splitlines() if line.startswith("│")]
+    for row, line in zip(found["rows"], table, strict=True):
+        assert row["model"] in line
+        assert f"{100 * row['accuracy']:.1f} %" in line
+        assert row["accuracy"] > 0.2  # five classes of the same size
+    numbers, coordinates, propagation = (row["accuracy"] for row in found["rows"][1:4])
+    assert coordinates > numbers
+    assert propagation > 0.6
+    report = (folder / "unimp" / "report.html").read_text(encoding="utf-8")
+    assert report.count("data:image/png") == 4  # known labels, predictions, errors, confidence
+    (node,) = re.findall(rf"explain {folder}/unimp (\d+)", printed)
+    run = unimp.load_run(folder / "unimp")
+    assert int(node) in run.task.split.test
+
+
+def test_the_demo_scores_all_rows_on_nodes_that_stay_unknown(tmp_path: Path) -> None:
+    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
+    task = unimp.load_task("california")
+    one = demo["Comparison"](task, tmp_path, Console(quiet=True), 0)
+    assert len(one.arriving) == len(task.labels) // 4
+    assert torch.equal(torch.cat((one.arriving, one.scored)).sort()[0], task.split.test.sort()[0])
+    answers = task.labels.clone()
+    answers[one.arriving] = (answers[one.arriving] + 1) % 5  # wrong wherever it must not count
+
+    class Answers:
+        def predict(self, later: torch.Tensor, *, reveal: str) -> torch.Tensor:
+            assert reveal == "train"
+            assert torch.equal(torch.nonzero(later >= 0).squeeze(1), one.arriving.sort()[0])
+            return torch.nn.functional.one_hot(answers, 5)
+
+    one.add_later_labels(Answers())
+    assert [row.accuracy for row in one.rows] == [1.0]
 
 
 def test_killed_at_random_moments_a_run_ends_in_the_same_bytes(tmp_path: Path) -> None:

@@ -280,13 +280,13 @@ def test_a_time_limit_that_is_none_is_refused(refused: Callable[..., str]) -> No
     assert "--time-limit 'soon': write seconds, or a number with s, m or h" in text
 
 
-def test_a_preset_and_a_sink_are_named_on_the_command_line(
+def test_a_preset_and_a_tracker_are_named_on_the_command_line(
     here: Path, refused: Callable[..., str]
 ) -> None:
     told("train", "synthetic", *TINY, "--preset", "quick", "--out", "kept")
     recipe = load_run(here / "kept").recipe
     assert (recipe.model.layers, recipe.model.width, recipe.train.epochs) == (2, 8, 2)
-    assert "no sink 'tensor'" in refused("train", "synthetic", "--log", "tensor", "--out", "no")
+    assert "'tensorboard'" in refused("train", "synthetic", "--log", "tensor", "--out", "no")
 
 
 def test_a_loss_that_stops_being_a_number_is_told_and_the_run_kept(

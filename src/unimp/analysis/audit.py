@@ -43,15 +43,11 @@ class Audit(Table):
     margin       log p_suggested − log p_given: above 0 if the model disagrees
     """
 
-    def __init__(self, arrow: pa.Table, nodes: Tensor, folds: int) -> None:
+    def __init__(self, arrow: pa.Table, *, nodes: Tensor, disagreements: int, folds: int) -> None:
         super().__init__(arrow)
         self.nodes = nodes  # [k] the number of each row's node
+        self.disagreements = disagreements  # rows for which the model prefers another label
         self.folds = folds  # parts that were hidden one at a time; 0: each label was hidden alone
-
-    @property
-    def disagreements(self) -> int:
-        """The number of labels for which the model prefers another."""
-        return int((self["margin"].to_numpy() > 0).sum())
 
 
 def audit(
@@ -95,7 +91,12 @@ def audit(
     found["node"] = node[found.pop("row")] if task.is_multilabel else node
     ranking = torch.argsort(found["margin"], descending=True, stable=True)
     found = {name: values[ranking] for name, values in found.items()}
-    return Audit(_named(task, found), found["node"], folds)
+    return Audit(
+        _named(task, found),
+        nodes=found["node"],
+        disagreements=int((found["margin"] > 0).sum()),
+        folds=folds,
+    )
 
 
 def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:

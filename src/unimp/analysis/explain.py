@@ -84,7 +84,7 @@ class Explanation:
     observed: int | list[int] | None  # the node's own label, if it is an input
     attends: bool  # whether shares come from the attention of the model, or from a uniform walk
     followed: float  # the share of the rollout that was followed to the end
-    without_labels: float | None  # the probability without any label; None: labels are no inputs
+    without_labels: float | None  # the probability without any label; None: labels are not inputs
     without_edges: float  # the probability without edges to the node
     known_labels: int  # the number of known labels that were found
     labels: list[LabelEffect]  # largest effect first, then those not computed, by share
@@ -233,7 +233,7 @@ def explain(
     *found, without_edges = after([*hide.values(), *cut.values(), alone])
     label_without = dict(zip(hide, found, strict=False))
     edge_without = dict(zip(cut, found[len(hide) :], strict=True))
-    likeliest = probabilities.topk(min(5, len(probabilities)))
+    most_likely = probabilities.topk(min(5, len(probabilities)))
     labels = _strongest(
         [
             LabelEffect(
@@ -259,7 +259,7 @@ def explain(
         node=node,
         target=target,
         probability=probability,
-        classes=list(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)),
+        classes=list(zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)),
         observed=_label(observed[node]) if takes_labels and bool(seen[node]) else None,
         attends=attends,
         followed=rollout.followed,

@@ -82,9 +82,9 @@ def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> 
     indptr, order = group(graph.source, graph.num_nodes)
     begin = indptr.numpy().astype(np.int64)
     reached = graph.target[order.long()].numpy()
-    hears = 1.0 / np.sqrt(1.0 + graph.in_degree.numpy())
-    asked = unknown.numpy()
-    left = np.where(asked, error.double().numpy(), 0.0)
+    damping = 1.0 / np.sqrt(1.0 + graph.in_degree.numpy())
+    candidates = unknown.numpy()
+    left = np.where(candidates, error.double().numpy(), 0.0)
     own = left**2 / (1.0 + np.diff(begin))
 
     def others(node: int) -> NDArray[np.int64]:
@@ -94,10 +94,10 @@ def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> 
         return np.delete(found, np.flatnonzero(found == node))
 
     source = np.repeat(np.arange(graph.num_nodes), np.diff(begin))
-    heard = np.where(source == reached, 0.0, (left * hears)[reached])
-    bound = own * np.bincount(source, weights=heard, minlength=graph.num_nodes)
+    reach = np.where(source == reached, 0.0, (left * damping)[reached])
+    bound = own * np.bincount(source, weights=reach, minlength=graph.num_nodes)
     # Nodes that reach no others: by their own chance of error, below all the rest.
-    bound = np.where(asked, np.where(bound > 0, bound, left - 2.0), -np.inf)
+    bound = np.where(candidates, np.where(bound > 0, bound, left - 2.0), -np.inf)
     rank: dict[int, int] = {}
     chosen: list[Suggestion] = []
     first = left.copy()
@@ -106,16 +106,16 @@ def suggest_nodes(graph: Graph, error: Tensor, unknown: Tensor, number: int) -> 
         if bound[node] == -np.inf:
             break
         near = others(node)
-        worth = float(own[node] * (left[near] * hears[near]).sum())
+        worth = float(own[node] * (left[near] * damping[near]).sum())
         if bound[node] > 0:
             bound[node] = worth if worth > 0 else left[node] - 2.0
             if bound[node] < bound.max():
                 continue
-        unknown_near = near[asked[near]]
+        unknown_near = near[candidates[near]]
         beside = min((rank[j] for j in near.tolist() if j in rank), default=None)
         unsure = int((first[unknown_near] >= UNCERTAIN).sum())
         rank[node] = len(chosen) + 1
         chosen.append(Suggestion(node, worth, len(unknown_near), unsure, beside))
-        left[near] *= 1.0 - own[node] * hears[near]
+        left[near] *= 1.0 - own[node] * damping[near]
         left[node], bound[node] = 0.0, -np.inf
     return chosen

@@ -74,8 +74,8 @@ def calibration_error(chances: Tensor, labels: Tensor) -> float:
     if labels.ndim == 2:
         given, true = chances[known], labels[known] == 1
     else:
-        given, likeliest = chances[known].max(1)
-        true = likeliest == labels[known]
+        given, predicted = chances[known].max(1)
+        true = predicted == labels[known]
     return reliability(given.numpy(), true.numpy()).error
 
 

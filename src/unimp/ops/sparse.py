@@ -156,7 +156,7 @@ class Edges:
 
     def __init__(self, hop: Hop) -> None:
         self.hop = hop
-        # In this pattern, an edge is in the row of its target and in a column of its own, so that
+        # In this pattern, an edge is in the row of its target and in a separate column, so that
         # products for node features also work for edge features.
         self.own_column = torch.arange(
             hop.num_edges, dtype=hop.source.dtype, device=hop.source.device

@@ -132,7 +132,7 @@ def _image(
     """
     width, height = size
     order = np.random.default_rng(0).permutation(len(places))[:MOST_NODES]
-    radius = float(np.clip(0.48 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
+    radius = float(np.clip(0.55 * np.sqrt(width * height / len(order)), 1.5, MARGIN - 1))
     reach = np.arange(-int(radius), int(radius) + 1)
     top = np.zeros(width * height, np.int64)  # the rank of the topmost dot at each pixel
     pixel = places[order, 1] * width + places[order, 0]
