@@ -78,13 +78,13 @@ def test_the_label_rate_curve_ends_at_the_headline_and_reveals_ever_more(
     assert all(fewer <= more for fewer, more in zip(seen, [*seen[1:], train], strict=True))
 
 
-def test_the_label_rate_curve_uses_the_scores_of_the_run(
+def test_the_label_rate_curve_uses_the_outputs_of_the_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits, or smoothed probabilities if the recipe smooths."""
     run = load_run(folder)
     wrong = torch.nn.functional.one_hot((run.task.labels + 1) % run.task.num_classes)
-    monkeypatch.setattr(Run, "scores", lambda self, observed: wrong.float())
+    monkeypatch.setattr(Run, "outputs", lambda self, observed: wrong.float())
     assert [score for _, score in label_rate_curve(run, "test")[:-1]] == [0.0] * 4
 
 
