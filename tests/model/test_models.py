@@ -38,7 +38,7 @@ def task() -> Task:
 def model_of(name: str, task: Task, *settings: str) -> NodeModel:
     torch.manual_seed(0)
     small = ["model.width=4", "model.propagation_steps=3", f"model.name={name}", *settings]
-    return Recipe().with_settings(small).build_model(task.sizes).double().eval()
+    return build_model(Recipe().with_settings(small).model, task.sizes).double().eval()
 
 
 def logits_of(model: NodeModel, task: Task, observed: Tensor, **options: Any) -> Tensor:

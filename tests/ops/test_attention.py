@@ -307,7 +307,9 @@ def test_a_score_of_minus_infinity_is_a_weight_of_zero(backend: Any, dtype: torc
     value = torch.full((40, 1, 2), 7.0, dtype=dtype)
     value[39] = 1.0
     query = torch.ones(1, 1, 2, dtype=dtype)
-    out = graph_attention(query, key, value, hop, backend=backend)
+    device = "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
+    query, key, value = (rows.to(device) for rows in (query, key, value))
+    out = graph_attention(query, key, value, hop.to(device), backend=backend)
     torch.testing.assert_close(out, torch.ones_like(out))
 
 

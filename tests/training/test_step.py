@@ -52,7 +52,7 @@ def losses(
         "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
     ]  # fmt: skip
-    model = load_recipe("synthetic", settings).build_model(task.sizes).cuda()
+    model = build_model(load_recipe("synthetic", settings).model, task.sizes).cuda()
     masks = masks_of(task, redraw)
     graph = model.prepare(task.graph)
     if parts:
@@ -199,7 +199,7 @@ def test_a_graph_that_is_scored_in_chunks_is_still_cut_on_the_gpu(regime: Any) -
     task = some_task()
     settings = [f"batch.regime={regime}", "inference.chunk_edges=100", "batch.parts=3"]
     recipe = load_recipe("synthetic", settings)
-    graph = graph_for(recipe, build_model(recipe.model, task.sizes), task, "cuda").graph
+    graph = graph_for(recipe, build_model(recipe.model, task.sizes), task, "cuda")
     assert graph.device.type == "cpu"
     masks = masks_of(task, "step")
     options = {"regime": regime, **CUT}
