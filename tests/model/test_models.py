@@ -19,6 +19,7 @@ from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
+from unimp.model.registry import build_model
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
 from unimp.runs.run import load_run
