@@ -117,9 +117,9 @@ class Comparison:
         table.caption_justify = "left"
         table.caption = (
             f"Every row is scored on the same {len(self.scored):,} test nodes, whose labels no "
-            f"model sees. Known are {len(split.train):,} train labels; {len(split.val):,} "
-            "validation labels choose the best epoch and the trees. One seed; the standard error "
-            f"of an accuracy is {100 * error:.1f} points."
+            f"model sees. Known labels: {len(split.train):,} for training, and {len(split.val):,} "
+            "for validation, which choose the best epoch and the trees. One seed; the standard "
+            f"error of each accuracy is about {100 * error:.1f} points."
         )
         return table
 
@@ -155,7 +155,8 @@ def main(settings: Sequence[str] = (), *, seed: int = 0, most_trees: int = MOST_
     (folder / "demo.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     console.print(one.table())
     console.print(f"\n{one.sentence()}\n{DEBIAN}\n")
-    console.print(f"Report with the map: {folder}/unimp/report.html", soft_wrap=True)
+    scope = f"its scores are of all {len(task.split.test):,} test nodes"
+    console.print(f"Report with the map ({scope}): {folder}/unimp/report.html", soft_wrap=True)
     node = node_with_largest_gain(run, one.scored)
     explain = f"{command()} explain {folder}/unimp {node}"
     console.print(f"Next, see which neighbors decide: {explain}", soft_wrap=True)

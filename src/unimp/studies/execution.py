@@ -91,9 +91,9 @@ def find_finished(job: Job, hashes: Hashes) -> Ended | None:
         wanted = wanted.model_copy(update={"task": task})
     other = differences(recipe, wanted)
     if manifest["seed"] != job.seed:
-        other.append(f"seed {manifest['seed']}, now {job.seed}")
+        other.append(f"seed is {manifest['seed']} there and {job.seed} here")
     if not other and manifest["data_hash"] != hashes.of(job):
-        other.append("data that has changed since")
+        other.append("the data has changed since")
     if other:
         raise RunError(
             f"{job.folder} contains a run with other settings ({', '.join(other)}). Choose another "
