@@ -788,7 +788,16 @@ def refusal(case: Case, run: Path | None) -> str:
     assert len(err.strip()) > 30, f"too short to hold a fix: {said}"
     assert any(
         mark in err
-        for mark in (";", "write", "did you mean", "choose one of", "it takes", "should", "must")
+        for mark in (
+            ". ",
+            ";",
+            "write",
+            "did you mean",
+            "choose one of",
+            "it takes",
+            "should",
+            "must",
+        )
     ), said
     assert out == "", f"more than an error: {out!r}, {said}"
     gone = {p.relative_to(folder) for p in before.keys() ^ after.keys()}

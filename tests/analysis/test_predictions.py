@@ -126,7 +126,7 @@ def test_labels_given_by_name_are_those_of_a_tensor_by_place(named: Run, tmp_pat
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; choose one of a, b, c"),
         ({1.5: "c"}, "node 1.5 is neither a name nor a number"),
-        ({3: "c"}, "no node 3; none of the 200 names .* a tensor goes by place"),
+        ({3: "c"}, "no node 3; none of the 200 names .* use a tensor"),
         ({"package-3": 2}, "no class 2; choose one of a, b, c"),
     ],
 )
@@ -136,9 +136,7 @@ def test_a_name_that_is_not_there_is_told(named: Run, labels: dict[str, str], to
 
 
 def test_names_are_refused_where_there_are_none(made: Run) -> None:
-    with pytest.raises(
-        TaskError, match="no node 'git'; there are no names; numbers run from 0 to 199"
-    ):
+    with pytest.raises(TaskError, match=r"no node 'git'; there are no names; numbers are 0\.\.199"):
         made.predict({"git": 1})
 
 

@@ -436,7 +436,7 @@ def test_a_disk_that_is_full_is_told_with_the_file_and_the_run_goes_on_later(
     said = capsys.readouterr().err
     assert "stopped in epoch 1 of 4, seed 0; the same command goes on from there" in said
     assert f"error: {folder / 'predictions.parquet'}: cannot be written: No space left" in said
-    assert "make room there" in said
+    assert "Free some space" in said
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
