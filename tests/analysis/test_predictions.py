@@ -126,7 +126,7 @@ def test_labels_given_by_name_equal_labels_given_as_a_tensor(named: Run, tmp_pat
         ({"package-300": "c"}, "no node 'package-300'; did you mean 'package-30'"),
         ({"package-3": "k"}, "no class 'k'; choose one of a, b, c"),
         ({1.5: "c"}, "node 1.5 is neither a name nor a number"),
-        ({3: "c"}, "no node 3; none of the 200 names .* a tensor goes by place"),
+        ({3: "c"}, "no node 3; none of the 200 names .* use a tensor"),
         ({"package-3": 2}, "no class 2; choose one of a, b, c"),
     ],
 )
@@ -135,10 +135,8 @@ def test_an_unknown_name_is_an_error(named: Run, labels: dict[str, str], message
         named.predict(labels)
 
 
-def test_names_are_refused_if_the_task_has_none(made: Run) -> None:
-    with pytest.raises(
-        TaskError, match="no node 'git'; there are no names; numbers run from 0 to 199"
-    ):
+def test_names_are_refused_where_there_are_none(made: Run) -> None:
+    with pytest.raises(TaskError, match=r"no node 'git'; there are no names; numbers are 0\.\.199"):
         made.predict({"git": 1})
 
 

@@ -411,8 +411,8 @@ def test_all_bad_lines_of_a_label_file_are_told_at_once(
 ) -> None:
     labels = rows_of(here / "more.csv", "0,3", "200,3", "1,x", "-1,²", "200,1")
     text = refused("predict", finished, "--labels", labels)
-    assert "column node, rows 2, 5: no node '200'; numbers run from 0 to 199" in text
-    assert "column label, row 3: no class 'x'; there are no names; numbers run from 0 to 9" in text
+    assert "column node, rows 2, 5: no node '200'. Numbers are 0..199" in text
+    assert "column label, row 3: no class 'x'. There are no names; numbers are 0..9" in text
     assert "column node, row 4: no node '-1'" in text
     assert "column label, row 4: no class '²'" in text
     assert "3 fields" in refused("predict", finished, "--labels", rows_of(labels, "0,3", "1,2,3"))
@@ -443,15 +443,15 @@ def test_an_unknown_name_is_told_with_its_line_and_nearest_names(
         read_labels(file, named_task)
     assert str(problem.value).splitlines() == [
         "3 problems in the tables:",
-        f"  - {file}, column node, row 1: no node 'bahs'; did you mean 'bash'?",
-        f"  - {file}, column node, row 4: no node '3'; choose one of bash, curl, numpy, zsh",
-        f"  - {file}, column label, row 2: no class 'sciense'; did you mean 'science'?",
+        f"  - {file}, column node, row 1: no node 'bahs'. Did you mean 'bash'?",
+        f"  - {file}, column node, row 4: no node '3'. Choose one of bash, curl, numpy, zsh.",
+        f"  - {file}, column label, row 2: no class 'sciense'. Did you mean 'science'?",
     ]
 
 
 def test_two_labels_for_one_node_are_refused(tmp_path: Path, named_task: Task) -> None:
     file = rows_of(tmp_path / "more.csv", "zsh,net", "zsh,net", "zsh,libs")
-    with pytest.raises(TaskError, match="row 3: node 'zsh' has another label on a row above"):
+    with pytest.raises(TaskError, match="row 3: node 'zsh' has another label in an earlier row"):
         read_labels(file, named_task)
 
 
@@ -461,7 +461,7 @@ def test_of_many_problems_the_first_ten_are_told(tmp_path: Path, named_task: Tas
         read_labels(file, named_task)
     lines = str(problem.value).splitlines()
     assert len(lines) == 12
-    assert "2 more that are unknown" in lines[-1]
+    assert "2 further unknown names" in lines[-1]
 
 
 def test_debian_packages_and_sections_go_by_their_names(tmp_path: Path) -> None:
@@ -475,12 +475,12 @@ def test_debian_packages_and_sections_go_by_their_names(tmp_path: Path) -> None:
         read_labels(rows_of(tmp_path / "bad.csv", "bahs,shells", "@@@@@@,shells"), task)
     assert "'bash'" in str(problem.value)
     # A name that is near to none is not answered with all 63,620.
-    assert "none of the 63,620 names is near it" in str(problem.value)
+    assert "None of the 63,620 names is similar" in str(problem.value)
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("", "is empty; write a header"), ("a,b\n0,1\n", "column label: there is no such column")],
+    [("", "the file is empty"), ("a,b\n0,1\n", "column label: the column does not exist")],
 )
 def test_a_label_file_must_name_its_columns(
     tmp_path: Path, named_task: Task, content: str, told: str
@@ -496,7 +496,7 @@ def test_a_label_file_that_is_not_there_or_not_text_is_refused(
     with pytest.raises(TaskError, match="cannot be opened"):
         read_labels(tmp_path / "none.csv", named_task)
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TaskError, match="is not UTF-8 text"):
+    with pytest.raises(TaskError, match="not UTF-8 text"):
         read_labels(tmp_path / "binary.csv", named_task)
 
 
@@ -519,7 +519,7 @@ def test_a_line_tells_all_labels_of_a_node_or_with_a_value_one_entry(
         [-1, 0],
     ]
     (tmp_path / "bad.csv").write_text("node,label,value\n3,1,2\n")
-    with pytest.raises(TaskError, match="row 1: no value '2'; choose one of 0, 1"):
+    with pytest.raises(TaskError, match=r"row 1: no value '2'\. Choose one of 0, 1"):
         read_labels(tmp_path / "bad.csv", task)
 
 

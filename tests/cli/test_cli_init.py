@@ -83,5 +83,5 @@ def test_an_empty_id_does_not_hide_one_that_stands_twice() -> None:
     Path("customers.csv").write_text("who,age\nc1,1\nc1,2\n,3\n")
     problems = Problems()
     assert read_ids(opened("customers.csv"), "who", problems, unique=True) is None
-    with pytest.raises(TaskError, match=r"(?s)row 3: the id is empty.*row 2: 'c1' stands"):
+    with pytest.raises(TaskError, match=r"(?s)row 3: the id is empty.*row 2: the id 'c1'"):
         problems.refuse()

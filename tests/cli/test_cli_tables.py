@@ -103,7 +103,7 @@ def test_a_table_with_decimal_commas_is_told_and_read(here: Path) -> None:
     (here / "e.csv").write_text("source;target;km\n1;2;0,5\n2;3;1,5\n")
     told("init", "n.csv", "e.csv")
     text = (here / "recipe.toml").read_text(encoding="utf-8")
-    assert "# decimal commas: size of n.csv holds numbers such as 1,5" in text
+    assert "# decimal commas: size of n.csv contains numbers such as 1,5" in text
     tables = tomllib.loads(text)["tables"]
     assert (tables["id"], tables["decimal"]) == ("id", ",")
     assert tables["features"] == {"size": "numeric", "amount": "numeric"}
@@ -278,7 +278,7 @@ def test_transforms_that_are_damaged_are_told(finished: Path, tmp_path: Path) ->
 def test_a_run_on_another_task_cannot_grow_by_tables(tmp_path: Path) -> None:
     settings = ["task.name=synthetic", "task.scale=0.01", "model.name=label-propagation"]
     run = unimp.run(unimp.Recipe(name="s").with_settings(settings))
-    with pytest.raises(TaskError, match="was not made from tables"):
+    with pytest.raises(TaskError, match="was not built from tables"):
         run.extended(nodes={"id": ["a"]})
 
 

@@ -48,10 +48,10 @@ def test_files_have_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "fix"),
     [
-        (errno.ENOSPC, "make room there"),
-        (errno.EFBIG, "raise the limit on the size of files"),
-        (errno.EACCES, "allow writing there"),
-        (errno.EIO, "name another place"),
+        (errno.ENOSPC, "Free some space"),
+        (errno.EFBIG, "raise the limit on file sizes"),
+        (errno.EACCES, "Allow writing there"),
+        (errno.EIO, "Choose another path"),
     ],
 )
 def test_a_write_that_fails_names_the_file_and_what_to_do(

@@ -129,12 +129,12 @@ def test_the_same_seed_gives_the_same_task_and_another_gives_another() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"num_edges": 10**7}, "a quarter of all pairs"),
+        ({"num_edges": 10**7}, "1/4 of all pairs"),
         ({"homophily": 1.5}, "homophily is 1.5"),
         ({"num_classes": 1}, "num_classes is 1"),
         ({"edge_signal": -1}, "edge_signal is -1"),
         ({"degree_exponent": 2}, "degree_exponent is 2"),
-        ({"split_shares": (0.6, 0.3, 0.3)}, "at most 1 in all"),
+        ({"split_shares": (0.6, 0.3, 0.3)}, "their sum at most 1"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:

@@ -153,7 +153,7 @@ def test_nodes_of_a_network_without_a_label_are_unknown() -> None:
         (lambda: task_from_pyg(data(train_mask=mask(0), val_mask=mask(0))), "node 0 "),
         (lambda: task_from_networkx(network(), label="lable"), "did you mean 'label'"),
         (lambda: task_from_networkx(network(a={"split": "training"})), "train, val or test"),
-        (lambda: task_from_networkx(network(c={"label": 3})), "all texts"),
+        (lambda: task_from_networkx(network(c={"label": 3})), "only strings"),
         (lambda: task_from_networkx(nx.Graph([(1, "1")])), "no node has a label"),
         (
             lambda: task_from_networkx(nx.relabel_nodes(network(), {"a": 1, "b": "1"})),

@@ -32,8 +32,8 @@ def test_known_labels_come_back_and_unknown_ones_have_no_class(labels: list[Any]
         ([0.5, 1.0], "continuous values such as 0.5"),
         ([np.inf, 1.0], "continuous"),
         ([[1], [2]], r"shape \(2, 1\)"),
-        (np.array([1, "a"], dtype=object), "str.*beside the number 1"),
-        (["a", 1], "str.*beside the number 1"),
+        (np.array([1, "a"], dtype=object), "str.*the number 1"),
+        (["a", 1], "str.*the number 1"),
         (np.array([(1, 2), None], dtype=object), "tuple"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), "datetime64"),
     ],
@@ -59,7 +59,9 @@ def test_what_is_unknown_beside_texts_is_no_class(unknown: Any, kind: Any) -> No
 
 @pytest.mark.parametrize("unknown", [float("nan"), -1])
 def test_an_array_in_which_the_unknown_became_a_text_is_refused_with_the_fix(unknown: Any) -> None:
-    with pytest.raises(TaskError, match=r"row 1 holds the text '(nan|-1)'.* None .*dtype=object"):
+    with pytest.raises(
+        TaskError, match=r"row 1 contains the string '(nan|-1)'.* None .*dtype=object"
+    ):
         encode_classes(np.array(["b", unknown, "a"]))
 
 

@@ -180,7 +180,7 @@ def test_a_protocol_reveals_train_labels_alone_or_validation_labels_too() -> Non
     split = Split(torch.tensor([4, 1]), torch.tensor([0]), torch.tensor([2, 3]))
     assert split.known("train").tolist() == [4, 1]
     assert split.known("train+val").tolist() == [4, 1, 0]
-    with pytest.raises(TaskError, match=r"no protocol 'test'; there are train and train\+val"):
+    with pytest.raises(TaskError, match=r"no protocol 'test'; use train or train\+val"):
         split.known("test")
 
 
@@ -188,5 +188,5 @@ def test_a_protocol_reveals_train_labels_alone_or_validation_labels_too() -> Non
 def test_no_node_stands_twice_in_a_split(again: str) -> None:
     sets = {"train": [4, 1], "val": [0], "test": [2, 3]}
     sets[again] = [*sets[again], 4]
-    with pytest.raises(TaskError, match="node 4 stands twice in the split"):
+    with pytest.raises(TaskError, match="node 4 is in the split twice"):
         Split(**{name: torch.tensor(nodes) for name, nodes in sets.items()})

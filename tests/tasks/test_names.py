@@ -62,9 +62,9 @@ def test_a_whole_number_is_an_id_and_never_a_place(
 def test_a_place_that_is_no_id_is_refused_with_the_nearest(
     whole: Task, node: Any, way: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(TaskError, match=f"no node '?{node}'?; did you mean '[123]"):
+    with pytest.raises(TaskError, match=f"no node '?{node}'?[.;] [Dd]id you mean '[123]"):
         later_labels(WAYS[way](node, 1, tmp_path), whole)
-    with pytest.raises(TaskError, match=r"no class '?0'?; choose one of 1, 2, 3"):
+    with pytest.raises(TaskError, match=r"no class '?0'?[.;] [Cc]hoose one of 1, 2, 3"):
         later_labels(WAYS[way](27, 0, tmp_path), whole)
 
 
@@ -81,7 +81,7 @@ def test_of_many_names_a_message_tells_some() -> None:
     with pytest.raises(TaskError) as problem:
         nodes_of(named).find("xyz")
     assert str(problem.value) == (
-        "no node 'xyz'; none of the 200 names is near it; they are such as a long name 0, "
+        "no node 'xyz'; none of the 200 names is similar; examples are a long name 0, "
         "a long name 1, a long name 2"
     )
 

@@ -1,4 +1,4 @@
-"""`.npz` files: arrays out, and arrays in with everything found wrong with them."""
+"""Write `.npz` files, and read them with checks that report all problems at once."""
 
 import io
 import lzma
@@ -16,8 +16,8 @@ from unimp.errors import TaskError
 
 Array = npt.NDArray[Any]
 
-# What a damaged or hostile member can raise: a wrong header, checksum, size or compression; a shape
-# too large to hold; an object array.
+# Errors from damaged or malicious members: a wrong header, checksum, size or compression, a shape
+# that is too large, an array of objects.
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, OverflowError, MemoryError, EOFError, OSError),
     *(RuntimeError, SyntaxError, tokenize.TokenError),
@@ -26,7 +26,7 @@ _UNREADABLE = (
 
 
 def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """An `.npz` file as bytes; the same arrays give the same ones."""
+    """Return an `.npz` file as bytes; equal arrays give equal bytes."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for key, array in arrays.items():
@@ -37,30 +37,30 @@ def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEF
     return stream.getvalue()
 
 
-# A fixed date, as numpy's own writer would put the hour into the file.
+# A fixed date; numpy's own writer would store the current time.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class ArrayFile:
-    """The wanted arrays of a file; each check returns what passed, or notes a problem.
+    """The wanted arrays of a file; each check returns a valid array, or adds a problem.
 
-    Problems gather, so that one error tells a file's author all there is to mend.
+    Problems are collected, so that one error reports everything that has to be fixed.
     """
 
     def __init__(self, path: Path, wanted: Iterable[str]) -> None:
         self.path = path
         self.problems: list[str] = []
-        self.others: list[str] = []  # arrays in the file that nobody asked for
+        self.others: list[str] = []  # other arrays in the file
         self._arrays: dict[str, Array] = {}
         self._unreadable: set[str] = set()
         try:
             with zipfile.ZipFile(path) as archive:
                 self._read(archive, dict.fromkeys(wanted))
         except FileNotFoundError as error:
-            raise TaskError(f"{path}: no such file; check the path, or set UNIMP_DATA") from error
+            raise TaskError(f"{path}: no such file. Check the path, or set UNIMP_DATA.") from error
         except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
             raise TaskError(
-                f"{path}: not an .npz file, or cut short ({error}); copy or download it again"
+                f"{path}: not an .npz file, or incomplete ({error}). Copy or download it again."
             ) from error
 
     def _read(self, archive: zipfile.ZipFile, wanted: dict[str, None]) -> None:
@@ -75,36 +75,36 @@ class ArrayFile:
             except _UNREADABLE as error:
                 self._unreadable.add(key)
                 self.note(
-                    f"{key}: cannot be read ({error}); write it again as a plain array of numbers"
-                    " (numpy.savez_compressed, no objects)"
+                    f"{key}: cannot be read ({error}). Write it again as an array of numbers"
+                    " (numpy.savez_compressed, without objects)."
                 )
 
     def note(self, problem: str) -> None:
-        """Remember one more thing that is wrong with the file."""
+        """Add a problem."""
         self.problems.append(problem)
 
     def refusal(self) -> TaskError:
-        """The error that names all problems of the file."""
+        """Return an error that lists all problems of the file."""
         count = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
         lines = [f"{self.path}: cannot be used, {count}:", *(f"  - {p}" for p in self.problems)]
         return TaskError("\n".join(lines))
 
     def get(self, key: str) -> Array | None:
-        """An array as it stands in the file, None where it is absent or unreadable."""
+        """Return an array as it is in the file; None if it is missing or unreadable."""
         return self._arrays.get(key)
 
     def has(self, key: str) -> bool:
-        """Whether the file names this array, readable or not."""
+        """Return whether the file contains this array, readable or not."""
         return key in self._arrays or key in self._unreadable
 
     def require(self, key: str, expected: str) -> Array | None:
-        """An array that the file must have."""
+        """Return an array that the file must contain."""
         if not self.has(key):
-            self.note(f"{key}: absent; expected {expected}")
+            self.note(f"{key}: missing; expected {expected}")
         return self.get(key)
 
     def integers(self, key: str, shape: str) -> Array | None:
-        """An array as int64; `shape` is written like "[2, E]" and sets the number of axes."""
+        """Return an array as int64; `shape`, such as "[2, E]", sets the number of dimensions."""
         array = self.get(key)
         if array is None:
             return None
@@ -112,12 +112,14 @@ class ArrayFile:
             self.note(f"{key}: {array.dtype} {array.shape}; expected integers {shape}, as int32")
             return None
         if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-            self.note(f"{key}: values of 2⁶³ and over; expected integers that fit int64")
+            self.note(
+                f"{key}: contains values above 2⁶³ − 1; expected integers that fit into int64"
+            )
             return None
         return array.astype(np.int64)
 
     def floats(self, key: str, shape: str) -> Array | None:
-        """An array of finite numbers as float32; `shape` as for `integers`."""
+        """Return an array of finite numbers as float32; `shape` as for `integers`."""
         array = self.get(key)
         if array is None:
             return None
@@ -127,22 +129,22 @@ class ArrayFile:
             self.note(f"{key}: {array.dtype} {array.shape}; expected numbers {shape}{fix}")
             return None
         if axes == 2 and array.shape[1] == 0:
-            self.note(f"{key}: {array.shape}, no columns; leave the array out")
+            self.note(f"{key}: {array.shape} has no columns. Leave the array out.")
             return None
-        # 64-bit numbers beyond the range become infinite, and are refused as such below.
+        # 64-bit numbers beyond the range become infinite and are refused below.
         with np.errstate(over="ignore"):
             numbers = array.astype(np.float32)
         finite = np.isfinite(numbers)
         if not finite.all():
             self.note(
-                f"{key}[{_place(~finite)}] = {array[~finite][0]} is no finite 32-bit number"
-                f" ({np.count_nonzero(~finite)} such values); fill or drop them before saving"
+                f"{key}[{_place(~finite)}] = {array[~finite][0]} is not a finite 32-bit number"
+                f" ({np.count_nonzero(~finite)} such values). Replace them before saving."
             )
             return None
         return numbers
 
     def integer(self, key: str, low: int, high: int) -> int | None:
-        """An array that is one integer in low..high."""
+        """Return an array that contains one integer in low..high."""
         array = self.get(key)
         if array is None:
             return None
@@ -156,7 +158,7 @@ class ArrayFile:
         return None
 
     def texts(self, key: str, count: int | None) -> tuple[str, ...] | None:
-        """An array of `count` names, or lines of UTF-8 as bytes; with None any count will do."""
+        """Return `count` names (None: any number) from strings, or from lines of UTF-8 as bytes."""
         array = self.get(key)
         if array is None:
             return None
@@ -164,7 +166,7 @@ class ArrayFile:
             try:
                 array = np.array(array.tobytes().decode().split("\n"), dtype=object)
             except UnicodeDecodeError as error:
-                self.note(f"{key}: not UTF-8 text ({error}); write the names again")
+                self.note(f"{key}: not UTF-8 text ({error}). Write the names again.")
                 return None
             if count in (None, len(array)):
                 return tuple(array.tolist())
@@ -175,18 +177,18 @@ class ArrayFile:
         return tuple(array.tolist())
 
     def within(self, key: str, array: Array, low: int, high: int, fix: str) -> bool:
-        """Whether all values lie in low..high; if not, notes the first that does not."""
+        """Return whether all values are in low..high; if not, add a problem with the first one."""
         wrong = (array < low) | (array > high)
         if not wrong.any():
             return True
-        accepted = f"{low}..{high}" if low <= high else "what is there: nothing"
+        accepted = f"{low}..{high}" if low <= high else "the empty range"
         self.note(
             f"{key}[{_place(wrong)}] = {array[wrong][0]} is outside {accepted}"
-            f" ({np.count_nonzero(wrong)} such values); {fix}"
+            f" ({np.count_nonzero(wrong)} such values). {fix[0].upper()}{fix[1:]}"
         )
         return False
 
 
 def _place(wrong: Array) -> str:
-    """The place of the first True, as written between brackets."""
+    """Return the index of the first True, as written between brackets."""
     return ", ".join(str(axis[0]) for axis in np.nonzero(wrong))

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, never half-written."""
+"""Atomic writing: a file is complete or absent, never half-written."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` under a temporary name beside `path`, make it durable, then rename.
 
-    A crash at any moment leaves the old file or the new one. The folder is synced too, because
-    a rename is only durable once its folder is. A failure names the file, and what to do.
+    After a crash at any moment, the path has the old file or the new one. The folder is synced
+    too, because a rename is durable only when its folder is. An OSError names the file and a fix.
     """
     path = Path(path)
     try:
         if path.is_symlink():
-            path = path.resolve()  # what it leads to is written, and the link stays
-        if path.exists() and not path.is_file():  # a rename would put a file in a device's place
+            path = path.resolve()  # write the file behind the link and keep the link
+        if path.exists() and not path.is_file():  # a rename would replace a device by a file
             raise IsADirectoryError(errno.EISDIR, "it is a folder or a device, not a file")
         _write(path, data)
     except OSError as error:
         why = error.strerror or str(error)
-        raise OSError(error.errno, f"cannot be written: {why}; {_fix(error)}", str(path)) from error
+        raise OSError(error.errno, f"cannot be written: {why}. {_fix(error)}", str(path)) from error
 
 
 def _fix(error: OSError) -> str:
     if error.errno in FULL:
-        return "make room there, or raise the limit on the size of files, and try again"
+        return "Free some space, or raise the limit on file sizes, and try again."
     if error.errno in FORBIDDEN:
-        return "allow writing there, or name another place"
-    return "name another place, or try again"
+        return "Allow writing there, or choose another path."
+    return "Choose another path, or try again."
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -45,7 +45,7 @@ def _write(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; ours are meant to be read like any other.
+        # mkstemp creates private files; use the usual permissions instead.
         umask = os.umask(0)
         os.umask(umask)
         Path(temporary).chmod(0o666 & ~umask)
@@ -57,7 +57,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder, and needs no sync for a rename
+    if os.name == "nt":  # Windows cannot open a folder, and does not need this
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,16 +1,16 @@
-"""Tasks in one `.npz` file: the gate through which arrays made elsewhere come in.
+"""Tasks in one `.npz` file, which is also the format for arrays from other programs.
 
     edge_index   [2, E] int    source row, target row
-    directed     scalar 0 / 1  1: edges as they stand; 0: each stands once, add its reverse
+    directed     scalar 0 / 1  1: edges as listed; 0: undirected edges, each listed once
     x            [N, F]        node features; in CSR: x_indptr, x_indices, x_data, x_shape
     edge_attr    [E, D]        edge features, optional
     y            [N] int       class number, −1 unknown; or [N, T] of 0 / 1, −1 missing
     train, val, test           node indices; or splits [S, N]: 0 train, 1 val, 2 test, −1 none
 
-Optional, and written by `save_npz`: `num_classes`, `metric`, `class_names`, `node_names`, and
-`groups` [N], numbers of groups that the split keeps together, and `positions` [N, 2], places for
-maps. Other arrays are left alone, save the
-one that `features` names. Many names may be lines of UTF-8 as uint8. Nothing is ever unpickled.
+Optional arrays, which `save_npz` writes: `num_classes`, `metric`, `class_names`, `node_names`,
+`groups` [N] (group numbers; the split keeps groups together) and `positions` [N, 2] (places on a
+map). Other arrays are ignored, except the one that `features` names. Names may also be lines of
+UTF-8 as uint8. Nothing is unpickled.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ _PARTS = ("train", "val", "test")
 _OPTIONAL = ("num_classes", "metric", "class_names", "node_names", "groups", "positions")
 _KEYS = ("edge_index", "directed", "edge_attr", "y", "splits", *_PARTS, *_OPTIONAL)
 _MOST_CLASSES = 1_000_000
-_MOST_PADDED = 1 << 24  # bytes of names kept as an array of strings
+_MOST_PADDED = 1 << 24  # the most bytes of names in an array of strings
 
 
 def load_npz(
@@ -43,17 +43,15 @@ def load_npz(
     features: str | None = None,
     metric: Metric | None = None,
 ) -> Task:
-    """Read a task from one `.npz` file, or refuse it with everything that is wrong with it.
+    """Read a task from one `.npz` file; a TaskError lists everything that is wrong with the file.
 
-    `split` chooses a row of `splits`. `name` is the file's stem unless given. `metric` is the one
-    in the file, else accuracy for classes and rocauc for binary tasks.
+    `split` selects a row of `splits`. `name` is the stem of the file unless given. `metric` is the
+    one in the file; without it, accuracy for classes and rocauc for binary tasks.
 
-    `features` names another array to use in place of `x`. A float array [N, F] is taken as it is.
-    An integer array [N, K] holds each node's ranked class guesses, best first, −1 for none, and
-    becomes sparse [N, K·C]: guess c of rank k is a 1 in column k·C + c, so that what a guess is
-    worth at each rank can be learned.
-
-    A file that cannot be used raises TaskError.
+    `features` names another array to use instead of `x`. A float array [N, F] is used unchanged. An
+    integer array [N, K] contains ranked class guesses per node, best first, −1 for none. It becomes
+    sparse [N, K·C]: guess c of rank k is a 1 in column k·C + c, so that a model can learn the value
+    of a guess at each rank.
     """
     path = Path(path)
     features = None if features == "x" else features
@@ -63,8 +61,8 @@ def load_npz(
     num_nodes = num_rows if labels is None or num_rows is not None else len(labels)
     if labels is not None and len(labels) != num_nodes:
         file.note(
-            f"y: {len(labels)} rows, but the node features have {num_rows}; give every node a row,"
-            f" {UNLABELED} where its label is unknown"
+            f"y: {len(labels)} rows, but the node features have {num_rows}. Give one row per node,"
+            f" {UNLABELED} if the label is unknown."
         )
     edge_index = _edge_index(file, num_nodes)
     edge_attr = _edge_features(file, edge_index)
@@ -96,9 +94,9 @@ def load_npz(
 
 
 def save_npz(task: Task, path: Path) -> None:
-    """Write a task to one `.npz` file that `load_npz` reads back as the same task.
+    """Write a task to one `.npz` file, from which `load_npz` reads the same task.
 
-    Edges are written as they stand in the graph, both directions where it has both (directed = 1).
+    All edges of the graph are written, with both directions if it has both (directed = 1).
     """
     graph = task.graph
     arrays: dict[str, Array] = {
@@ -117,7 +115,7 @@ def save_npz(task: Task, path: Path) -> None:
     elif graph.x is not None:
         arrays["x"] = graph.x.numpy()
     if graph.edge_attr is not None:
-        # In the order of the edges as written, which need not be the order of the features' rows.
+        # In the order of the written edges, which may differ from the order of the rows.
         arrays["edge_attr"] = graph.edge_attr[graph.edge_id.long()].numpy()
     if task.class_names is not None:
         arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
@@ -131,10 +129,10 @@ def save_npz(task: Task, path: Path) -> None:
 
 
 def _names(names: tuple[str, ...]) -> Array:
-    """Names as an array of strings; as lines of text where that is much smaller.
+    """Return names as an array of strings, or as lines of text if that is much smaller.
 
-    Strings are padded to the longest, four bytes a letter: one long id among a million would cost
-    gigabytes.
+    Strings are padded to the longest one, with four bytes per letter: one long id among a million
+    would take gigabytes.
     """
     padded = 4 * len(names) * max(map(len, names), default=0)
     if padded < _MOST_PADDED or any("\n" in name for name in names):
@@ -143,14 +141,14 @@ def _names(names: tuple[str, ...]) -> Array:
 
 
 def _narrow(numbers: Array) -> Array:
-    """The same integers in 32 bits where they fit."""
+    """Return the same integers in 32 bits if they fit."""
     limits = np.iinfo(np.int32)
     fits = numbers.size == 0 or (limits.min <= numbers.min() and numbers.max() <= limits.max)
     return numbers.astype(np.int32) if fits else numbers
 
 
 def _labels(file: ArrayFile) -> tuple[Array | None, int]:
-    """Labels as a task holds them, and the number of classes or of binary tasks (0: not told)."""
+    """Return labels, and the number of classes or binary tasks (0 if unknown)."""
     raw = file.require("y", "class numbers [N], or 0 / 1 [N, T]")
     if raw is None:
         return None, 0
@@ -158,13 +156,13 @@ def _labels(file: ArrayFile) -> tuple[Array | None, int]:
     if y is None:
         return None, 0
     if y.size == 0:
-        file.note(f"y: empty, {y.shape}; expected a row for each node")
+        file.note(f"y: empty, shape {y.shape}; expected one row per node")
         return None, 0
     if y.ndim == 2:
-        fix = "a missing entry is −1 in an int8 array (it turns into 255 in uint8)"
+        fix = "a missing entry is −1 in an int8 array (in uint8 it becomes 255)"
         return (y.astype(np.int8) if file.within("y", y, -1, 1, fix) else None), y.shape[1]
-    # A file may state classes that none of its nodes has. One that states no number has at most
-    # as many classes as nodes: ids in place of class numbers would ask for a model of that width.
+    # With num_classes, a file may have classes without nodes. Without it, there are at most as many
+    # classes as nodes: ids instead of class numbers would need a model of that width.
     stated = file.integer("num_classes", 1, _MOST_CLASSES) if file.has("num_classes") else None
     fix = f"classes count from 0, {UNLABELED} is unknown" + (
         "" if stated else ", and there are at most as many as nodes"
@@ -173,7 +171,7 @@ def _labels(file: ArrayFile) -> tuple[Array | None, int]:
         return None, 0
     found = int(y.max()) + 1
     if found == 0:
-        file.note(f"y: every label is {UNLABELED}; some must be known to learn from")
+        file.note(f"y: every label is {UNLABELED}. Some labels must be known.")
         return None, 0
     return y, stated or found
 
@@ -181,20 +179,22 @@ def _labels(file: ArrayFile) -> tuple[Array | None, int]:
 def _node_features(
     file: ArrayFile, features: str | None, num_classes: int
 ) -> tuple[Array | SparseFeatures | None, int | None]:
-    """Node features, and the number of nodes by their rows: None where that cannot be told."""
+    """Return node features, and the number of their rows; None if it is unknown."""
     if features in _KEYS:
-        # Labels or split as inputs would give the answer away.
-        file.note(f"{features}: has its own meaning in the format; features need another array")
+        # Labels or the split as inputs would reveal the answers.
+        file.note(f"{features}: the format reserves this array. Use another array as features.")
         return None, None
     if features is not None:
-        there = f"one of the file's arrays; besides the usual ones it has: {', '.join(file.others)}"
+        there = f"an array of the file; its other arrays are: {', '.join(file.others)}"
         array = file.require(features, there)
         if array is not None and array.dtype.kind in "iu":
             return _ranked_guesses(file, features, num_classes)
     elif csr := [key for key in _CSR if file.has(key)]:
         if not file.has("x"):
             return _sparse_features(file)
-        file.note(f"x: stands beside {', '.join(csr)}; keep the dense or the CSR form, not both")
+        file.note(
+            f"x: the file also contains {', '.join(csr)}. Keep the dense or the CSR form, not both."
+        )
     x = file.floats(features or "x", "[N, F]")
     return x, (None if x is None else len(x))
 
@@ -205,7 +205,7 @@ def _ranked_guesses(
     guesses = file.integers(key, "[N, K]")
     if guesses is None or not num_classes:
         return None, None
-    fix = "guesses are class numbers, −1 for none; save numbers of another kind as floats"
+    fix = "guesses are class numbers, −1 for none; save other numbers as floats"
     if not file.within(key, guesses, UNLABELED, num_classes - 1, fix):
         return None, len(guesses)
     made = guesses != UNLABELED
@@ -222,7 +222,7 @@ def _ranked_guesses(
 
 def _sparse_features(file: ArrayFile) -> tuple[SparseFeatures | None, int | None]:
     for key in _CSR:
-        file.require(key, f"an array, as sparse features need {', '.join(_CSR)}")
+        file.require(key, f"an array; sparse features consist of {', '.join(_CSR)}")
     indptr = file.integers("x_indptr", "[N + 1]")
     column = file.integers("x_indices", "[nonzeros]")
     value = file.floats("x_data", "[nonzeros]")
@@ -230,27 +230,29 @@ def _sparse_features(file: ArrayFile) -> tuple[SparseFeatures | None, int | None
     if indptr is None or column is None or value is None or shape is None:
         return None, None
     num_nodes = len(indptr) - 1
-    # The rows are nodes whichever way round the shape was written: some published files state
-    # (features, nodes) beside an indptr over nodes.
+    # The rows are nodes in either order of the shape: some published files state (features, nodes)
+    # with an indptr over nodes.
     if num_nodes < 1 or len(shape) != 2 or num_nodes not in shape or shape.min() < 0:
         file.note(
-            f"x_shape: {shape.tolist()}, while x_indptr has {len(indptr)} entries; expected"
-            " [N, F] beside an x_indptr of N + 1 entries"
+            f"x_shape: {shape.tolist()}, but x_indptr has {len(indptr)} entries; expected"
+            " [N, F] and an x_indptr of N + 1 entries"
         )
         return None, None
     width = int(shape[1] if shape[0] == num_nodes else shape[0])
     if len(column) != len(value):
-        file.note(f"x_indices, x_data: {len(column)} and {len(value)} entries; expected as many")
+        file.note(
+            f"x_indices, x_data: {len(column)} and {len(value)} entries; the numbers must be equal"
+        )
         return None, num_nodes
     falls = np.flatnonzero(np.diff(indptr) < 0)
     if len(falls) or indptr[0] != 0 or indptr[-1] != len(column):
-        where = f", falling after x_indptr[{falls[0]}]" if len(falls) else ""
+        where = f" and decreases after x_indptr[{falls[0]}]" if len(falls) else ""
         file.note(
-            f"x_indptr: runs from {indptr[0]} to {indptr[-1]}{where}; expected 0 to"
-            f" {len(column)}, the length of x_indices, never falling"
+            f"x_indptr: runs from {indptr[0]} to {indptr[-1]}{where}; it must increase from 0 to"
+            f" {len(column)}, the length of x_indices"
         )
         return None, num_nodes
-    fix = "columns are features, counted from 0; is x_shape right?"
+    fix = "columns are features, counted from 0; check x_shape"
     if not file.within("x_indices", column, 0, width - 1, fix):
         return None, num_nodes
     x = SparseFeatures(
@@ -272,7 +274,7 @@ def _edge_index(file: ArrayFile, num_nodes: int | None) -> Array | None:
         file.note(f"edge_index: {edge_index.shape}; expected [2, E]: sources, targets{fix}")
         return None
     if num_nodes is not None:
-        fix = "nodes count from 0, and y (and x) need a row for every node"
+        fix = "nodes are counted from 0, and y (and x) need one row per node"
         file.within("edge_index", edge_index, 0, num_nodes - 1, fix)
     return edge_index
 
@@ -284,30 +286,32 @@ def _edge_features(file: ArrayFile, edge_index: Array | None) -> Array | None:
     if len(edge_attr) != edge_index.shape[1]:
         file.note(
             f"edge_attr: {len(edge_attr)} rows for {edge_index.shape[1]} edges; expected one row"
-            " for each column of edge_index"
+            " per column of edge_index"
         )
     return edge_attr
 
 
 def _parts(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Array] | None:
-    """The nodes to train on, to choose by and to test on."""
+    """Return the nodes of train, val and test."""
     given = [part for part in _PARTS if file.has(part)]
     if file.has("splits"):
         if given:
-            file.note(f"splits: stands beside {', '.join(given)}; keep one of the two forms")
+            file.note(
+                f"splits: the file also contains {', '.join(given)}. Keep one of the two forms."
+            )
         return _parts_of_splits(file, num_nodes, split)
     if not given:
-        file.note("train, val, test: absent; expected node indices, or splits [S, N]")
+        file.note("train, val, test: missing; expected node indices, or splits [S, N]")
         return None
     if split != 0:
-        file.note(f"split {split} was asked for, but the file has one; leave split at 0")
+        file.note(f"split is {split}, but the file has only split 0")
     parts = {}
     for part in _PARTS:
-        file.require(part, "node indices, as its two companions; an empty array will do")
+        file.require(part, "node indices; the array may be empty")
         nodes = file.integers(part, "[nodes]")
         if nodes is None or num_nodes is None:
             continue
-        if not file.within(part, nodes, 0, num_nodes - 1, "nodes count from 0"):
+        if not file.within(part, nodes, 0, num_nodes - 1, "nodes are counted from 0"):
             continue
         parts[part] = nodes
     if len(parts) < len(_PARTS):
@@ -316,13 +320,13 @@ def _parts(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Arra
     for part, nodes in parts.items():
         if len(np.unique(nodes)) < len(nodes):
             values, counts = np.unique(nodes, return_counts=True)
-            file.note(f"{part}: holds node {values[counts > 1][0]} twice; list each node once")
+            file.note(f"{part}: contains node {values[counts > 1][0]} twice. List each node once.")
         for earlier, others in owner.items():
             shared = np.intersect1d(nodes, others)
             if len(shared):
                 file.note(
-                    f"{earlier}, {part}: share {len(shared)} nodes, such as {shared[0]}; a node may"
-                    " be in one of train, val and test only"
+                    f"{earlier}, {part}: have {len(shared)} common nodes, such as {shared[0]}. Keep"
+                    " each node in one of train, val and test."
                 )
         owner[part] = nodes
     return parts
@@ -336,7 +340,7 @@ def _parts_of_splits(file: ArrayFile, num_nodes: int | None, split: int) -> dict
         file.note(f"splits: {splits.shape} for {num_nodes} nodes; expected [S, N]")
         return None
     if not 0 <= split < len(splits):
-        file.note(f"split {split} was asked for; the file has 0..{len(splits) - 1}")
+        file.note(f"split is {split}; the file has 0..{len(splits) - 1}")
         return None
     if not file.within("splits", splits, -1, 2, "0 train, 1 val, 2 test, −1 none"):
         return None
@@ -344,7 +348,7 @@ def _parts_of_splits(file: ArrayFile, num_nodes: int | None, split: int) -> dict
 
 
 def _check_known(file: ArrayFile, parts: dict[str, Array] | None, labels: Array | None) -> None:
-    """Train and val need labels; test may hold nodes that are still unknown."""
+    """Check that the nodes of train and val have labels; those of test may be unknown."""
     if parts is None or labels is None:
         return
     known = labels != UNLABELED if labels.ndim == 1 else (labels != UNLABELED).any(axis=1)
@@ -356,7 +360,7 @@ def _check_known(file: ArrayFile, parts: dict[str, Array] | None, labels: Array 
         if len(unknown):
             file.note(
                 f"{part}: {len(unknown)} nodes have no label (y = {UNLABELED}), such as node"
-                f" {unknown[0]}; leave them out"
+                f" {unknown[0]}. Remove them from the set."
             )
 
 
@@ -371,7 +375,7 @@ def _positions(file: ArrayFile, num_nodes: int | None) -> Array | None:
 def _groups(file: ArrayFile, num_nodes: int | None) -> Array | None:
     groups = file.integers("groups", "[N]")
     if groups is not None and num_nodes is not None and len(groups) != num_nodes:
-        file.note(f"groups: {len(groups)} entries for {num_nodes} nodes; give every node a number")
+        file.note(f"groups: {len(groups)} entries for {num_nodes} nodes; each node needs one")
     return groups
 
 
@@ -390,13 +394,15 @@ def _check_metric(
         return
     metric = asked or _stated_metric(file)
     if metric == "rocauc" and labels.ndim == 1 and num_classes != 2:
-        file.note(f"metric rocauc needs two classes or binary tasks; y has {num_classes} classes")
+        file.note(
+            f"metric: rocauc needs two classes or binary tasks, but y has {num_classes} classes"
+        )
     if metric == "accuracy" and labels.ndim == 2:
-        file.note("metric accuracy needs one class a node; y holds binary tasks: use rocauc")
+        file.note("metric: accuracy needs one class per node, but y has binary tasks. Use rocauc.")
 
 
 def count_splits(path: Path) -> int:
-    """How many splits a file holds; 1 where it names train, val and test itself."""
+    """Return the number of splits in a file; 1 if it contains train, val and test."""
     file = ArrayFile(Path(path), ["splits"])
     splits = file.get("splits")
     return 1 if splits is None else max(1, len(splits))

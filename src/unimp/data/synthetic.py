@@ -1,4 +1,4 @@
-"""Graphs drawn at random, with labels that their edges and features tell of to a chosen degree.
+"""Random graphs whose edges and features depend on the labels to a chosen degree.
 
 A degree-corrected stochastic block model: each node has a group and a weight, an edge joins two
 nodes in proportion to their weights, and `homophily` is the share of edges inside groups.
@@ -18,7 +18,7 @@ from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Task
 
-# Edges are drawn in blocks, which bounds memory; the block's size is part of what a seed means.
+# Edges are drawn in blocks to bound memory; another block size would draw other edges.
 _BLOCK = 1 << 22
 # In multi-label mode a node belongs to this many groups at once, and each edge arises from one.
 _MEMBERSHIPS = 3
@@ -28,7 +28,7 @@ _ROUNDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A published graph's sizes, and how telling its edges and features are."""
+    """The sizes of a published graph, and how much its edges and features reveal of labels."""
 
     num_nodes: int
     num_edges: int  # undirected
@@ -51,11 +51,11 @@ LIKE = {
 def synthetic_like(
     name: Literal["arxiv", "products", "proteins"], *, scale: float = 1.0, seed: int = 0
 ) -> Task:
-    """A random task of the size and kind of ogbn-`name`, nodes and edges multiplied by `scale`.
+    """Draw a task of the size and kind of ogbn-`name`, nodes and edges multiplied by `scale`.
 
-    The mean degree stays the same, and with it the cost per node; where there are too few nodes for
-    that many distinct edges, a quarter of all pairs is joined. As for the real proteins, node
-    features are the sum of the features of a node's edges.
+    The mean degree stays the same, and so does the cost per node. If there are too few nodes for
+    that many distinct edges, a quarter of all pairs is joined. As in ogbn-proteins, node features
+    are the sum of the features of a node's edges.
     """
     if name not in LIKE:
         raise TaskError(f"no synthetic graph like {name!r}; {nearest_names(name, LIKE)}")
@@ -77,7 +77,7 @@ def synthetic_like(
     graph = task.graph
     if graph.edge_attr is None:
         return task
-    # The two directions share a row of features; one of them stands for the edge.
+    # Both directions of an edge have the same features; count them once.
     once = (graph.source < graph.target).nonzero().squeeze(1)
     x = pool_edge_features(
         graph.source[once].numpy(),
@@ -107,24 +107,24 @@ def synthetic_task(
     seed: int = 0,
     name: str = "synthetic",
 ) -> Task:
-    """Draw a symmetric graph without self-loops or double edges, and labels to go with it.
+    """Draw a symmetric graph without self-loops and duplicate edges, with labels.
 
-    num_edges        undirected edges; at most 0.1 % fewer where the graph is too dense for them
+    num_edges        undirected edges; at most 0.1 % fewer if the graph is too dense
     num_classes      groups of about equal size, and the classes unless there are binary tasks
-    num_features     width of x; 0: nodes have none
-    edge_features    width of edge_attr, in 0..1; 0: edges have none
-    homophily        share of edges drawn inside one group (1 / C: edges tell nothing); a little
-                     less remains in dense graphs, where more of those coincide
+    num_features     width of x; 0: no node features
+    edge_features    width of edge_attr, with values in 0..1; 0: no edge features
+    homophily        share of edges drawn inside one group (1 / C: edges have no information); a
+                     little less in dense graphs, where more of those edges coincide
     feature_signal   distance of each group's center from the origin; the noise around it has
-                     standard deviation 1 in each direction (0: features tell nothing)
-    edge_signal      0..1: how far edge features tell whether the ends share a group (1: exactly)
-    label_noise      share of labels drawn anew at random, or of binary entries flipped
+                     standard deviation 1 in each direction (0: no information)
+    edge_signal      0..1: how well edge features show whether both ends share a group (1: exactly)
+    label_noise      share of labels that are replaced at random, or of binary entries flipped
     degree_exponent  of the power law of degrees, over 2; larger is more even
     multilabel_tasks T > 0: the labels are T binary tasks. A node then belongs to three groups, of
                      three independent divisions into `num_classes`; each edge arises from one of
                      the divisions, and each task is a threshold on random scores of all three
-    missing_share    of the binary entries, −1 in the labels
-    split_shares     of train, val and test; the rest is in none
+    missing_share    share of the binary entries that are missing (−1)
+    split_shares     shares of train, val and test; the rest is in no set
 
     The same options and seed give the same task.
     """
@@ -151,7 +151,7 @@ def synthetic_task(
         labels = _binary_tasks(rng, groups, num_classes, multilabel_tasks)
         labels ^= rng.random(labels.shape, dtype=np.float32) < label_noise
         missing = rng.random(labels.shape, dtype=np.float32) < missing_share
-        # A node of which nothing is known could not stand in train or val.
+        # Nodes in train and val need at least one known entry.
         missing[np.arange(num_nodes), rng.integers(0, multilabel_tasks, num_nodes)] = False
         labels[missing] = UNLABELED
     else:
@@ -181,21 +181,21 @@ def _check_options(
     checks = (
         (
             2 <= num_classes <= min(num_nodes, 2**15 - 1),
-            f"num_classes is {num_classes}; 2..num_nodes",
+            f"num_classes is {num_classes}; it must be in 2..num_nodes",
         ),
         (
             0 <= num_edges <= possible // 4,
-            f"num_edges is {num_edges}; at most {possible // 4}, a quarter of all pairs of nodes",
+            f"num_edges is {num_edges}; at most {possible // 4} are accepted, 1/4 of all pairs",
         ),
-        (0 <= homophily <= 1, f"homophily is {homophily}; 0 to 1"),
-        (0 <= edge_signal <= 1, f"edge_signal is {edge_signal}; 0 to 1"),
-        (degree_exponent > 2, f"degree_exponent is {degree_exponent}; over 2"),
+        (0 <= homophily <= 1, f"homophily is {homophily}; it must be in 0..1"),
+        (0 <= edge_signal <= 1, f"edge_signal is {edge_signal}; it must be in 0..1"),
+        (degree_exponent > 2, f"degree_exponent is {degree_exponent}; it must be more than 2"),
         (
             min(split_shares) >= 0 and sum(split_shares) <= 1 + 1e-9,
-            f"split_shares are {split_shares}; none negative, and at most 1 in all",
+            f"split_shares are {split_shares}; none may be negative, and their sum at most 1",
         ),
     )
-    if wrong := [f"{text} is accepted" for passed, text in checks if not passed]:
+    if wrong := [text for passed, text in checks if not passed]:
         raise TaskError("; ".join(wrong))
 
 
@@ -237,7 +237,7 @@ def _draw_edges(
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Nodes repeated in proportion to their weights, those of one group side by side."""
+    """Nodes repeated in proportion to their weights, sorted by group."""
 
     node: Array  # [slots] int32
     group: Array  # [N]
@@ -251,17 +251,17 @@ class _Slots:
         return cls(np.repeat(order, slots[order]), group, start)
 
     def draw_pairs(self, rng: np.random.Generator, count: int, homophily: float) -> Array:
-        """Keys min · N + max of `count` drawn pairs, less the self-loops."""
+        """Return keys min · N + max of `count` drawn pairs, without self-loops."""
         total = len(self.node)
         one = self.node[rng.integers(0, total, count)]
         group = self.group[one]
         low = self.start[group]
         inside = self.start[group + 1] - low
         within = rng.random(count, dtype=np.float32) < homophily
-        # Within: a slot of the group. Otherwise a slot among all others, counted past the group's.
+        # Within: a slot of the group. Otherwise: a slot of any other group.
         slot = (rng.random(count) * np.where(within, inside, total - inside)).astype(np.int64)
         slot += np.where(within | (slot >= low), np.where(within, low, inside), 0)
-        # A group may hold every slot, or a product round up: stay inside the table.
+        # If one group has all slots, or a product is rounded up, stay inside of the table.
         other = self.node[np.minimum(slot, total - 1)]
         keys = np.minimum(one, other) * np.int64(len(self.group)) + np.maximum(one, other)
         distinct: Array = keys[one != other]
@@ -312,11 +312,11 @@ def _edge_features(
 def _binary_tasks(
     rng: np.random.Generator, groups: Array, num_classes: int, num_tasks: int
 ) -> Array:
-    """Each task holds where a sum of scores, one for each of a node's groups, is high: [N, T]."""
+    """Set a task to 1 if the sum of the scores of a node's groups is high: [N, T]."""
     score = np.zeros((groups.shape[1], num_tasks), dtype=np.float32)
     for division in groups:
         score += rng.standard_normal((num_classes, num_tasks), dtype=np.float32)[division]
-    # From rare tasks to even ones.
+    # Rare and balanced tasks.
     share = rng.uniform(0.05, 0.5, num_tasks)
     threshold = [np.quantile(score[:, task], 1 - share[task]) for task in range(num_tasks)]
     labels: Array = (score > np.array(threshold, dtype=np.float32)).astype(np.int8)

@@ -1,1 +1,1 @@
-"""What is asked: a graph, its labels, a split and a metric; and where such tasks come from."""
+"""Tasks: a graph, its labels, a split and a metric."""

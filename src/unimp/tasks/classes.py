@@ -1,4 +1,4 @@
-"""Labels as people write them → class numbers: any whole numbers or texts, and what is unknown."""
+"""Convert labels as users write them, integers or strings, into class numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Classes = NDArray[Any]
 
 
 def encode_classes(values: Any) -> tuple[Codes, Classes]:
-    """Class numbers [n], UNLABELED where nothing is known, and the classes in order.
+    """Return class numbers [n], UNLABELED if unknown, and the sorted classes.
 
-    Unknown are the number −1, NaN, None and the empty text; any other value is a class.
+    The number −1, NaN, None and the empty string mean unknown; any other value is a class.
     """
     labels, known = _labels(values)
     classes, found = np.unique(labels[known], return_inverse=True)
@@ -27,14 +27,14 @@ def encode_classes(values: Any) -> tuple[Codes, Classes]:
 
 
 def codes_of(values: Any, classes: Classes) -> Codes:
-    """Class numbers [n] where the classes are given; a value that is none of them is refused."""
+    """Return class numbers [n] for given classes; refuse a value that is not one of them."""
     codes, found = encode_classes(values)
     place = {value: code for code, value in enumerate(classes.tolist())}
     for code, value in enumerate(found.tolist()):
         if value not in place:
             hint = nearest_names(str(value), [str(name) for name in place])
             row = int(np.flatnonzero(codes == code)[0])
-            raise TaskError(f"label {value!r} in row {row} is no class of this task; {hint}")
+            raise TaskError(f"the label {value!r} in row {row} is not a class of this task; {hint}")
     numbers = np.array([place[value] for value in found.tolist()], dtype=np.int64)
     known = codes != UNLABELED
     codes[known] = numbers[codes[known]]
@@ -42,7 +42,7 @@ def codes_of(values: Any, classes: Classes) -> Codes:
 
 
 def as_labels(values: Any) -> NDArray[Any]:
-    """Values as an array; numbers in a list of texts stay numbers, which numpy would make texts."""
+    """Return values as an array without converting numbers in a mixed list to strings."""
     labels = np.asarray(values)
     if labels.dtype.kind not in "US" or isinstance(values, np.ndarray):
         return labels
@@ -51,23 +51,23 @@ def as_labels(values: Any) -> NDArray[Any]:
 
 
 def _refuse_texts_of_numbers(labels: NDArray[Any]) -> None:
-    """Refuse an array of texts in which numpy made texts of what was unknown."""
-    # It leaves that much room where it makes texts of numbers; who wrote the texts, hardly ever.
+    """Refuse an array of strings in which numpy converted unknown numbers to strings."""
+    # numpy uses at least this width when it converts numbers to strings.
     if labels.dtype.kind != "U" or labels.dtype.itemsize < np.dtype("U21").itemsize:
         return
     row = next((row for row, text in enumerate(labels) if text in ("nan", "-1")), None)
     if row is not None:
         raise TaskError(
-            f"row {row} holds the text {str(labels[row])!r}, which numpy makes of a number beside "
-            "texts; where unknown, give None in an array of dtype=object, or in a list"
+            f"row {row} contains the string {str(labels[row])!r}, probably a number that numpy "
+            "converted. Use None for unknown labels, in a list or an array of dtype=object."
         )
 
 
 def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """One label a row, and which of them are known; refused where they cannot be classes."""
+    """Return one label per row, and which of them are known; refuse values that are not classes."""
     labels = as_labels(values)
     if labels.ndim != 1:
-        raise TaskError(f"labels have shape {labels.shape}; one a row is needed")
+        raise TaskError(f"labels have shape {labels.shape}; give one label per row.")
     kind = labels.dtype.kind
     if kind == "b":
         return labels, np.ones(len(labels), dtype=bool)
@@ -79,8 +79,8 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         if len(odd) or not np.isfinite(labels[known]).all():
             first = odd[0] if len(odd) else np.inf
             raise TaskError(
-                f"Unknown label type: continuous values such as {first}; classes are whole "
-                "numbers or texts, and -1 or NaN where unknown"
+                f"Unknown label type: continuous values such as {first}. Classes must be integers "
+                "or strings, with -1 or NaN for unknown."
             )
         return labels, known
     if kind in "US":
@@ -88,7 +88,7 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             _refuse_texts_of_numbers(labels)
         return labels, labels != labels.dtype.type()
     if kind != "O":
-        raise TaskError(f"Unknown label type: {labels.dtype}; classes are whole numbers or texts")
+        raise TaskError(f"Unknown label type: {labels.dtype}. Use integers or strings.")
     known = np.array([not _is_missing(value) for value in labels], dtype=bool)
     kept = labels[known].tolist()
     if all(isinstance(value, str) for value in kept):
@@ -97,10 +97,10 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     odd_one = next((v for v in kept if not isinstance(v, numbers)), None)
     if odd_one is not None:
         text = next((v for v in kept if isinstance(v, numbers)), None)
-        beside = "" if text is None else f" beside the number {text!r}"
+        beside = "" if text is None else f", together with the number {text!r}"
         raise TaskError(
-            f"Unknown label type: {type(odd_one).__name__} ({odd_one!r}){beside}; classes are all "
-            "whole numbers or all texts, with None where unknown"
+            f"Unknown label type: {type(odd_one).__name__} ({odd_one!r}){beside}. Use only "
+            "integers or only strings, with None for unknown."
         )
     plain = np.full(len(labels), np.nan)
     plain[known] = np.array(kept, dtype=np.float64)
@@ -113,7 +113,7 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
 def _is_missing(value: Any) -> bool:
     if value is None or (isinstance(value, str) and value == ""):
         return True
-    if type(value).__name__ in ("NAType", "NaTType"):  # pandas' own, not imported for this
+    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which is not imported for this
         return True
     if isinstance(value, (float, np.floating)) and bool(np.isnan(value)):
         return True

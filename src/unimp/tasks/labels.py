@@ -1,4 +1,4 @@
-"""Labels and who may see them: the masks behind masked label prediction."""
+"""Labels, splits, and the masks of masked label prediction."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unimp.errors import TaskError
 from unimp.graph.features import as_tensor
 
 UNLABELED = -1
-"""A label that is not known: as a class, or as one entry of a multi-label row."""
+"""An unknown label: a class, or one entry of a multi-label row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The node sets of a task: int64 node numbers, no node in two of them."""
+    """The node sets of a task: int64 node numbers, disjoint."""
 
     train: Tensor
     val: Tensor
@@ -28,8 +28,8 @@ class Split:
             nodes = given if isinstance(given, Tensor) else as_tensor(given, f"the {name} set")
             if nodes.numel() and (nodes.dtype.is_floating_point or nodes.dtype == torch.bool):
                 raise TaskError(
-                    f"the {name} set is {nodes.dtype}; it takes node numbers (of a mask: "
-                    "mask.nonzero().squeeze(1))"
+                    f"the {name} set has dtype {nodes.dtype}; it must contain node numbers. For a "
+                    "mask, use mask.nonzero().squeeze(1)."
                 )
             object.__setattr__(self, name, nodes.long().reshape(-1))
         both = torch.cat((self.train, self.val, self.test))
@@ -37,14 +37,14 @@ class Split:
         if bool((counts > 1).any()):
             node = int(unique[counts > 1][0])
             raise TaskError(
-                f"node {node} stands twice in the split ({int((counts > 1).sum())} such nodes); "
-                "train, val and test must not overlap"
+                f"node {node} is in the split twice ({int((counts > 1).sum())} such nodes). "
+                "Keep each node in one of train, val and test."
             )
 
     def known(self, reveal: str) -> Tensor:
-        """The nodes whose labels a protocol reveals: `train`, or `train+val`."""
+        """Return the nodes whose labels a protocol reveals: `train`, or `train+val`."""
         if reveal not in PROTOCOLS:
-            raise TaskError(f"no protocol {reveal!r}; there are {' and '.join(PROTOCOLS)}")
+            raise TaskError(f"no protocol {reveal!r}; use {' or '.join(PROTOCOLS)}.")
         return self.train if reveal == "train" else torch.cat((self.train, self.val))
 
 
@@ -53,17 +53,17 @@ PROTOCOLS = ("train", "train+val")
 
 @dataclass(frozen=True, slots=True)
 class LabelMask:
-    """The known nodes, divided into inputs and targets; the two never overlap."""
+    """The known nodes, divided into observed inputs and hidden targets; they never overlap."""
 
-    observed: Tensor  # [N] bool: label is fed to the model
-    hidden: Tensor  # [N] bool: label is withheld and must be predicted
+    observed: Tensor  # [N] bool: the label is an input of the model
+    hidden: Tensor  # [N] bool: the label is withheld and has to be predicted
 
     def __post_init__(self) -> None:
         if bool((self.observed & self.hidden).any()):
-            raise TaskError("a label is both observed and hidden; it must be one of them")
+            raise TaskError("a label is both observed and hidden; it must be only one of them.")
 
     def reveal(self, labels: Tensor) -> Tensor:
-        """Labels as the model may see them: UNLABELED everywhere but `observed`."""
+        """Return the labels that the model may see: UNLABELED except where `observed`."""
         observed = self.observed if labels.ndim == 1 else self.observed[:, None]
         return torch.where(observed, labels, torch.full_like(labels, UNLABELED))
 
@@ -77,21 +77,21 @@ def mask_labels(
 ) -> LabelMask:
     """Draw which known labels are observed and which are hidden.
 
-    UniMP trains by hiding part of what it knows and predicting it back:
+    UniMP is trained to predict the hidden part of the known labels from the observed part:
 
         max  Σ_{i ∈ hidden} log p(y_i | X, A, Y_observed)
 
     known: [N] bool. Exactly round(label_rate · |known|) labels are observed, the rest hidden.
-    groups: [N], a number for the group of each node. Groups are then observed or hidden whole, but
-    for the one that the exact count divides: where a split keeps groups together, what is to be
-    predicted never has a label known within its own group, and should not have one in training.
+    groups: [N], the group number of each node. Each group is then observed or hidden as a whole,
+    except the one that the exact count divides. If a split keeps groups together, no label in a
+    test node's own group is known, and training should have the same condition.
     """
     if not 0.0 <= label_rate <= 1.0:
-        raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1")
+        raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1.")
     if groups is not None and groups.shape != known.shape:
         raise TaskError(
-            f"groups are of shape {tuple(groups.shape)} for {known.numel()} nodes; each needs one "
-            "number"
+            f"groups have shape {tuple(groups.shape)}; give one number for each of the "
+            f"{known.numel()} nodes."
         )
     nodes = torch.nonzero(known).squeeze(1)
     shuffled = nodes[torch.randperm(nodes.numel(), generator=generator)]
@@ -105,18 +105,18 @@ def mask_labels(
 
 
 def mask_of(nodes: Tensor, num_nodes: int) -> Tensor:
-    """[num_nodes] bool, true at `nodes`."""
+    """Return a mask [num_nodes] bool that is true at `nodes`."""
     mask = torch.zeros(num_nodes, dtype=torch.bool)
     mask[nodes] = True
     return mask
 
 
 def reveal_only(nodes: Tensor, labels: Tensor) -> Tensor:
-    """Labels as the model may see them when exactly `nodes` are observed."""
+    """Return the labels that the model may see if exactly `nodes` are observed."""
     observed = mask_of(nodes, len(labels))
     return LabelMask(observed, torch.zeros_like(observed)).reveal(labels)
 
 
 def is_known(labels: Tensor) -> Tensor:
-    """Nodes of which at least one label entry is known: [N] bool."""
+    """Return the nodes with at least one known label entry: [N] bool."""
     return labels != UNLABELED if labels.ndim == 1 else (labels != UNLABELED).any(1)

@@ -1,4 +1,4 @@
-"""How predictions are scored."""
+"""Metrics: accuracy, ROC-AUC, and their mean over runs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from unimp.config.choices import Metric
 from unimp.tasks.labels import UNLABELED
 
 FEW_NODES = 30
-"""Of fewer nodes a score, or a temperature, means little."""
+"""With fewer nodes, a score or a calibration temperature is not reliable."""
 
 
 def score(metric: Metric, logits: Tensor, labels: Tensor) -> float:
-    """The score of some nodes' logits [n, C] against their labels [n] or [n, T].
+    """Score logits [n, C] against labels [n] or [n, T].
 
-    Nodes and entries whose label is unknown do not count; NaN where none is left.
+    Unknown labels and entries do not count. The result is NaN if no label is known.
     """
     if metric == "rocauc":
         if labels.ndim == 1:
-            # Two classes: the difference of logits ranks nodes as the probability does.
+            # With two classes, the difference of logits has the same order as the probability.
             return mean_roc_auc((logits[:, 1] - logits[:, 0])[:, None], labels[:, None])
         return mean_roc_auc(logits, labels)
     return accuracy(logits, labels)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of known labels that the likeliest class meets; binary tasks count each entry."""
+    """Return the share of known labels predicted correctly; binary tasks count each entry."""
     known = labels != UNLABELED
     guess = logits.argmax(1) if labels.ndim == 1 else (logits > 0).to(labels.dtype)
     right = (guess == labels)[known]
@@ -37,18 +37,18 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def mean_roc_auc(scores: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve, averaged over tasks; a task with one class present is left out.
+    """Return the area under the ROC curve, averaged over tasks; tasks with one class are omitted.
 
         AUC = ( Σ_{positive} rank − P(P+1)/2 ) / (P·Q)    P positives, Q negatives; ties share ranks
 
-    scores, labels [n, T]; as OGB's evaluator for ogbn-proteins.
+    scores, labels [n, T]. Equal to OGB's evaluator for ogbn-proteins.
     """
     known = labels != UNLABELED
     positive = labels == 1
     positives = positive.sum(0).double()
     negatives = known.sum(0).double() - positives
-    # Entries that do not count are ranked last, where they leave the other ranks alone; finite
-    # scores, so that they stay apart from a score of infinity.
+    # Unknown entries get infinite scores: they rank last and do not change the other ranks. Known
+    # scores are made finite, so that they differ from these.
     largest = torch.finfo(scores.dtype).max
     ranks = _mean_ranks(torch.where(known, scores.clamp(-largest, largest), torch.inf))
     above = (ranks * positive).sum(0) - positives * (positives + 1) / 2
@@ -57,7 +57,7 @@ def mean_roc_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks from 1 within each column; equal values share the mean of theirs: [n, T]."""
+    """Return ranks from 1 within each column; equal values share their mean rank: [n, T]."""
     ordered, order = torch.sort(values, dim=0)
     place = torch.arange(1, len(values) + 1, device=values.device)[:, None].expand_as(values)
     begins = torch.ones_like(ordered, dtype=torch.bool)
@@ -71,7 +71,7 @@ def _mean_ranks(values: Tensor) -> Tensor:
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and unbiased standard deviation over runs; the deviation of one run is NaN."""
+    """Return the mean and the unbiased standard deviation, which is NaN for one value."""
     mean = sum(values) / len(values)
     if len(values) == 1:
         return mean, math.nan
@@ -79,7 +79,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def mean_text(values: Sequence[float]) -> str:
-    """A mean of scores in percent, ± the deviation where there are several; a dash for none."""
+    """Return the mean in percent, ± the deviation of several scores; a dash for none."""
     if not values:
         return "–"
     mean, std = mean_and_std(values)

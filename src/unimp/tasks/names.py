@@ -1,7 +1,7 @@
-"""Nodes and classes by the names that their owner gave them: the one lookup of all who ask.
+"""Look up nodes and classes by the names that the user gave them.
 
-Where nodes (or classes) have names, they go by names alone: a whole number is the name that says
-it, as 7 and "7" are one id in tables, and never a place. Where they have none, they go by number.
+If nodes (or classes) have names, only names are accepted: the integer 7 means the name "7", as in
+tables, and never a position. If they have no names, they are referred to by number.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from unimp.errors import TaskError, nearest_names
 from unimp.tasks.task import Task
 
-_MOST_TOLD = 20  # names that a message lists where none is near
+_MOST_LISTED = 20  # the most names in a message if none is similar
 _MOST_LETTERS = 200
 _SOME = 3
 
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
-"""A whole number as exactly one text writes it."""
+"""An integer in canonical form."""
 
 SEPARATOR = ";"
-"""What stands between the names of binary tasks in a cell, where the tables do not say."""
+"""The default separator of the names of binary tasks in a cell."""
 
 
 class Names:
-    """Names of one kind, each with its number; without names, the numbers up to `count`."""
+    """Names and their numbers; without names, the numbers below `count`."""
 
     def __init__(self, names: Sequence[str] | None, count: int, kind: str) -> None:
         self.kind, self.count = kind, count
@@ -38,8 +38,8 @@ class Names:
         return self.get(text) is not None
 
     def get(self, given: Any) -> int | None:
-        """The number of what is given by name, or by number where there are no names."""
-        text = self._written(given)
+        """Return the number of a name, or of a number if there are no names; None if unknown."""
+        text = self._as_text(given)
         if self._numbers is not None:
             return self._numbers.get(text, self._numbers.get(text.strip()))
         text = text.strip()
@@ -47,60 +47,60 @@ class Names:
         return int(text) if known else None
 
     def find(self, given: Any) -> int:
-        """The same; what is not there is refused with the nearest names."""
+        """Like `get`, but refuse an unknown name and list the most similar ones."""
         number = self.get(given)
         if number is None:
             raise TaskError(f"no {self.kind} {given!r}; {self.hint(given)}")
         return number
 
     def hint(self, given: Any) -> str:
-        """What may have been meant; of many names only some are told."""
+        """Return a hint with similar names, or with some of the names."""
         if self._numbers is None:
-            numbers = f"numbers run from 0 to {self.count - 1}"
-            is_number = re.fullmatch(r"\s*-?[0-9]+\s*", self._written(given))
+            numbers = f"numbers are 0..{self.count - 1}"
+            is_number = re.fullmatch(r"\s*-?[0-9]+\s*", self._as_text(given))
             return numbers if is_number else f"there are no names; {numbers}"
-        near = nearest_names(self._written(given), self._numbers)
-        many = len(self._numbers) > _MOST_TOLD or len(near) > _MOST_LETTERS
+        near = nearest_names(self._as_text(given), self._numbers)
+        many = len(self._numbers) > _MOST_LISTED or len(near) > _MOST_LETTERS
         if many and not near.startswith("did you mean"):
             some = ", ".join(name[:40] for name in list(self._numbers)[:_SOME])
-            near = f"none of the {self.count:,} names is near it; they are such as {some}"
+            near = f"none of the {self.count:,} names is similar; examples are {some}"
         if isinstance(given, str):
             return near
-        return f"{near} (a number is one of the names here; a tensor goes by place)"
+        return f"{near} (numbers are names here; use a tensor to refer to positions)"
 
-    def _written(self, given: Any) -> str:
-        """What is given as a name would say it."""
+    def _as_text(self, given: Any) -> str:
+        """Return the given value as text."""
         if isinstance(given, str):
             return given
         if isinstance(given, bool | np.bool_):
-            truth = str(bool(given)).lower()  # as tables name it
+            truth = str(bool(given)).lower()  # as in tables
             return truth if self._numbers and truth in self._numbers else str(int(given))
         if isinstance(given, float | np.floating) and float(given).is_integer():
-            return str(int(given))  # as ids become on their way through pandas
+            return str(int(given))  # pandas turns integers into floats
         try:
             return str(operator.index(given))
         except TypeError:
-            raise TaskError(f"{self.kind} {given!r} is neither a name nor a number") from None
+            raise TaskError(f"{self.kind} {given!r} is neither a name nor a number.") from None
 
 
 def nodes_of(task: Task) -> Names:
-    """The nodes of a task, to look one up in."""
+    """Return a lookup of the nodes of a task."""
     return Names(task.node_names, task.graph.num_nodes, "node")
 
 
 def classes_of(task: Task) -> Names:
-    """The classes or binary tasks of a task, to look one up in."""
+    """Return a lookup of the classes or binary tasks of a task."""
     kind = "binary task" if task.is_multilabel else "class"
     return Names(task.class_names, task.num_classes, kind)
 
 
 def label_separator(task: Task) -> str:
-    """What stands between the names of binary tasks in a cell, read and written alike."""
+    """Return the separator of the names of binary tasks in a cell."""
     return (task.tables.label_separator if task.tables else "") or SEPARATOR
 
 
 def node_ids(task: Task) -> Sequence[str] | Sequence[int]:
-    """What the user calls the nodes: their ids, as text or numbers, or their numbers here."""
+    """Return the user's ids of nodes, as text or integers; without ids, node numbers."""
     if task.node_names is None:
         return range(task.graph.num_nodes)
     whole = task.tables is not None and task.tables.whole_ids
@@ -110,5 +110,5 @@ def node_ids(task: Task) -> Sequence[str] | Sequence[int]:
 
 
 def class_names(task: Task) -> tuple[str, ...]:
-    """The names of classes or binary tasks; their numbers, where they have none."""
+    """Return the names of classes or binary tasks; without names, their numbers."""
     return task.class_names or tuple(str(c) for c in range(task.num_classes))

@@ -1,4 +1,4 @@
-"""Splits drawn by shares: each class divided alike, or groups kept together."""
+"""Draw splits by shares: stratified by class, or with groups kept together."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def split_groups(
     train_share: float,
     val_share: float,
 ) -> Split:
-    """Divide the known nodes so that those of one group stay together; three groups or more.
+    """Divide the known nodes so that those of one group stay together; at least three groups.
 
-    Groups are shuffled, and cut where the share of nodes is nearest. Depends on its arguments
-    alone.
+    Groups are shuffled, and divided where the share of nodes is nearest. The result depends only on
+    the arguments.
     """
     nodes = np.flatnonzero(known)
     names, place = np.unique(group[nodes], return_inverse=True)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(names))
     covered = np.cumsum(np.bincount(place)[order])  # nodes in the first 1, 2, … groups
-    # At least one group on each side, however few there are.
+    # At least one group in each set.
     first = min(_nearest(covered, train_share * len(nodes)), len(names) - 2)
     second = _nearest(covered, (train_share + val_share) * len(nodes))
     second = min(max(second, first + 1), len(names) - 1)
@@ -45,11 +45,11 @@ def split_classes(
     train_share: float,
     val_share: float,
 ) -> Split:
-    """Divide each class by the shares, with at least one node of it in train; −1 is unknown.
+    """Divide each class by the shares, with at least one node in train; −1 is unknown.
 
-    Rows of binary tasks are divided as one class. Where classes are so small that val would be
-    empty, it gets a node of test, or of a class with more than one in train. Depends on its
-    arguments alone.
+    Rows of binary tasks are divided as one class. If classes are so small that val would be empty,
+    it gets a node of test, or of a class with several nodes in train. The result depends only on
+    the arguments.
     """
     known = labels >= 0 if labels.ndim == 1 else (labels >= 0).any(1)
     nodes = np.flatnonzero(known)
@@ -64,17 +64,17 @@ def split_classes(
     part = (rank >= first[label]).astype(np.int8) + (rank >= second[label])
     if val_share > 0 and not (part == 1).any():
         spare = part == 2 if (part == 2).any() else rank > 0
-        # Of the largest class, where one node is missed least.
+        # From the largest class, which can best do without a node.
         part[np.flatnonzero(spare)[np.argsort(-count[label[spare]], kind="stable")[:1]]] = 1
     return split_of(nodes, part)
 
 
 def split_of(nodes: NDArray[np.int64], part: NDArray[Any]) -> Split:
-    """A split from a part for each node: 0 train, 1 val, 2 test; sets in rising order."""
+    """Return a split from the set of each node (0 train, 1 val, 2 test); sets are sorted."""
     train, val, test = (torch.from_numpy(np.sort(nodes[part == code])) for code in range(3))
     return Split(train, val, test)
 
 
 def _nearest(covered: NDArray[np.int64], wanted: float) -> int:
-    """How many groups, at least one, cover a number of nodes nearest to `wanted`."""
+    """Return how many groups, at least one, contain nearest to `wanted` nodes."""
     return int(np.argmin(np.abs(covered - wanted))) + 1

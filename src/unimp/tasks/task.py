@@ -21,16 +21,16 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a task that a model is built for."""
+    """The sizes of a task, from which a model is built."""
 
-    features: int  # width of x; 0: nodes have no features
-    edge_features: int  # width of edge_attr; 0: edges have none
+    features: int  # width of x; 0 without node features
+    edge_features: int  # width of edge_attr; 0 without edge features
     classes: int  # classes, or binary tasks
     multilabel: bool
     sparse: bool = False  # x is SparseFeatures
 
     def with_width(self, features: int) -> Sizes:
-        """These sizes with dense features of another width, as a model within a model has them."""
+        """Return these sizes with dense features of another width, for a nested model."""
         return replace(self, features=features, sparse=False)
 
 
@@ -54,7 +54,7 @@ class TableSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a data set's name gives you, checked whole."""
+    """A graph with labels, a split and a metric, checked completely."""
 
     name: str
     graph: Graph
@@ -64,7 +64,9 @@ class Task:
     num_classes: int  # classes, or T binary tasks
     class_names: tuple[str, ...] | None = field(default=None, repr=False)
     node_names: tuple[str, ...] | None = field(default=None, repr=False)
-    groups: Tensor | None = field(default=None, repr=False)  # [N]; the split keeps each together
+    groups: Tensor | None = field(
+        default=None, repr=False
+    )  # [N] group numbers; the split keeps groups together
     positions: Tensor | None = field(default=None, repr=False)  # [N, 2] x and y, for maps only
     tables: TableSource | None = field(default=None, repr=False)  # where the task comes from
 
@@ -73,8 +75,8 @@ class Task:
         labels = given if isinstance(given, Tensor) else as_tensor(given, "labels")
         if labels.ndim not in (1, 2) or labels.dtype.is_floating_point:
             raise TaskError(
-                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; they must be whole "
-                "numbers, one a node, or one row of 0/1 a node"
+                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; they must be integers: "
+                "one class per node, or one row of 0 and 1 per node."
             )
         labels = labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
         object.__setattr__(self, "labels", labels)
@@ -82,43 +84,45 @@ class Task:
             raise TaskError(f"no metric {self.metric!r}; {nearest_names(self.metric, METRICS)}")
         if self.metric == "rocauc" and labels.ndim == 1 and self.num_classes != 2:
             raise TaskError(
-                f"rocauc needs two classes or binary tasks; the task has {self.num_classes} classes"
+                f"rocauc needs two classes or binary tasks; there are {self.num_classes} classes."
             )
         if labels.shape[0] != self.graph.num_nodes:
             raise TaskError(
-                f"{labels.shape[0]} labels for {self.graph.num_nodes} nodes; each node needs one, "
-                f"{UNLABELED} where it is unknown"
+                f"there are {labels.shape[0]} labels for {self.graph.num_nodes} nodes. Give one "
+                f"per node, {UNLABELED} if it is unknown."
             )
         top = 1 if labels.ndim == 2 else self.num_classes - 1
         outside = (labels < UNLABELED) | (labels > top)
         if bool(outside.any()):
             place = torch.nonzero(outside)[0].tolist()
             raise TaskError(
-                f"the label of node {place[0]} is {int(labels[tuple(place)])}; accepted are "
-                f"0..{top}, and {UNLABELED} for unknown"
+                f"the label of node {place[0]} is {int(labels[tuple(place)])}; it must be in "
+                f"0..{top}, or {UNLABELED} if it is unknown."
             )
         if labels.ndim == 2 and labels.shape[1] != self.num_classes:
-            raise TaskError(f"labels have {labels.shape[1]} columns for {self.num_classes} tasks")
+            raise TaskError(
+                f"labels have {labels.shape[1]} columns, but num_classes is {self.num_classes}."
+            )
         for names, count, what in (
             (self.class_names, self.num_classes, "class"),
             (self.node_names, self.graph.num_nodes, "node"),
         ):
             if names is not None and len(names) != count:
-                raise TaskError(f"{len(names)} {what} names where {count} are needed")
+                raise TaskError(f"there are {len(names)} {what} names, but {count} are needed.")
         self._check_groups()
         self._check_positions()
         known = is_known(labels)
         for name in ("train", "val", "test"):
             nodes: Tensor = getattr(self.split, name)
             if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(labels):
-                raise TaskError(f"the {name} set names a node outside 0..{len(labels) - 1}")
+                raise TaskError(f"the {name} set contains a node outside of 0..{len(labels) - 1}.")
             if name != "test" and not bool(known[nodes].all()):
                 node = int(nodes[~known[nodes]][0])
                 raise TaskError(
-                    f"node {node} stands in the {name} set but its label is unknown; take it out"
+                    f"node {node} is in the {name} set, but its label is unknown. Remove it."
                 )
         if self.split.train.numel() == 0:
-            raise TaskError("the train set is empty; at least one known label is needed")
+            raise TaskError("the train set is empty. Add at least one node with a known label.")
 
     def _check_groups(self) -> None:
         if self.groups is None:
@@ -130,8 +134,8 @@ class Task:
         )
         if not whole or groups.shape != (self.graph.num_nodes,):
             raise TaskError(
-                f"groups are {groups.dtype} of shape {tuple(groups.shape)}; each of the "
-                f"{self.graph.num_nodes} nodes needs a whole number, the same for a whole group"
+                f"groups are {groups.dtype} of shape {tuple(groups.shape)}; give one integer for "
+                f"each of the {self.graph.num_nodes} nodes, equal within a group."
             )
         object.__setattr__(self, "groups", groups.long())
 
@@ -144,7 +148,7 @@ class Task:
         if positions.shape != expected or not bool(positions.isfinite().all()):
             raise TaskError(
                 f"positions have shape {tuple(positions.shape)}; they must be finite numbers of "
-                f"shape {expected}: x and y of each node"
+                f"shape {expected}: x and y of each node."
             )
         object.__setattr__(self, "positions", positions)
 
@@ -164,18 +168,18 @@ class Task:
 
     @property
     def homophily(self) -> float:
-        """The share of edges between two known nodes whose labels agree; NaN if there are none."""
+        """The share of edges between known nodes whose labels are equal; NaN without such edges."""
         source = self.labels[self.graph.source.long()]
         target = self.labels[self.graph.target.long()]
         both = (source != UNLABELED) & (target != UNLABELED)
         return float((source == target)[both].double().mean())
 
     def with_graph(self, graph: Graph) -> Task:
-        """The same question on other edges or features of the same nodes."""
+        """Return the task with another graph on the same nodes."""
         return replace(self, graph=graph)
 
     def data_hash(self) -> str:
-        """SHA-256 of everything a result depends on: edges, features, labels, split and groups."""
+        """Return the SHA-256 of everything a result depends on: graph, labels, split and groups."""
         digest = hashlib.sha256()
         parts = self.graph.arrays
         parts += [self.labels, self.split.train, self.split.val, self.split.test]

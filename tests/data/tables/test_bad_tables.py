@@ -48,10 +48,10 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     assert "6 problems in the tables" in err
     for place in (
         "nodes.csv, column id, row 3: the id is empty",
-        "nodes.csv, column age, row 4: 'old' is no number",
-        "nodes.csv, column vector, row 5: 1 numbers where other rows have 3",
-        "nodes.csv, column set, row 8: 'holdout' is no set",
-        "nodes.csv, column hight: there is no such column",
-        "edges.csv, column weight, row 6: 'heavy' is no number",
+        "nodes.csv, column age, row 4: 'old' is not a number",
+        "nodes.csv, column vector, row 5: 1 numbers, but other rows have 3",
+        "nodes.csv, column set, row 8: 'holdout' is not the name of a set",
+        "nodes.csv, column hight: the column does not exist",
+        "edges.csv, column weight, row 6: 'heavy' is not a number",
     ):
         assert place in err

@@ -61,15 +61,14 @@ def test_vectors_of_another_length_are_told_with_their_rows() -> None:
     nodes = {"id": ["x", "y"], "vec": ["1 2 3", "1 2"]}
     edges = {"source": ["x", "y"], "target": ["a", "a"], "way": [[1.0], [2.0]]}
     said = refused(task_of(), nodes, edges)
-    assert "nodes, column vec, row 2: 2 numbers where those of training have 3" in said
-    assert "edges, column way, rows 1, 2: 1 numbers where those of training have 2" in said
-    assert "make them as they were made then" in said
+    assert "nodes, column vec, row 2: 2 numbers, but those in training have 3" in said
+    assert "edges, column way, rows 1, 2: 1 numbers, but those in training have 2" in said
 
 
 def test_a_label_that_is_no_class_is_told() -> None:
     nodes = {"id": ["x", "y"], "vec": ["", ""], "label": ["yes", "yess"]}
     said = refused(task_of(), nodes)
-    assert "column label, row 2: 'yess' is no class of the run; did you mean 'yes'?" in said
+    assert "column label, row 2: 'yess' is not a class of the run. Did you mean 'yes'?" in said
 
 
 def test_several_labels_of_a_new_node_are_read() -> None:
@@ -77,7 +76,7 @@ def test_several_labels_of_a_new_node_are_read() -> None:
     more = {"id": ["x", "y"], "vec": ["", ""], "label": ["w; u", None]}
     larger = extend_task(task, more)
     assert larger.labels[4:].tolist() == [[1, 0, 1], [-1, -1, -1]]
-    assert "row 1: 't' is no class of the run" in refused(task, {**more, "label": ["u;t", "u"]})
+    assert "row 1: 't' is not a class of the run" in refused(task, {**more, "label": ["u;t", "u"]})
 
 
 def test_binary_labels_of_a_new_node_are_read_as_far_as_they_are_there() -> None:

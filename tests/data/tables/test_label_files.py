@@ -58,16 +58,16 @@ def test_problems_of_parquet_are_told_by_row(tmp_path: Path, named: Task) -> Non
     path = parquet(tmp_path / "more.parquet", node=["n3", "m5"], label=["bleu", "red"])
     with pytest.raises(TaskError) as problem:
         read_labels(path, named)
-    assert "column label, row 1: no class 'bleu'; did you mean 'blue'" in str(problem.value)
-    assert "column node, row 2: no node 'm5'; did you mean 'n5'" in str(problem.value)
+    assert "column label, row 1: no class 'bleu'. Did you mean 'blue'" in str(problem.value)
+    assert "column node, row 2: no node 'm5'. Did you mean 'n5'" in str(problem.value)
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path, named: Task) -> None:
     (tmp_path / "more.parquet").write_text("node,label\nn3,blue\n")
-    with pytest.raises(TaskError, match="is no Parquet file"):
+    with pytest.raises(TaskError, match="not a Parquet file"):
         read_labels(tmp_path / "more.parquet", named)
     path = parquet(tmp_path / "other.parquet", id=["n3"], label=["blue"])
-    with pytest.raises(TaskError, match="column node: there is no such column"):
+    with pytest.raises(TaskError, match="column node: the column does not exist"):
         read_labels(path, named)
 
 
@@ -89,8 +89,8 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({3: 1}, "several labels a node"),
-        ({3: {"round": 2}}, "task 'round' is 2; it is 0 or 1"),
+        ({3: 1}, "several labels per node"),
+        ({3: {"round": 2}}, "'round': 2 is not 0 or 1"),
         ({3: {"rounds": 1}}, "no binary task 'rounds'; did you mean 'round'"),
         ({3: {7: 1}}, "no binary task 7; choose one of red, ripe, round"),
     ],
@@ -117,7 +117,7 @@ def test_numbers_that_pandas_made_fractions_are_whole_again(tmp_path: Path, numb
     path = parquet(tmp_path / "more.parquet", node=[3.0, 5.0, 7.0], label=[2.0, None, 0.0])
     assert known(read_labels(path, numbered)) == {(3,): 2, (7,): 0}
     path = parquet(tmp_path / "more.parquet", node=[3.5], label=[2])
-    with pytest.raises(TaskError, match=r"3\.5 is no id"):
+    with pytest.raises(TaskError, match=r"3\.5 is not an id"):
         read_labels(path, numbered)
 
 
@@ -157,7 +157,7 @@ def test_a_node_with_labels_and_none_and_a_label_that_is_not_there_are_refused(
     path.write_text("node,label\n3,none\n3,red\n4,red;blue\n")
     with pytest.raises(TaskError) as problem:
         read_labels(path, binary)
-    assert "row 2: node '3' has another label on a row above" in str(problem.value)
+    assert "row 2: node '3' has another label in an earlier row" in str(problem.value)
     assert "column label, row 3: no binary task 'blue'" in str(problem.value)
 
 

@@ -44,12 +44,12 @@ def test_a_decimal_comma_is_told_where_nothing_else_is_possible(
         (("1,003", "2"), ",", ";", "numeric", "decimal comma"),
         (("1,5 2,5", "3,5 4"), ",", ";", "vector", "several"),
         (("1,2,3", "4,5,6"), ",", ";", "", "commas between numbers"),
-        (("1.003,5", "2,5"), ",", ";", "", "points between thousands"),
+        (("1.003,5", "2,5"), ",", ";", "", "points as thousands separators"),
         (("1,003", "2,417"), ".", ";", "", "thousands"),
         (("1,003", "999", "1,234,567.5"), ".", ",", "", "thousands"),
         (("1,5", "2,25"), ".", ",", "", "two numbers"),
         (("1,5", "2,25"), ".", "", "", "two numbers"),
-        (("1.003,5", "2,5"), ".", "\t", "", "points between thousands"),
+        (("1.003,5", "2,5"), ".", "\t", "", "points as thousands separators"),
         (("0.5,0.25", "1.5,2.5"), ".", ",", "vector", "several"),
         (("1,2,3", "4,5,6"), ".", ",", "vector", "several"),
         (("[1, 2]", "[3, 4]"), ".", ",", "vector", "several"),
@@ -94,7 +94,9 @@ def test_tables_with_decimal_commas_are_read_as_meant_also_later(tmp_path: Path)
     more.write_text("id;size;place\n99;5.0;1.5 2\n")
     with pytest.raises(TaskError, match="2 problems") as error:
         extend_task(task, more)
-    assert "column size, row 1: '5.0' is no number; write a decimal comma" in str(error.value)
+    assert "column size, row 1: '5.0' is not a number. Write numbers with a decimal comma" in str(
+        error.value
+    )
 
 
 def test_a_number_with_a_comma_is_refused_with_what_to_do() -> None:
@@ -102,8 +104,8 @@ def test_a_number_with_a_comma_is_refused_with_what_to_do() -> None:
     for delimiter in (",", ";"):
         table = Table("n", pa.table({"c": ["1,003", "2"]}), delimiter)
         assert read_values(table, "c", "numeric", problems) is None
-    assert "write a decimal point; between thousands stands no mark" in problems.found[0]
-    assert 'is read with decimal = "," under [tables]' in problems.found[1]
+    assert "rite a decimal point" in problems.found[0]
+    assert 'set decimal = "," in [tables]' in problems.found[1]
     table = Table("n", pa.table({"c": ["1,5", "NA"]}), ";")
     found = read_values(table, "c", "numeric", problems, decimal=",")
     np.testing.assert_array_equal(found, [1.5, np.nan])

@@ -128,7 +128,7 @@ def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None
     found = opened(path, wanted=["y", "id"], as_text=["id"])
     assert found.columns == ["y", "id"]
     assert found.get("id").to_pylist() == ["007"]
-    assert "its header names 'x' twice" in refused(written(tmp_path / "b.csv", "x, x\n1,2\n"))
+    assert "'x'" in refused(written(tmp_path / "b.csv", "x, x\n1,2\n"))
 
 
 def test_the_name_of_a_column_may_hold_a_line_break(tmp_path: Path) -> None:
@@ -156,26 +156,26 @@ def test_a_field_may_hold_a_line_break_and_the_delimiter(tmp_path: Path) -> None
 def test_only_columns_that_are_wanted_are_read(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id,x,y\n1,2,3\n")
     assert opened(path, wanted=["x"], optional=["y", "z"]).columns == ["x", "y"]
-    assert "did you mean 'id'?" in refused(path, wanted=["idd"])
+    assert "Did you mean 'id'?" in refused(path, wanted=["idd"])
 
 
 def test_a_row_with_a_field_too_many_is_told_by_its_number(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id,x\n1,2\n3,4,5\n6,7\n8\n")
-    assert "rows 2, 4: 3 fields where the header names 2" in refused(path)
+    assert "rows 2, 4: 3 fields" in refused(path)
 
 
 def test_text_that_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("id,x\na,1\nZoë,2\n".encode("latin-1"))
-    assert "a.csv, line 3: is not UTF-8 text" in refused(path)
-    assert "a.csv, line 3: is not UTF-8 text" in refused(path, as_text=["id"])
+    assert "a.csv, line 3: not UTF-8" in refused(path)
+    assert "a.csv, line 3: not UTF-8" in refused(path, as_text=["id"])
 
 
 def test_a_file_is_what_it_holds_whatever_its_name(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     pyarrow.parquet.write_table(pa.table(COLUMNS), path)
     assert opened(path).num_rows == 3
-    assert "is no Parquet file" in refused(written(tmp_path / "b.parquet", "id,x\n1,2\n"))
+    assert "not a Parquet file" in refused(written(tmp_path / "b.parquet", "id,x\n1,2\n"))
 
 
 def test_many_rows_of_one_problem_are_counted() -> None:
@@ -210,15 +210,15 @@ def test_an_id_that_is_written_otherwise_is_another() -> None:
     ("values", "message"),
     [
         (["a", None, ""], "rows 2, 3: the id is empty"),
-        (["a", "b", "a ", "a"], "rows 3, 4: 'a' stands on row 1 already"),
-        ([1.0, 1.5], "row 2: 1.5 is no id"),
+        (["a", "b", "a ", "a"], "rows 3, 4: the id 'a' is also in row 1"),
+        ([1.0, 1.5], "row 2: 1.5 is not an id"),
         ([1.0, None], "row 2: the id is empty"),
-        (np.array([1, 1.5], dtype=np.float16), "row 2: 1.5 is no id"),
-        ([1.0, np.inf, -np.inf], "rows 2, 3: inf is no id"),
-        ([1.0, 1e19], "row 2: 1e+19 is no id"),  # beyond what 64 bits hold
-        ([1.0, 2.0**53 + 2], "row 2: 9007199254740994.0 is no id"),  # beyond what is exact
-        ([True, False], "is of type bool"),
-        ([[1], [2]], "ids are text or whole numbers"),
+        (np.array([1, 1.5], dtype=np.float16), "row 2: 1.5 is not an id"),
+        ([1.0, np.inf, -np.inf], "rows 2, 3: inf is not an id"),
+        ([1.0, 1e19], "row 2: 1e+19 is not an id"),  # beyond what 64 bits hold
+        ([1.0, 2.0**53 + 2], "row 2: 9007199254740994.0 is not an id"),  # beyond what is exact
+        ([True, False], "type bool"),
+        ([[1], [2]], "text or integers"),
     ],
 )
 def test_what_cannot_be_an_id_is_told(values: Any, message: str) -> None:
@@ -239,7 +239,7 @@ def test_an_edge_to_an_unknown_node_is_refused_or_left_out() -> None:
     assert (edges.source.tolist(), edges.target.tolist()) == ([0], [1])
     assert edges.rows is not None
     assert edges.rows.tolist() == [0]
-    assert "2 of 3 edges name an id that is no node" in problems.warnings[0]
+    assert "skipped 2 of 3 edges" in problems.warnings[0]
 
 
 def test_duplicates_and_reverses_are_counted() -> None:

@@ -1,7 +1,7 @@
-"""A task from a table of nodes and a table of edges, checked whole before anything is trained.
+"""Read a table of nodes and a table of edges, check them completely, and build the task.
 
-read_rows     both tables, read and checked; every problem is told at once
-Rows.task     the task they make: transforms fitted, split drawn
+read_rows     reads and checks both tables and reports every problem at once
+Rows.task     builds the task: fits transforms, draws the split
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG = logging.getLogger("unimp")
 
 @dataclass(frozen=True)
 class Rows:
-    """Two tables, read and checked: everything that a task is made of."""
+    """Two tables, read and checked: everything that a task is built from."""
 
     layout: Layout
     ids: Any
@@ -53,7 +53,7 @@ class Rows:
         return known_rows(self.labels)
 
     def split(self, number: int) -> Split:
-        """The split as the tables give it, or the one of this number, drawn by shares."""
+        """Return the split in the tables, or the split of this number drawn by shares."""
         if self.parts is not None:
             nodes = np.flatnonzero(self.parts >= 0)
             return split_of(nodes, self.parts[nodes])
@@ -66,16 +66,16 @@ class Rows:
         return split_classes(self.labels, seed=number, **shares)
 
     def metric(self, asked: Metric | None) -> Metric:
-        """The metric that is asked for, if it fits the labels, or else the usual one."""
+        """Return the requested metric if it fits the labels; without a request, the usual one."""
         if asked == "rocauc" and self.labels.ndim == 1 and len(self.class_names) != 2:
             raise TaskError(
-                f"task.metric is rocauc, which needs two classes or binary tasks; "
-                f"{self.layout.label} has {len(self.class_names)} classes: use accuracy"
+                f"the metric rocauc needs two classes or binary tasks, but the column "
+                f"{self.layout.label} of nodes has {len(self.class_names)} classes. Use accuracy."
             )
         return asked or ("rocauc" if self.labels.ndim == 2 else "accuracy")
 
     def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
-        """The task that the rows make; transforms are fitted on all of them."""
+        """Return the task; transforms are fitted on all rows."""
         for warning in self.warnings:
             LOG.warning(warning)
         transforms, x, edge_attr = Transforms.fitted(
@@ -98,13 +98,13 @@ class Rows:
 
 
 def known_rows(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Nodes of which at least one label entry is known: [N]."""
+    """Return the nodes with at least one known label entry: [N] bool."""
     known = np.asarray(labels != UNLABELED)
     return known if known.ndim == 1 else np.asarray(known.any(1))
 
 
 def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
-    """Read both tables and check them; a TaskError lists every problem of both."""
+    """Read and check both tables; a TaskError lists every problem of both."""
     problems = Problems()
     _check_layout(layout, problems)
     labels_of = [column for column in layout.label_columns if column]
@@ -169,7 +169,7 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
 
 
 def are_whole(ids: Any) -> bool:
-    """Whether ids are whole numbers, as such or in words that say exactly one."""
+    """Return whether all ids are integers, or text that is exactly one integer."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -183,8 +183,8 @@ def _check_layout(layout: Layout, problems: Problems) -> None:
     if not layout.label or not all(layout.label_columns):
         problems.note(
             where,
-            "no label column is named",
-            'write label = "…", the column to be predicted; empty cells there are unknown',
+            "the label column is missing",
+            'write label = "COLUMN", the column to predict; empty cells are unknown',
         )
     for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
         for column, kind in kinds.items():
@@ -192,21 +192,23 @@ def _check_layout(layout: Layout, problems: Problems) -> None:
             if kind not in allowed:
                 problems.note(
                     where,
-                    f"{option}: no kind {kind!r}",
+                    f"{option} has the unknown kind {kind!r}",
                     nearest_names(str(kind), allowed),
                     column=column,
                 )
     for column in layout.features:
         if column in layout.label_columns:
             problems.note(
-                where, "is the label and a feature", "take it out of features", column=column
+                where,
+                "the column is both the label and a feature",
+                "remove it from features",
+                column=column,
             )
     if layout.train_share + layout.val_share > 1 or layout.train_share <= 0:
         problems.note(
             where,
-            f"train_share {layout.train_share:g} and val_share {layout.val_share:g} are more than "
-            "all",
-            "together they are 1 at most; test is the rest",
+            f"train_share is {layout.train_share:g} and val_share is {layout.val_share:g}",
+            "their sum must be at most 1; the rest is the test set",
         )
     if layout.source == layout.target:
         problems.note(where, f"source and target are both {layout.source!r}", "name two columns")
@@ -225,15 +227,15 @@ def _check_shares(
     if count < 3:
         problems.note(
             name,
-            f"{count} known labels are too few to draw a split from",
-            "give three or more, or name the sets yourself",
+            f"{count} known labels are too few to draw a split",
+            "give at least 3, or state the sets in a column or in files",
             column=column,
         )
     elif groups is not None and len(np.unique(groups[known])) < 3:
         problems.note(
             name,
-            f"known labels lie in {len(np.unique(groups[known]))} groups",
-            "a split needs three or more; leave group out",
+            f"the known labels are in {len(np.unique(groups[known]))} groups; a split needs 3",
+            "label nodes of other groups, or remove the option group",
             column=layout.group,
         )
 
@@ -245,7 +247,7 @@ def values_of(
     problems: Problems,
     lengths: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Values of feature columns, checked; `lengths` are those that vectors had in training."""
+    """Return the checked values of feature columns; `lengths` are those of vectors in training."""
     if table is None:
         return {}
     return {
@@ -263,7 +265,7 @@ def values_of(
 
 
 def taken(values: Any, rows: NDArray[np.int64]) -> Any:
-    """The values at these rows."""
+    """Return the values of these rows."""
     import pyarrow as pa
 
     return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))

@@ -1,13 +1,13 @@
-"""One column of a table, by its kind: its values, checked, and the numbers that stand for them.
+"""Encoders, which turn the values of one column into features, depending on the kind of column.
 
-    numeric      standardized; missing: the mean, and a column of its own that says so
-    categorical  a column for each category seen twice or more, one for the others, one for missing
+    numeric      standardized; a missing value is the mean, and an extra column marks it
+    categorical  one column per category seen at least twice, one for others, one for missing
     text         words hashed into a fixed number of columns, weighted by TF-IDF
-    vector       as it is; missing: zeros, and a column of its own that says so
+    vector       unchanged; a missing vector is zeros, and an extra column marks it
 
-An encoder is fitted once, on the tables of training, and is plain data: it is kept in the run and
-encodes rows that come later the same way. A category that training did not see counts among the
-others; where training had no others, it sets no column.
+An encoder is fitted once, on the tables of training. It is plain data, stored in the run, and
+encodes rows that are added later in the same way. A category that training did not contain counts
+as one of the others; if training had no others, it sets no column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Numeric:
     column: str
     mean: float
     std: float
-    indicator: bool  # some were missing in training
+    indicator: bool  # some values were missing in training
 
     @property
     def width(self) -> int:
@@ -43,10 +43,10 @@ class Numeric:
     @classmethod
     def fit(cls, column: str, values: NDArray[np.float64]) -> Numeric:
         missing = np.isnan(values)
-        there = values[~missing]
-        mean = float(there.mean()) if len(there) else 0.0
-        std = float(there.std()) if len(there) else 0.0
-        # A constant says nothing; rounding must not make something of it.
+        present = values[~missing]
+        mean = float(present.mean()) if len(present) else 0.0
+        std = float(present.std()) if len(present) else 0.0
+        # A constant has no information; do not amplify rounding errors.
         std = std if std > 1e-12 * max(1.0, abs(mean)) else 1.0
         return cls(column, mean, std, bool(missing.any()))
 
@@ -61,13 +61,13 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column for each category, one for all others, one for none at all."""
+    """One column per category, one for all others, one for missing values."""
 
     kind: ClassVar[ColumnKind] = "categorical"
     column: str
     categories: tuple[str, ...]
-    other: bool  # training had categories seen once, or too many
-    missing: bool  # training had rows without one
+    other: bool  # training had categories seen once, or too many categories
+    missing: bool  # training had missing values
 
     @property
     def width(self) -> int:
@@ -100,7 +100,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Text:
-    """Hashed words, each weighted by how rare it is; rows of length 1."""
+    """Hashed words, weighted by inverse document frequency; rows have length 1."""
 
     kind: ClassVar[ColumnKind] = "text"
     column: str
@@ -114,7 +114,7 @@ class Text:
     def fit(cls, column: str, values: Any, width: int) -> Text:
         counts = _word_counts(values, width)
         documents = np.bincount(counts.indices, minlength=width)
-        idf = np.log((1 + counts.shape[0]) / (1 + documents)) + 1  # as scikit-learn, smoothed
+        idf = np.log((1 + counts.shape[0]) / (1 + documents)) + 1  # smoothed as in scikit-learn
         return cls(column, tuple(idf.tolist()))
 
     def encode(self, values: Any) -> Any:
@@ -127,7 +127,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Vector:
-    """Numbers that were made elsewhere, taken as they are."""
+    """Vectors that were computed elsewhere, used unchanged."""
 
     kind: ClassVar[ColumnKind] = "vector"
     column: str
@@ -153,7 +153,7 @@ _ENCODERS: dict[str, type[Any]] = {e.kind: e for e in (Numeric, Categorical, Tex
 
 
 def fit(column: str, kind: str, values: Any, *, text_width: int) -> Encoder:
-    """An encoder for the values that training has."""
+    """Fit an encoder on the values of training."""
     if kind == "text":
         return Text.fit(column, values, text_width)
     made: Encoder = _ENCODERS[kind].fit(column, values)
@@ -165,17 +165,17 @@ def to_plain(encoder: Encoder) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Encoder:
-    """An encoder as `to_plain` wrote it; anything else raises KeyError, TypeError or ValueError."""
+    """Read an encoder from `to_plain`; other input raises KeyError, TypeError or ValueError."""
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
     made: Encoder = _ENCODERS[plain["kind"]](**fields)
     numbers = [v for v in fields.values() if isinstance(v, float)] + list(fields.get("idf", ()))
     if not np.isfinite(np.asarray(numbers, dtype=np.float64)).all():
-        raise ValueError(f"{made.column} holds a number that is not finite")
+        raise ValueError(f"the encoder of {made.column} contains a number that is not finite")
     return made
 
 
 def _word_counts(values: Any, width: int) -> Any:
-    """How often each hashed word stands in each row: sparse [N, width]."""
+    """Count the hashed words of each row: sparse [N, width]."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashing = HashingVectorizer(n_features=width, alternate_sign=False, norm=None)

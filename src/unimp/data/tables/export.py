@@ -1,4 +1,4 @@
-"""Any task as two tables: what somebody who has none of their own can try things out with."""
+"""Write any task as two tables, for users who want to try the table format."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from unimp.tasks.task import Task
 
 Form = Literal["csv", "parquet"]
 _WIDEST = 4096
-_ROWS_AT_A_TIME = 50_000  # of vectors written as text
+_ROWS_AT_A_TIME = 50_000  # the number of vectors converted to text at once
 
 
 def export_tables(task: Task, folder: Path, form: Form = "parquet") -> tuple[Path, Path]:
-    """Write nodes and edges of a task into a folder, and say where.
+    """Write the nodes and edges of a task into a folder and return the paths of both files.
 
-    nodes: id, label (or a column label_<name> for each binary task), set, group where there are
-    groups, and features as a vector. edges: source, target and features; every edge as it stands in
-    the graph, both directions where it has both.
+    nodes: id, label (or a column label_<name> for each binary task), set, group if there are
+    groups, and features as a vector. edges: source, target and features. Edges in both directions
+    are written in both directions.
     """
     if form not in get_args(Form):
         raise TaskError(f"no format {form!r}; {nearest_names(form, get_args(Form))}")
     paths = folder / f"nodes.{form}", folder / f"edges.{form}"
     for path in paths:
         if path.exists():
-            raise TaskError(f"{path} is there already; choose another folder, or remove it")
+            raise TaskError(f"{path} already exists. Choose another folder, or remove it.")
     for path, table in zip(paths, (_nodes(task, form), _edges(task, form)), strict=True):
         write_table(path, table)
     return paths
@@ -84,8 +84,8 @@ def _dense(x: Any, name: str) -> NDArray[np.float32]:
         return np.asarray(x.numpy())
     if x.shape[1] > _WIDEST:
         raise TaskError(
-            f"{name} has {x.shape[1]:,} sparse features, more than the {_WIDEST:,} that a table "
-            "takes; keep such a task as .npz"
+            f"{name} has {x.shape[1]:,} sparse features; tables can contain at most {_WIDEST:,}. "
+            "Use an .npz file for such a task."
         )
     dense = np.zeros(x.shape, dtype=np.float32)
     rows = np.repeat(np.arange(x.shape[0]), np.diff(x.indptr.numpy()))
@@ -94,7 +94,7 @@ def _dense(x: Any, name: str) -> NDArray[np.float32]:
 
 
 def _vectors(rows: NDArray[np.float32], form: Form) -> Any:
-    """A vector a row: a list, or in CSV numbers with spaces between."""
+    """Return one vector per row: a list, or in CSV numbers separated by spaces."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

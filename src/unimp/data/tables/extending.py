@@ -1,4 +1,4 @@
-"""A task with nodes and edges that came after training, encoded as its own were."""
+"""Add nodes and edges to a task after training."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ LOG = logging.getLogger("unimp")
 def extend_task(
     task: Task, nodes: Any = None, edges: Any = None, *, unknown_ids: UnknownIds = "refuse"
 ) -> Task:
-    """The task with more nodes and edges, encoded as its own were; new nodes follow the old.
+    """Return the task with more nodes and edges, encoded as in training; new nodes come last.
 
-    An id that is known already is refused. Edges may join new nodes and old ones; one that is there
-    already is merged with it. Labels in the new table are kept beside the task's own, in no set, so
-    that nothing takes them for inputs.
+    An id that the task already has is refused. Edges may join new and old nodes; an edge that
+    already exists is merged with it. Labels in the new table are added to the labels of the task,
+    but the new nodes are in no set, so that their labels do not become inputs.
     """
     transforms = task.tables
     if not isinstance(transforms, Transforms) or task.node_names is None:
         raise TaskError(
-            f"{task.name} was not made from tables, so nothing says how to read more of them"
+            f"{task.name} was not built from tables, so that more tables cannot be encoded for it. "
+            "Train on tables first."
         )
     import pyarrow as pa
 
@@ -48,7 +49,7 @@ def extend_task(
     old = pa.array(task.node_names, pa.large_string())
     ids, values, labels = old, None, None
     if nodes is not None:
-        ids = None  # unless they can be read
+        ids = None  # if the table is invalid
         table = _open_more(nodes, "nodes", layout, transforms, problems)
         if table is not None:
             fresh = _fresh_ids(table, layout.id, old, problems)
@@ -76,7 +77,7 @@ def extend_task(
     unknown = torch.full((count, *task.labels.shape[1:]), UNLABELED, dtype=task.labels.dtype)
     more = unknown if labels is None else torch.from_numpy(labels)
     groups = task.groups
-    if groups is not None:  # nothing is masked among them: each new node is a group by itself
+    if groups is not None:  # each new node is its own group
         groups = torch.cat((groups, int(groups.max()) + 1 + torch.arange(count)))
     return replace(
         task,
@@ -122,8 +123,8 @@ def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
     if len(known):
         problems.note(
             table.name,
-            f"{fresh[int(known[0])].as_py()!r} is a node of the run already",
-            "leave out the nodes that it was trained with",
+            f"{fresh[int(known[0])].as_py()!r} is already a node of the run",
+            "remove nodes that the run was trained with",
             column=column,
             rows=known,
         )

@@ -1,4 +1,4 @@
-"""A task from tables at hand: files, or frames of pandas, polars and Arrow."""
+"""Build a task from two tables: files, or data frames of pandas, polars and Arrow."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def task_from_tables(
     metric: Metric | None = None,
     seed: int = 0,
 ) -> Task:
-    """A task from a table of nodes and one of edges, with node ids, class names and transforms.
+    """Build a task from a table of nodes and a table of edges.
 
-    Each table is a path (CSV, Parquet, Arrow), a frame of pandas or polars, an Arrow table, or a
-    dict of arrays. `label` is the column to predict, unknown where empty, NA, null or −1; a list of
-    columns makes binary tasks. `features` and `edge_features` give columns their kind: numeric,
-    categorical, text or vector. What is not said is guessed as by `unimp init`, and
-    `task.tables.layout` tells what was. `seed` is that of a split drawn by shares.
+    Each table is a path (CSV, Parquet, Arrow), a data frame of pandas or polars, an Arrow table, or
+    a dict of arrays. `label` is the column to predict; a label is unknown if the cell is empty, NA,
+    null or −1. A list of columns makes binary tasks. `features` and `edge_features` map columns to
+    their kind: numeric, categorical, text or vector. Arguments that are not given are guessed as by
+    `unimp init`; `task.tables.layout` contains the result. `seed` draws the split by shares.
 
-    Every problem of both tables is told in one TaskError.
+    One TaskError reports every problem of both tables.
     """
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "label": label,
         "id": id,
         "source": source,
@@ -72,7 +72,7 @@ def task_from_tables(
         "text_width": text_width,
         "unknown_ids": unknown_ids,
     }
-    given = {key: value for key, value in told.items() if value is not None}
+    given = {key: value for key, value in arguments.items() if value is not None}
     if train_share is not None or val_share is not None:
         given.setdefault("split", "")
     layout = Layout(**given) if given.keys() >= _SUFFICES else _guessed(nodes, edges, given)

@@ -1,7 +1,7 @@
-"""What two tables probably mean, each guess with its reason.
+"""Guess the meaning of the columns of two tables, with a reason for each guess.
 
-`unimp init` writes the guesses into a recipe for a person to look over; `task_from_tables` takes
-them where its caller does not say.
+`unimp init` writes the guesses into a recipe for the user to check. `task_from_tables` uses them
+for arguments that are not given.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ END_NAMES = (
 )
 LABEL_NAMES = ("label", "labels", "class", "classes", "y", "target", "category", "tag", "tags")
 GROUP_NAMES = ("group", "groups", "group_id")
-UNJOINED = "by its name or place only: edges name ids that no column of nodes holds; look again"
-_LOOKED_AT = 50_000  # rows whose cells are looked into
-_FEW = 100  # values that a label or category has at most, or a twentieth of the rows
+UNJOINED = "by name or position only: no column of nodes contains the ids in edges; check this"
+_LOOKED_AT = 50_000  # the number of rows that are examined
+_FEW = 100  # the most values of a label or category, unless a twentieth of the rows is more
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A layout, and why: reasons by option, by column of features, and by column left out."""
+    """A layout with reasons: per option, per feature column and per omitted column."""
 
     layout: Layout
     reasons: Mapping[str, str]
@@ -48,12 +48,12 @@ class Guess:
 
     @property
     def joins(self) -> bool:
-        """Whether edges name what a column of nodes holds."""
+        """Whether a column of nodes contains the ids in edges."""
         return self.reasons["id"] != UNJOINED
 
 
 def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) -> Guess:
-    """The likeliest layout of two tables; what is `given` stands as it is."""
+    """Return the most likely layout of two tables; `given` options are kept."""
     given = dict(given or {})
     reasons = dict.fromkeys(given, "as given")
     layout = Layout(**given)
@@ -67,9 +67,9 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
         column = next((c for c in nodes.columns if _is_split(nodes, c)), "")
         layout = replace(layout, split=column)
         reasons["split"] = (
-            "its values are the names of sets"
+            "its values are names of sets"
             if column
-            else "no column holds train, val and test; a split is drawn for each seed"
+            else "no column contains train, val and test; each seed draws a split"
         )
     if "group" not in given:
         column = next((c for c in nodes.columns if c.lower() in GROUP_NAMES), "")
@@ -99,7 +99,7 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
 
 
 def _join(nodes: Table, edges: Table, given: Mapping[str, Any]) -> tuple[str, tuple[str, str], str]:
-    """The id column and the two ends that name its values."""
+    """Return the id column, and the source and target columns that contain its values."""
     fixed = [given["id"]] if "id" in given else None
     order = fixed or sorted(
         nodes.columns, key=lambda c: _rank(c, ID_NAMES) * 10_000 + nodes.columns.index(c)
@@ -124,7 +124,7 @@ def _join(nodes: Table, edges: Table, given: Mapping[str, Any]) -> tuple[str, tu
     source, target = given.get("source"), given.get("target")
     if best is not None:
         ends2 = (source or best[2][0], target or best[2][1])
-        return best[1], ends2, "all different in nodes, and what edges name is found there"
+        return best[1], ends2, "unique in nodes, and contains the ids in edges"
     columns = [*edges.columns, "source", "target"]
     pair = tuple(lower[name] for name in named) if named else tuple(columns[:2])
     chosen = order[0] if order else "id"
@@ -152,9 +152,9 @@ def _directed(nodes: Table, edges: Table, layout: Layout) -> tuple[bool, str]:
         joined = read_edges(edges, *ends, ids, problems, unknown_ids="skip")
     share = 0.0 if joined is None else joined.share_reversed(len(ids))
     if share > 0.95:
-        return True, f"{share:.0%} of edges stand in both directions, so none need be added"
-    said = f"{share:.0%} of edges have their reverse in the file"
-    return False, f"{said}; messages pass both ways, which suits most tasks"
+        return True, f"{share:.0%} of edges are listed in both directions already"
+    listed = f"{share:.0%} of edges are listed in both directions"
+    return False, f"{listed}; messages in both directions suit most tasks"
 
 
 def _is_split(nodes: Table, column: str) -> bool:
@@ -183,11 +183,11 @@ def _label(nodes: Table, used: set[str]) -> tuple[str | list[str], str, list[str
     if len(gaps) == 1:
         return gaps[0], "few different values, and some are missing", candidates
     shares = sorted((_known(nodes, c).null_count / nodes.num_rows, c) for c in gaps)
-    # Labels are what most nodes lack; other columns have a gap here and there.
+    # Most nodes have no label; other columns have few missing values.
     if len(shares) > 1 and shares[-1][0] > 0.5 and shares[-1][0] > 2 * shares[-2][0]:
         missing, column = shares[-1]
         return column, f"few different values, {missing:.0%} missing", candidates
-    return "", "no column could be told to be the label", candidates
+    return "", "no column is clearly the label", candidates
 
 
 def _known(nodes: Table, column: str) -> Any:
@@ -195,7 +195,7 @@ def _known(nodes: Table, column: str) -> Any:
 
 
 def _repeats(nodes: Table, column: str) -> bool:
-    """Whether a column has few enough values to be classes."""
+    """Return whether a column has few enough values to be classes."""
     import pyarrow as pa
 
     values = nodes.get(column)
@@ -211,7 +211,7 @@ def _few(rows: int) -> int:
 
 
 def _separator(nodes: Table, column: str) -> str:
-    """What stands between several labels in a cell, where splitting there gives fewer labels."""
+    """Return the separator of several labels in a cell, if splitting gives fewer labels."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -230,15 +230,15 @@ def _separator(nodes: Table, column: str) -> str:
 
 
 def _decimal_comma(table: Table, used: set[str]) -> str:
-    """Why numbers of a table have a decimal comma; empty where nothing says so."""
-    if table.delimiter != ";":  # elsewhere 1,5 is as likely two numbers
+    """Return why numbers of a table have decimal commas; empty if they do not."""
+    if table.delimiter != ";":  # with other delimiters, 1,5 may be two numbers
         return ""
     for column in table.columns:
         if column in used or not is_string(table.get(column).type):
             continue
         cells = _cells(table, column)
         if len(cells) and has_decimal_commas(cells):
-            return f"{column} of {table.name} holds numbers such as {_example(cells)}"
+            return f"{column} of {table.name} contains numbers such as {_example(cells)}"
     return ""
 
 
@@ -249,7 +249,7 @@ def _example(cells: Any) -> str:
 
 
 def _cells(table: Table, column: str) -> Any:
-    """What cells of text hold, gaps left out, as far as they are looked at."""
+    """Return the text of the examined cells without missing ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -261,7 +261,7 @@ def _cells(table: Table, column: str) -> Any:
 def _kinds(
     table: Table, used: set[str], decimal: Decimal, *, edge: bool
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Kinds of columns, the reasons, and the columns that are left out with theirs."""
+    """Return the kinds of columns, their reasons, and the omitted columns with reasons."""
     kinds: dict[str, str] = {}
     reasons: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -270,7 +270,7 @@ def _kinds(
             continue
         kind, why = _kind(table, column, decimal)
         if kind == "text" and edge:
-            kind, why = "", "text; edges take numeric, categorical and vector columns"
+            kind, why = "", "text; features of edges are numeric, categorical or vector"
         if kind:
             kinds[column], reasons[column] = kind, why
         else:
@@ -295,9 +295,9 @@ def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
         return _kind_of_text(table, column, decimal)
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     if not any(check(kind) for check in numeric):
-        return "", f"of type {kind}; make a number of it, such as days since a date"
+        return "", f"type {kind}; convert it to a number, such as days since a date"
     if pa.types.is_floating(kind) and decimal == "," and table.delimiter not in ("", ","):
-        return "", "numbers with points, where others have decimal commas; write all alike"
+        return "", "numbers with points, but others have decimal commas; write all alike"
     distinct = len(values.unique())
     missing = values.null_count / len(values)
     gaps = f", {missing:.0%} missing" if missing else ""
@@ -305,14 +305,14 @@ def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
         return "", "the same in every row"
     if pa.types.is_integer(kind) and distinct == len(values):
         if column.lower() in ("", "index", "row", "unnamed: 0", *ID_NAMES) or _counts(values):
-            return "", "all different, like a number of the row"
+            return "", "all different, like row numbers"
     elif pa.types.is_integer(kind) and 2 < distinct <= 20:
         return "numeric", f"numbers, {distinct} different{gaps}; categorical if they are codes"
     return "numeric", f"numbers{gaps}"
 
 
 def _counts(values: Any) -> bool:
-    """Whether numbers count rows: each one more than the one before."""
+    """Return whether the numbers count the rows."""
     numbers = to_numpy(values)
     return bool((np.diff(numbers) == 1).all())
 
@@ -334,11 +334,11 @@ def _kind_of_text(table: Table, column: str, decimal: Decimal) -> tuple[str, str
     tokens = pc.list_flatten(pc.utf8_split_whitespace(looked_at))
     long = len(tokens) / len(looked_at)
     if pc.all(pc.match_substring_regex(looked_at, r"^\d{4}-\d\d-\d\d")).as_py():
-        return "", "dates; make a number of them, such as days since one"
+        return "", "dates; convert them to numbers, such as days since a date"
     if distinct <= _few(rows):
         return "categorical", f"{distinct} different values"
     if long >= 2.5 or (long > 1.2 and len(tokens.unique()) < 0.6 * len(tokens)):
-        return "text", f"{long:.1f} words in a cell"
+        return "text", f"{long:.1f} words per cell"
     if distinct > rows / 2:
-        return "", "nearly all different, like a name; text, if its words tell something"
-    return "categorical", f"{distinct} different values; the commonest 1,000 get a column"
+        return "", "nearly all different, like names; declare it as text if the words matter"
+    return "categorical", f"{distinct} different values; the 1,000 most frequent get a column"

@@ -1,8 +1,8 @@
-"""Ids out of tables: which node each row is, and which two nodes each edge joins.
+"""Ids in tables: the node of each row, and the two nodes of each edge.
 
-Ids are text or whole numbers. Where both tables have numbers they are compared as numbers; where
-one has text, as text, so that 7 and "7" are one node and "007" is another. Spaces around an id do
-not count.
+Ids are text or integers. If both tables contain integers, they are compared as integers; if one
+contains text, they are compared as text, so that 7 and "7" are the same node and "007" is another.
+Spaces around an id are ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.table import Table, is_string, to_numpy
 from unimp.errors import nearest_names
 
-_MOST_REVERSED = 200_000  # edges whose reverse is looked for
-_MOST_COMPARED = 20_000  # ids among which a near one is looked for
+_MOST_REVERSED = 200_000  # the number of edges whose reverse is searched
+_MOST_COMPARED = 20_000  # the number of ids among which similar ones are searched
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Edges:
         return int(np.count_nonzero(self.source == self.target))
 
     def num_duplicates(self, num_nodes: int) -> int:
-        """Edges that stand there already, in the same direction."""
+        """Return the number of edges that repeat an earlier one in the same direction."""
         key = np.sort(self.source * num_nodes + self.target)
         return int(np.count_nonzero(key[1:] == key[:-1]))
 
     def share_reversed(self, num_nodes: int) -> float:
-        """The share of edges, self-loops aside, whose reverse is there too; of many, by some."""
+        """Return the share of edges with a reverse, without self-loops; estimated on a sample."""
         other = np.flatnonzero(self.source != self.target)
         if not len(other):
             return 0.0
@@ -52,7 +52,7 @@ class Edges:
 
 
 def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> Any:
-    """A column of ids as Arrow integers or text; None, and a note, where some cannot be ids."""
+    """Return a column of ids as Arrow integers or text; None, with a problem, if it is invalid."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -61,14 +61,14 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
     values = table.get(column)
     kind = values.type
     if pa.types.is_floating(kind):
-        # Whole numbers with a gap among them become floats on their way through pandas.
+        # pandas turns integers with missing values into floats.
         values = pc.if_else(pc.is_nan(values), None, values)
         broken = not_whole(values)
         if len(broken):
             problems.note(
                 table.name,
-                f"{values[int(broken[0])].as_py()} is no id",
-                "ids are text or whole numbers, the largest of them as text",
+                f"{values[int(broken[0])].as_py()} is not an id",
+                "write ids as text or integers, and integers above 2^53 as text",
                 column=column,
                 rows=broken,
             )
@@ -81,14 +81,17 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
         values = pc.if_else(pc.equal(values, ""), None, values)
     else:
         problems.note(
-            table.name, f"is of type {kind}", "ids are text or whole numbers", column=column
+            table.name,
+            f"the column has type {kind}",
+            "ids must be text or integers",
+            column=column,
         )
         return None
     if values.null_count:
         problems.note(
             table.name,
             "the id is empty",
-            "give each row one, or take the row out",
+            "give the row an id, or remove the row",
             column=column,
             rows=np.flatnonzero(to_numpy(values.is_null())),
         )
@@ -99,26 +102,26 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
             name = values[int(twice[0])].as_py()
             problems.note(
                 table.name,
-                f"{name!r} stands on row {int(first[twice[0]]) + 1} already"
+                f"the id {name!r} is also in row {int(first[twice[0]]) + 1}"
                 + (f" ({len(twice):,} such rows)" if len(twice) > 1 else ""),
-                "keep one row a node",
+                "keep one row per node",
                 column=column,
                 rows=twice,
             )
         if len(twice) or values.null_count:
             return None
-    return values  # ends of edges: null where one is empty, which has been told
+    return values  # in edges an empty id is null and has been reported
 
 
 def not_whole(values: Any) -> NDArray[np.int64]:
-    """Places of floats that stand for no whole number exactly; gaps and NaN are not among them."""
-    numbers = to_numpy(values).astype(np.float64)  # NaN where null
+    """Return the places of floats that are not exact integers; missing values do not count."""
+    numbers = to_numpy(values).astype(np.float64)  # null becomes NaN
     exact = (numbers == np.floor(numbers)) & (np.abs(numbers) <= 2.0**53)
     return np.flatnonzero(~exact & ~np.isnan(numbers))
 
 
 def positions(values: Any, ids: Any) -> NDArray[np.int64]:
-    """Where each value stands among the ids; −1 where it does not."""
+    """Return the index of each value in `ids`; −1 if it is not there."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -138,8 +141,11 @@ def read_edges(
     unknown_ids: UnknownIds,
     where: str = "nodes",
 ) -> Edges | None:
-    """Edges by the numbers of the nodes they join; an end that is no node is refused, or its edge
-    is left out."""
+    """Return edges between node numbers.
+
+    Edges with an unknown id are a problem, or are skipped with a warning. `where` says in messages
+    what contains the known ids.
+    """
     ends: list[NDArray[np.int64]] = []
     for column in (source, target):
         values = read_ids(table, column, problems, unique=False)
@@ -161,7 +167,7 @@ def read_edges(
     rows = np.flatnonzero(both)
     problems.warn(
         table.name,
-        f"{len(both) - len(rows):,} of {len(both):,} edges name an id that is no node; left out",
+        f"skipped {len(both) - len(rows):,} of {len(both):,} edges, whose ids are not nodes",
     )
     return Edges(ends[0][rows], ends[1][rows], rows)
 
@@ -175,7 +181,7 @@ def note_unknown(
     problems: Problems,
     where: str,
 ) -> None:
-    """Tell of ids that are no node, each once, with what may have been meant."""
+    """Add a problem that lists unknown ids, with the most similar known one."""
     import pyarrow as pa
 
     names = [str(v) for v in values.take(pa.array(lost[:10_000])).unique().to_pylist()]
@@ -185,19 +191,19 @@ def note_unknown(
         near = nearest_names(names[0], [str(name) for name in ids.to_pylist()])
         hint = f" ({near})" if near.startswith("did you mean") else ""
     if not hint:
-        hint = f" (ids there are such as {str(ids[0].as_py())!r})"
+        hint = f" (an id there is {str(ids[0].as_py())!r})"
     problems.note(
         table.name,
         f"{shown}{' …' if len(names) > SHOWN_ROWS else ''} {'is' if len(names) == 1 else 'are'} "
         f"not among the ids of {where}{hint}",
-        f"add the nodes, mend the ids, or leave such rows out with {skip_words(where)}",
+        f"add the nodes, correct the ids, or skip such rows with {skip_words(where)}",
         column=column,
         rows=lost,
     )
 
 
 def skip_words(where: str) -> str:
-    """How to leave out what names an unknown id, as the reader would write it."""
+    """Return the option that skips rows with unknown ids, as the user would write it."""
     return (
         'unknown_ids = "skip" under [tables]'
         if where == "nodes"

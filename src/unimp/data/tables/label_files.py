@@ -1,4 +1,4 @@
-"""Labels that arrived after training: from a file, by name, or as a tensor."""
+"""Labels that arrive after training: from a file, by name, or as a tensor."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from unimp.tasks.task import Task
 
 SHOWN_PROBLEMS = 10
 NONE = "none"
-"""What says of a node of binary tasks that it has none of the labels."""
+"""The cell that means that a node of binary tasks has none of the labels."""
 
 Given = Mapping[int, Any] | Mapping[str, Any] | Tensor | str | Path
-"""Labels as they may be given: {node: class} by names (by numbers where there are none), a tensor,
-or a file's path."""
+"""Accepted forms of labels: {node: class} by names (by numbers if there are no names), a tensor, or
+the path of a file."""
 
 
 def later_labels(given: Given, task: Task) -> Tensor:
-    """Labels like the task's own, UNLABELED where nothing is given.
+    """Return labels in the form of the task's labels, UNLABELED if nothing is given.
 
-    A mapping names nodes and classes by their names (a whole number is the name that says it), or
-    by their numbers where they have none; of binary tasks it is {node: {task: 0 or 1}}. A tensor
-    is like the task's labels, by place. A path is a label file.
+    A mapping refers to nodes and classes by name (the integer 7 means the name "7"), or by number
+    if they have no names. For binary tasks it is {node: {task: 0 or 1}}. A tensor has the shape of
+    the task's labels. A path is a label file.
     """
     if isinstance(given, str | Path):
         return read_labels(Path(given), task)
@@ -64,27 +64,26 @@ def _from_mapping(given: Mapping[Any, Any], task: Task) -> Tensor:
             continue
         if not isinstance(label, Mapping):
             raise TaskError(
-                f"node {node!r}: this task has several labels a node; give {{node: {{task: 0 or "
-                "1}}, or a tensor of rows"
+                f"the label of node {node!r} is {label!r}, but this task has several labels per "
+                "node. Give {node: {task: 0 or 1}}, or a tensor."
             )
         for name, value in label.items():
             column = classes.find(name)
             if value not in (0, 1):
-                raise TaskError(f"node {node!r}, task {name!r} is {value!r}; it is 0 or 1")
+                raise TaskError(f"node {node!r}, task {name!r}: {value!r} is not 0 or 1.")
             labels[place, column] = int(value)
     return labels
 
 
 def read_labels(path: Path, task: Task) -> Tensor:
-    """Labels like the task's own, UNLABELED where the file says nothing.
+    """Read a label file into the form of the task's labels, UNLABELED for nodes without a row.
 
-    A file is read as the tables of a task are (CSV, Parquet, Arrow). The columns are node and
-    label, by the task's names, or by numbers where it has none; a row whose label is empty, -1 or
-    NA says nothing. Of a task with binary labels the names in a cell stand apart by the tables'
-    label_separator or a semicolon, and those named for a node, in one cell or on several rows, are
-    all that it has: the others are 0, and `none` says that all are. With a column value each row
-    sets the entries that it names to 0 or 1, and says nothing of others. Every problem is told at
-    once.
+    The file is CSV, Parquet or Arrow with the columns node and label, which contain names of the
+    task, or numbers if it has no names. A row whose label is empty, -1 or NA is ignored. For binary
+    tasks, a cell may contain several names, separated by the label_separator of the tables or by a
+    semicolon. The names in all rows of a node are all of its labels: the others are 0, and `none`
+    means that all are 0. With a column value, each row sets the named entries to 0 or 1 and leaves
+    the others unknown. All problems are reported at once.
     """
     problems = Problems()
     several = ["value"] if task.is_multilabel else []
@@ -93,23 +92,23 @@ def read_labels(path: Path, task: Task) -> Tensor:
         path, "labels", problems, wanted=columns[:2], optional=several, as_text=columns
     )
     ids = None if table is None else read_ids(table, "node", problems, unique=False)
-    said = {c: words(table, c, problems) for c in columns[1:] if table and c in table.columns}
+    cells = {c: words(table, c, problems) for c in columns[1:] if table and c in table.columns}
     problems.refuse()
     assert table is not None
     assert ids is not None
 
     classes = classes_of(task)
-    whole_sets = task.is_multilabel and "value" not in said
+    whole_sets = task.is_multilabel and "value" not in cells
     between = label_separator(task) if task.is_multilabel else ""
     named = [
-        _names_in(text, classes, between, none=whole_sets) for text in said["label"].to_pylist()
+        _names_in(text, classes, between, none=whole_sets) for text in cells["label"].to_pylist()
     ]
     value = [1] * table.num_rows
-    if "value" in said:
+    if "value" in cells:
         truth = Names(("0", "1"), 2, "value")
-        told = [_known(_number_of(text), truth) for text in said["value"].to_pylist()]
-        named = [names if v is not None else None for names, v in zip(named, told, strict=True)]
-        value = _places(table, "value", told, truth, problems)
+        truths = [_known(_number_of(text), truth) for text in cells["value"].to_pylist()]
+        named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
+        value = _places(table, "value", truths, truth, problems)
     given = [
         str(one) if names is not None else None
         for one, names in zip(ids.to_pylist(), named, strict=True)
@@ -136,7 +135,7 @@ def read_labels(path: Path, task: Task) -> Tensor:
     if twice:
         problems.note(
             table.name,
-            f"node {given[twice[0]]!r} has another label on a row above",
+            f"node {given[twice[0]]!r} has another label in an earlier row",
             "keep one of them",
             column="node",
             rows=twice,
@@ -146,7 +145,7 @@ def read_labels(path: Path, task: Task) -> Tensor:
 
 
 def read_label_files(paths: Sequence[Path], task: Task) -> Tensor | None:
-    """What several label files say, each laid over those before it; None where there is none."""
+    """Read several label files; later files override earlier ones. None without files."""
     labels = None
     for path in paths:
         later = read_labels(path, task)
@@ -155,10 +154,10 @@ def read_label_files(paths: Sequence[Path], task: Task) -> Tensor | None:
 
 
 def _names_in(text: str | None, names: Names, between: str, *, none: bool) -> list[str] | None:
-    """The names in a cell; None where it says that nothing is known.
+    """Return the names in a cell; None if the label is unknown.
 
-    between: what stands between several; empty: a cell is one name. none: whether NONE means that
-    there is no label.
+    between: the separator of several names; empty if a cell is one name. none: whether NONE means
+    that the node has no label.
     """
     text = _known(text, names)
     if text is None:
@@ -172,7 +171,7 @@ def _names_in(text: str | None, names: Names, between: str, *, none: bool) -> li
 
 
 def _none_and_some(node: Sequence[int], named: Sequence[list[str] | None]) -> list[int]:
-    """Rows by which a node has labels where a row above says that it has none, or the reverse."""
+    """Return rows that contradict an earlier row on whether the node has any label."""
     first: dict[int, bool] = {}
     rows = enumerate(zip(node, named, strict=True))
     return [
@@ -183,15 +182,15 @@ def _none_and_some(node: Sequence[int], named: Sequence[list[str] | None]) -> li
 
 
 def _known(text: str | None, names: Names) -> str | None:
-    """A cell, or None where it says that nothing is known."""
+    """Return a cell, or None if it means an unknown label."""
     nothing = text is None or (text in (*UNKNOWN, *NO_VALUE) and text not in names)
     return None if nothing else text
 
 
 def _number_of(text: str | None) -> str | None:
-    """Truth as tables write it, as 0 or 1."""
-    said = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
-    return None if text is None else said.get(text.lower(), text)
+    """Return true and yes as 1, false and no as 0."""
+    digits = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
+    return None if text is None else digits.get(text.lower(), text)
 
 
 def _places(
@@ -203,21 +202,21 @@ def _places(
     *,
     rows: Sequence[int] | None = None,
 ) -> list[int]:
-    """The number of each cell; −1 where it is None, or is no name, which is noted once a name.
+    """Return the number of each cell's name; −1 if it is None or unknown, which is a problem.
 
-    rows: where the cells stand; None: one a row.
+    rows: the row of each cell; None if there is one cell per row.
     """
     found = {text: names.get(text) for text in dict.fromkeys(cells) if text is not None}
     lost: dict[str, list[int]] = {text: [] for text, number in found.items() if number is None}
     for row, text in zip(range(len(cells)) if rows is None else rows, cells, strict=True):
         if text in lost:
             lost[text].append(row)
-    # A search among all names takes a while, so only what is shown gets its hint.
+    # Searching similar names is slow, so only the problems shown get a hint.
     for text in list(lost)[:SHOWN_PROBLEMS]:
         what, fix = f"no {names.kind} {text!r}", names.hint(text)
         problems.note(table.name, what, fix, column=column, rows=lost[text])
     if len(lost) > SHOWN_PROBLEMS:
-        more = f"{len(lost) - SHOWN_PROBLEMS:,} more that are unknown"
-        problems.note(table.name, more, "mend them likewise", column=column)
+        more = f"{len(lost) - SHOWN_PROBLEMS:,} further unknown names"
+        problems.note(table.name, more, "correct them too", column=column)
     numbers = {text: -1 if number is None else number for text, number in found.items()}
     return [-1 if text is None else numbers[text] for text in cells]

@@ -1,4 +1,4 @@
-"""Labels, groups and sets out of a table of nodes."""
+"""Labels and groups from a table of nodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from unimp.errors import nearest_names
 from unimp.tasks.labels import UNLABELED
 
 UNKNOWN = (*NO_VALUE, "-1", "-1.0")
-"""What a label column says where a label is not known."""
+"""Cells of a label column that mean an unknown label."""
 _COULD_BE_NAMES = ("NA", "N/A", "None")
 _YES, _NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
-_MANY = 20  # known labels from which all different ones are no classes
+_MANY = 20  # with more known labels than this, they cannot all be different classes
 
 Labels = tuple[NDArray[np.int64] | NDArray[np.int8], tuple[str, ...]]
 
 
 def read_labels(nodes: Table, layout: Layout, problems: Problems) -> Labels | None:
-    """Labels as a task holds them, and names of classes; None, and a note, where there are none."""
+    """Return the labels of a task and its class names; None, with a problem, if invalid."""
     if not all(column in nodes.columns for column in layout.label_columns):
         return None
     if not isinstance(layout.label, str):
@@ -35,7 +35,10 @@ def read_labels(nodes: Table, layout: Layout, problems: Problems) -> Labels | No
         return None
     if text.null_count == len(text):
         problems.note(
-            nodes.name, "no label is known", "fill in some to learn from", column=layout.label
+            nodes.name,
+            "no label is known",
+            "fill in the labels of some nodes",
+            column=layout.label,
         )
         return None
     if layout.label_separator:
@@ -44,7 +47,7 @@ def read_labels(nodes: Table, layout: Layout, problems: Problems) -> Labels | No
 
 
 def known_words(text: Any) -> Any:
-    """Words of labels, null where they say that nothing is known."""
+    """Replace cells that mean an unknown label by null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -55,7 +58,7 @@ def known_words(text: Any) -> Any:
 def read_more_labels(
     nodes: Table, layout: Layout, names: tuple[str, ...], problems: Problems
 ) -> NDArray[np.int64] | NDArray[np.int8] | None:
-    """Labels of nodes that came after training, by the classes of training; None: no column."""
+    """Return labels of nodes added after training, in its classes; None if there is no column."""
     there = [column for column in layout.label_columns if column in nodes.columns]
     if not there:
         return None
@@ -84,7 +87,7 @@ def _by_name(
     names: tuple[str, ...],
     problems: Problems,
 ) -> NDArray[np.int64]:
-    """The number of each class that is named, −1 where none is; a name of no class is noted."""
+    """Return class numbers, −1 for null; a name that is not a class is a problem."""
     import pyarrow as pa
 
     number = positions(text, pa.array(names, pa.large_string()))
@@ -94,8 +97,8 @@ def _by_name(
         hint = nearest_names(given, names)
         problems.note(
             nodes.name,
-            f"{given[:60]!r} is no class of the run",
-            f"{hint if len(hint) < 1000 else f'it has {len(names):,} others'}; empty: unknown",
+            f"{given[:60]!r} is not a class of the run",
+            hint if len(hint) < 1000 else f"use one of its {len(names):,} classes",
             column=column,
             rows=np.unique(row[wrong]),
         )
@@ -103,7 +106,7 @@ def _by_name(
 
 
 def in_order(names: list[str]) -> list[str]:
-    """Class names sorted: as numbers where all are whole numbers, as text otherwise."""
+    """Sort class names: as numbers if all are integers, otherwise as text."""
     if all(name.lstrip("-").isdecimal() and name.isascii() for name in names):
         return sorted(names, key=int)
     return sorted(names)
@@ -112,9 +115,9 @@ def in_order(names: list[str]) -> list[str]:
 def _words_of_labels(
     nodes: Table, column: str, problems: Problems, names: tuple[str, ...] = ()
 ) -> Any:
-    """A column of labels as words, null where unknown; None, and a note, where it holds amounts.
+    """Return a column of labels as text, null if unknown; None, with a problem, for fractions.
 
-    Labels are numbers where all of them are, or all `names` of the classes of training.
+    Labels are numbers if all of them are, or if all `names` of the classes in training are.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -127,8 +130,7 @@ def _words_of_labels(
         named = " and ".join(repr(name) for name in sorted(gone.unique().to_pylist()))
         problems.warn(
             nodes.name,
-            f"{named} is read as unknown, in {len(gone):,} rows; if it is a class, write it "
-            "otherwise",
+            f"{named} means an unknown label ({len(gone):,} rows). If it is a class, rename it",
             column=column,
         )
     text = known_words(text)
@@ -136,7 +138,7 @@ def _words_of_labels(
     if pa.types.is_floating(values.type):
         broken = not_whole(values)
     elif _are_numbers(pa.array(names, text.type) if names else text):
-        # Whole numbers with gaps leave pandas as 1.0: with and without the point they are one.
+        # pandas writes integers with missing values as 1.0, which is the same class as 1.
         text = pc.replace_substring_regex(text, r"^([+-]?\d+)\.0*$", r"\1")
         amount = pc.match_substring_regex(text, r"^[+-]?\d*\.\d+(e[+-]?\d+)?$", ignore_case=True)
         broken = np.flatnonzero(to_numpy(pc.fill_null(amount, False)))
@@ -145,8 +147,8 @@ def _words_of_labels(
     if len(broken):
         problems.note(
             nodes.name,
-            f"{str(values[int(broken[0])].as_py())[:60]} is no class",
-            "labels are words or whole numbers; divide amounts into classes first",
+            f"{str(values[int(broken[0])].as_py())[:60]} is not a class",
+            "labels must be text or integers; divide quantities into classes first",
             column=column,
             rows=broken,
         )
@@ -169,15 +171,15 @@ def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels
         problems.note(
             nodes.name,
             f"every known label is {names[0]!r}",
-            "a task needs two classes or more",
+            "give labels of at least two classes",
             column=column,
         )
         return None
     if len(names) == known and known >= _MANY:
         problems.note(
             nodes.name,
-            f"all {known:,} labels differ",
-            "classes repeat; choose the column that holds them",
+            f"all {known:,} labels are different",
+            "name a column with classes, which occur several times",
             column=column,
         )
         return None
@@ -185,21 +187,23 @@ def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels
 
 
 def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> Labels | None:
-    """Several labels in a cell: all of a row are known, or none."""
+    """Return binary labels from cells with several labels; a row is known completely or not."""
     import pyarrow as pa
 
     column = layout.label_columns[0]
     flat, row = _split(text, layout.label_separator)
     names = in_order(flat.unique().to_pylist())
     if not names:
-        problems.note(nodes.name, "names no label", "fill in some to learn from", column=column)
+        problems.note(
+            nodes.name, "no label is known", "fill in the labels of some nodes", column=column
+        )
         return None
     number = positions(flat, pa.array(names, pa.large_string()))
     return _several(number, row, len(text), len(names)), tuple(names)
 
 
 def _split(text: Any, separator: str) -> tuple[Any, NDArray[np.int64]]:
-    """The labels in each cell, and the row of each; parts that name none are left out."""
+    """Return all labels in all cells, and the row of each; empty parts are omitted."""
     import pyarrow.compute as pc
 
     parts = pc.split_pattern(text, separator)
@@ -211,7 +215,7 @@ def _split(text: Any, separator: str) -> tuple[Any, NDArray[np.int64]]:
 def _several(
     number: NDArray[np.int64], row: NDArray[np.int64], num_rows: int, num_labels: int
 ) -> NDArray[np.int8]:
-    """Rows of 0 and 1 from the labels that rows name; a row that names none is unknown."""
+    """Return rows of 0 and 1 from pairs of row and label; a row without labels is unknown."""
     labels = np.full((num_rows, num_labels), UNLABELED, dtype=np.int8)
     labels[row] = 0
     labels[row[number >= 0], number[number >= 0]] = 1
@@ -219,7 +223,7 @@ def _several(
 
 
 def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Labels | None:
-    """A column of yes and no for each binary task."""
+    """Return the labels of binary tasks, one column for each."""
     found = [_yes_and_no(nodes, column, problems) for column in columns]
     read = [values for values in found if values is not None]
     if len(read) < len(found):
@@ -229,7 +233,7 @@ def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Lab
         problems.note(
             nodes.name,
             "no label is known",
-            "fill in some to learn from",
+            "fill in the labels of some nodes",
             column=", ".join(columns),
         )
         return None
@@ -237,7 +241,7 @@ def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Lab
 
 
 def _yes_and_no(nodes: Table, column: str, problems: Problems) -> NDArray[np.int8] | None:
-    """1, 0, and −1 where nothing is said."""
+    """Return 1, 0, or −1 for an empty cell."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -246,14 +250,14 @@ def _yes_and_no(nodes: Table, column: str, problems: Problems) -> NDArray[np.int
         return None
     text = pc.utf8_lower(known_words(text))
     values = np.full(len(text), UNLABELED, dtype=np.int8)
-    for value, said in ((1, _YES), (0, _NO)):
-        values[to_numpy(pc.is_in(text, pa.array(said, text.type)))] = value
+    for value, words_for in ((1, _YES), (0, _NO)):
+        values[to_numpy(pc.is_in(text, pa.array(words_for, text.type)))] = value
     wrong = np.flatnonzero((values == UNLABELED) & ~to_numpy(text.is_null()))
     if len(wrong):
         problems.note(
             nodes.name,
             f"{text[int(wrong[0])].as_py()[:60]!r} is neither 0 nor 1",
-            "a column of binary labels holds 0, 1, or nothing where unknown",
+            "write 0 or 1, or clear the cell if the label is unknown",
             column=column,
             rows=wrong,
         )
@@ -261,7 +265,7 @@ def _yes_and_no(nodes: Table, column: str, problems: Problems) -> NDArray[np.int
 
 
 def read_groups(nodes: Table, layout: Layout, problems: Problems) -> NDArray[np.int64] | None:
-    """A number for the group of each node; a node without one is a group by itself."""
+    """Return the group number of each node; a node without a group is its own group."""
     if not layout.group or layout.group not in nodes.columns:
         return None
     text = words(nodes, layout.group, problems)

@@ -1,7 +1,7 @@
-"""Numbers as people write them, told by their commas and points.
+"""Recognize how numbers in text are written: decimal commas, thousands separators, vectors.
 
-`1,5` may be a number with a decimal comma or two numbers, `1,003` may be a thousand and three. What
-can be told is told; what cannot is left to the person whose table it is.
+`1,5` may be one number with a decimal comma or two numbers; `1,003` may be a thousand and three.
+Ambiguous columns are reported to the user instead of guessed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _THOUSANDS_BY_POINTS = r"^[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?$"
 _POINT = r"^[+-]?\d+(\.\d+)?$"
 _ONE = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 _VECTOR = rf"(?i)^[\[({{\s]*{_ONE}([;,|\s]+{_ONE})+[\])}}\s]*$"
-_ALIKE = 0.9  # of the cells that must be as long for a column of vectors
+_ALIKE = 0.9  # the share of cells with the same length in a column of vectors
 
 
 def has_decimal_commas(cells: Any) -> bool:
-    """Whether numbers have a decimal comma and one of them cannot be one of thousands."""
+    """Return whether numbers have a comma, and at least one is not a thousands separator."""
     if not _all(cells, _COMMA):
         return False
     with_comma = _match(cells, ",")
@@ -33,31 +33,31 @@ def has_decimal_commas(cells: Any) -> bool:
 
 
 def kind_of_numbers(cells: Any, decimal: Decimal, delimiter: str) -> tuple[str, str] | None:
-    """The kind of a column whose cells are all numbers with marks in them, and why.
+    """Return the kind of a column whose cells are all numbers with separators, and the reason.
 
-    No kind, and the reason, where it cannot be told; None where the cells are something else.
+    The kind is empty if it is ambiguous. The result is None if the cells are something else.
     """
     if decimal == "," and delimiter != ",":
         if _all(cells, _COMMA):
             return "numeric", "numbers with a decimal comma"
         if _all(cells, rf"{_COMMA}|{_THOUSANDS_BY_POINTS}"):
-            return "", "points between thousands; write the numbers without them"
+            return "", "points as thousands separators; remove them"
         if _are_vectors(cells, decimal):
-            return "vector", "several numbers in a cell"
+            return "vector", "several numbers per cell"
         if _are_vectors(cells, "."):
-            return "", "commas between numbers, which stand for decimal points in these tables"
+            return "", "commas between numbers, but this table has decimal commas"
         return None
     if not _all(cells, _VECTOR) and not _match(cells, ",").any():
         return None
     how = "write points" if delimiter == "," else 'decimal = ","'
     if _all(cells, rf"{_THOUSANDS}|{_POINT}") and _match(cells, _THOUSANDS).any():
-        also = "" if delimiter == "," else f"; if they are decimal commas: {how}"
-        return "", f"commas between thousands, it seems; write the numbers without them{also}"
+        also = "" if delimiter == "," else f"; for decimal commas: {how}"
+        return "", f"probably commas as thousands separators; remove them{also}"
     if _all(cells, _COMMA):
-        return "", f"a comma in a cell: a decimal comma ({how}), or two numbers (kind vector)"
+        return "", f"either decimal commas ({how}) or two numbers per cell (kind vector)"
     if _all(cells, rf"{_COMMA}|{_THOUSANDS_BY_POINTS}"):
-        return "", f"points between thousands; write the numbers without them ({how})"
-    return ("vector", "several numbers in a cell") if _are_vectors(cells, decimal) else None
+        return "", f"points as thousands separators; remove them ({how})"
+    return ("vector", "several numbers per cell") if _are_vectors(cells, decimal) else None
 
 
 def _are_vectors(cells: Any, decimal: Decimal) -> bool:

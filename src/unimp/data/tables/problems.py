@@ -1,4 +1,4 @@
-"""What is wrong with somebody's tables, gathered so that all of it is told at once."""
+"""Problems in a user's tables, collected so that one error reports all of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from unimp.errors import TaskError
 
 SHOWN_ROWS = 5
-"""Rows that one line names; the rest is counted."""
+"""The number of rows that a message lists; the others are counted."""
 
 
 class Problems:
-    """Problems, which must be mended, and warnings, which may stand; each with place and fix."""
+    """Problems, which have to be fixed, and warnings, which do not; each with its place."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -22,15 +22,15 @@ class Problems:
     def note(
         self, file: str, what: str, fix: str, *, column: str | None = None, rows: Any = None
     ) -> None:
-        """Remember one kind of problem; `rows` are all places of it, counted from 0."""
-        self.found.append(f"{place(file, column, rows)}: {what}; {fix}")
+        """Add a problem and its fix; `rows` are all rows that have it, counted from 0."""
+        self.found.append(f"{place(file, column, rows)}: {what}. {_sentence(fix)}")
 
     def warn(self, file: str, what: str, *, column: str | None = None, rows: Any = None) -> None:
-        """Remember what is allowed, but probably not meant."""
+        """Add something that is allowed but probably not intended."""
         self.warnings.append(f"{place(file, column, rows)}: {what}")
 
     def refuse(self) -> None:
-        """Raise what was found, if anything was."""
+        """Raise a TaskError with all problems, if there are any."""
         if self.found:
             count = "1 problem" if len(self.found) == 1 else f"{len(self.found)} problems"
             lines = (f"  - {line}" for line in self.found)
@@ -38,7 +38,7 @@ class Problems:
 
 
 def place(file: str, column: str | None, rows: Any = None) -> str:
-    """`nodes.csv, column age, rows 3, 8 and 2 more`; row 1 is the first below the header."""
+    """Return `nodes.csv, column age, rows 3, 8 and 2 more`; row 1 is the first below the header."""
     parts = [file] + ([] if column is None else [f"column {column}"])
     if rows is not None:
         numbers = np.asarray(rows).reshape(-1)
@@ -47,3 +47,7 @@ def place(file: str, column: str | None, rows: Any = None) -> str:
         more = f" and {left:,} more" if left > 0 else ""
         parts.append(f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}")
     return ", ".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"

@@ -1,7 +1,8 @@
-"""Tables out of files and frames, as Arrow columns: the gate for what others wrote.
+"""Read tables from files and data frames as Arrow columns.
 
-Files are CSV (any of `,` `;` tab and `|` between fields, UTF-8, also .gz), Parquet and Arrow, told
-by what they hold. Frames are of pandas, polars and Arrow, and dicts of arrays.
+Files are CSV (UTF-8, also .gz, with `,` `;` tab or `|` between fields), Parquet or Arrow. The
+format is recognized by content. Data frames are those of pandas, polars and Arrow, and dicts of
+arrays.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from unimp.errors import nearest_names
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _HEADER_BYTES = 1 << 20
-_BLOCK = 8 << 20  # bytes of CSV read at a time; a row must fit in
+_BLOCK = 8 << 20  # bytes of CSV per block; a row must fit into one
 _DELIMITERS = ",;\t|"
-_LOOKED_AT = 20  # rows that tell what stands between fields
-_ACCEPTED = "CSV (.csv, .tsv), Parquet (.parquet) and Arrow (.arrow, .feather) are read"
+_LOOKED_AT = 20  # rows that determine the delimiter
+_ACCEPTED = "use CSV (.csv, .tsv), Parquet (.parquet) or Arrow (.arrow, .feather)"
 
 
 Choose = Callable[[Sequence[str]], list[str]]
-"""Which of the columns that are there to read."""
+"""Selects the columns to read from those that exist."""
 
 
 def open_table(
@@ -40,11 +41,11 @@ def open_table(
     optional: Sequence[str] = (),
     as_text: Sequence[str] = (),
 ) -> Table | None:
-    """A table from a path or a frame; None, and a note, where it cannot be used.
+    """Open a table from a path or a data frame; return None, with a problem, if it is invalid.
 
-    `what` is its part ("nodes"), used where it has no path. `wanted` are the columns to read, all
-    of which must be there (None: all), `optional` those to read if they are. Columns `as_text` come
-    from CSV as they are written, so that the id 007 stays 007.
+    `what` ("nodes") is its name in messages if it has no path. `wanted` are the columns to read,
+    which must all exist (None: all columns); `optional` columns are read if they exist. Columns
+    `as_text` are read from CSV as they are written, so that the id 007 stays 007.
     """
     from_file = isinstance(given, str | Path)
     name = shown(given) if from_file else what
@@ -59,17 +60,17 @@ def open_table(
         else:
             opened = _from_frame(given, name, problems, choose)
     except _unreadable() as error:
-        fix = "write the file again" if from_file else "give each column values of one kind"
-        problems.note(name, f"cannot be read ({_first_line(error)})", fix)
+        fix = "write the file again" if from_file else "give each column values of one type"
+        problems.note(name, f"the table cannot be read ({_first_line(error)})", fix)
         return None
     if opened is not None and opened.num_rows == 0:
-        problems.note(name, "has no rows", "give it at least one below the header")
+        problems.note(name, "the table has no rows", "add rows below the header")
         return None
     return opened
 
 
 def shown(path: str | Path) -> str:
-    """A path as short as it can be told to somebody who works in this folder."""
+    """Return a path relative to the working folder if it is inside it."""
     try:
         return str(Path(path).resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -94,16 +95,16 @@ def _read_file(
     as_text: Sequence[str],
 ) -> Table | None:
     if path.is_dir():
-        problems.note(name, "is a folder", f"name a file; {_ACCEPTED}")
+        problems.note(name, "this is a folder, not a file", f"give a file: {_ACCEPTED}")
         return None
     try:
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:
-        problems.note(name, f"cannot be opened ({error.strerror})", "check the path")
+        problems.note(name, f"the file cannot be opened ({error.strerror})", "check the path")
         return None
     if not start:
-        problems.note(name, "is empty", "write a header and rows into it")
+        problems.note(name, "the file is empty", "write a header and rows into it")
         return None
     if start.startswith(b"PAR1"):
         return _read_parquet(path, name, problems, choose)
@@ -111,11 +112,13 @@ def _read_file(
     if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
         return _read_arrow(path, name, problems, choose)
     if suffix in (".parquet", ".pq"):
-        problems.note(name, "is no Parquet file (it does not begin with PAR1)", "write it again")
+        problems.note(
+            name, "this is not a Parquet file (it does not begin with PAR1)", "write it again"
+        )
         return None
     plain = path.with_suffix("") if suffix in (".gz", ".bz2", ".zst", ".lz4") else path
     if plain.suffix.lower() not in CSV_SUFFIXES:
-        problems.note(name, f"is of no known kind ({path.suffix or 'no suffix'})", _ACCEPTED)
+        problems.note(name, f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
         return None
     return _read_csv(path, name, problems, choose, as_text)
 
@@ -131,7 +134,7 @@ def _read_parquet(path: Path, name: str, problems: Problems, choose: Choose) -> 
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         problems.note(
-            name, f"is no whole Parquet file ({_first_line(error)})", "write or copy it again"
+            name, f"the Parquet file is damaged ({_first_line(error)})", "write or copy it again"
         )
         return None
     return Table(name, table)
@@ -153,7 +156,7 @@ def _read_arrow(path: Path, name: str, problems: Problems, choose: Choose) -> Ta
             table = None
     if table is None:
         problems.note(
-            name, f"is no whole Arrow file ({_first_line(failed)})", "write or copy it again"
+            name, f"the Arrow file is damaged ({_first_line(failed)})", "write or copy it again"
         )
         return None
     return Table(name, table.select(choose(table.column_names)))
@@ -199,24 +202,26 @@ def _read_csv(
     try:
         table = read(threads=True)
         if ragged:
-            read(threads=False)  # only one thread counts the lines
+            read(threads=False)  # lines are counted only with one thread
         if any(pa.types.is_binary(kind) for kind in table.schema.types):
-            raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes where no type is asked
+            raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes if no type is requested
     except pa.ArrowException as error:
         line = _not_utf8(path)
         if line is not None:
             problems.note(
-                f"{name}, line {line}", "is not UTF-8 text", "save the file as UTF-8 (not Latin-1)"
+                f"{name}, line {line}", "not UTF-8 text", "save the file as UTF-8 (not Latin-1)"
             )
         else:
-            problems.note(name, f"cannot be read as CSV ({_first_line(error)})", "write it again")
+            problems.note(
+                name, f"the file cannot be read as CSV ({_first_line(error)})", "write it again"
+            )
         return None
     if ragged:
         first = ragged[0]
         problems.note(
             name,
-            f"{first.actual_columns} fields where the header names {first.expected_columns}",
-            f"give each row as many, with quotes around a field that holds {delimiter!r}",
+            f"{first.actual_columns} fields, but the header has {first.expected_columns}",
+            f"correct the rows; put quotes around fields that contain {delimiter!r}",
             rows=[row.number - 2 for row in ragged],
         )
         return None
@@ -226,13 +231,13 @@ def _read_csv(
 
 
 def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], str] | None:
-    """The names in the header of a CSV file, as they are written, and what stands between them."""
+    """Return the names in the header of a CSV file as they are written, and the delimiter."""
     import pyarrow as pa
 
-    with pa.input_stream(str(path)) as stream:  # unpacks by the suffix
+    with pa.input_stream(str(path)) as stream:  # decompresses according to the suffix
         start = stream.read(_HEADER_BYTES)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
-        problems.note(name, "is not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
+        problems.note(name, "not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
         return None
     if len(start) == _HEADER_BYTES:  # cut within a row
         start = start[: start.rfind(b"\n") + 1] or start
@@ -240,22 +245,22 @@ def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], st
     try:
         first.decode("utf-8-sig")
     except UnicodeDecodeError:
-        problems.note(f"{name}, line 1", "is not UTF-8 text", "save the file as UTF-8")
+        problems.note(f"{name}, line 1", "not UTF-8 text", "save the file as UTF-8")
         return None
-    text = start.decode("utf-8-sig", errors="replace")  # other lines are looked at by Arrow
+    text = start.decode("utf-8-sig", errors="replace")  # Arrow checks the other lines
     delimiter = max(_DELIMITERS, key=lambda mark: _fits(text, mark))
     names = next(iter(_first_rows(text, delimiter)), [])
     if not any(name.strip() for name in names):
-        problems.note(name, "names no column", "write the columns' names into the first line")
+        problems.note(name, "the header is empty", "write column names into the first line")
         return None
     return names, delimiter
 
 
 def _first_rows(text: str, delimiter: str) -> list[list[str]]:
-    """The header and some rows, as far as they can be told apart; quotes are heeded."""
+    """Return the header and some rows, with quotes respected."""
     rows: list[list[str]] = []
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    with contextlib.suppress(csv.Error):  # a field that is very long: what is read tells enough
+    with contextlib.suppress(csv.Error):  # a very long field; the rows so far are enough
         for row in reader:
             if any(row):
                 rows.append(row)
@@ -265,7 +270,7 @@ def _first_rows(text: str, delimiter: str) -> list[list[str]]:
 
 
 def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
-    """How well a mark divides rows: several fields, as many in each row as in the header."""
+    """Rate a delimiter: several fields, and as many in each row as in the header."""
     rows = _first_rows(text, delimiter)
     width = len(rows[0]) if rows else 0
     alike = sum(len(row) == width for row in rows[1:]) / max(1, len(rows) - 1)
@@ -273,7 +278,7 @@ def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
 
 
 def _not_utf8(path: Path) -> int | None:
-    """The first line that is not UTF-8, counted from 1."""
+    """Return the number of the first line that is not UTF-8, counted from 1."""
     import pyarrow as pa
 
     with pa.input_stream(str(path)) as stream:
@@ -304,8 +309,8 @@ def _from_frame(given: Any, name: str, problems: Problems, choose: Choose) -> Ta
     else:
         problems.note(
             name,
-            f"is a {type(given).__name__}",
-            "give a path, a frame of pandas or polars, an Arrow table, or a dict of arrays",
+            f"a {type(given).__name__} is not a table",
+            "give a path, a data frame of pandas or polars, an Arrow table or a dict of arrays",
         )
         return None
     if table is None:
@@ -318,15 +323,17 @@ def _from_columns(given: Mapping[Any, Any], name: str, problems: Problems) -> An
 
     columns = {}
     for key, values in given.items():
-        if isinstance(values, np.ndarray) and values.ndim == 2:  # a vector a row
+        if isinstance(values, np.ndarray) and values.ndim == 2:  # one vector per row
             flat = pa.array(np.ascontiguousarray(values).reshape(-1))
             columns[str(key)] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
         else:
             columns[str(key)] = pa.array(values)
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        problems.note(name, f"its columns differ in length ({told})", "give each row every column")
+        counts = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        problems.note(
+            name, f"the columns have different lengths ({counts})", "give all the same length"
+        )
         return None
     return pa.table(columns)
 
@@ -338,17 +345,17 @@ def _chosen(
     wanted: Sequence[str] | None,
     optional: Sequence[str],
 ) -> list[str]:
-    """The wanted columns that are there; the others are noted."""
+    """Return the wanted columns that exist; a missing one is a problem."""
     twice = {column for column in there if list(there).count(column) > 1} if there else set()
     if wanted is None:
         if twice:
-            problems.note(name, f"its header names {min(twice)!r} twice", "rename one of them")
+            problems.note(name, f"two columns are named {min(twice)!r}", "rename one of them")
         return [column for column in dict.fromkeys(there) if column not in twice]
     for column in dict.fromkeys(wanted):
         if column not in there:
             problems.note(
                 name,
-                "there is no such column",
+                "the column does not exist",
                 _near(column, there),
                 column=column,
             )
@@ -358,6 +365,6 @@ def _chosen(
 
 
 def _near(column: str, there: Sequence[str]) -> str:
-    """What may have been meant; of very many columns only some are told."""
-    hint = nearest_names(column, there) if there else "the table names none"
+    """Return the most similar columns; of very many columns only the first ones."""
+    hint = nearest_names(column, there) if there else "the table has no columns"
     return hint if len(hint) < 1000 else f"{hint[:900]} … ({len(there):,} columns)"

@@ -29,13 +29,13 @@ def read_parts(
     known: NDArray[np.bool_] | None,
     problems: Problems,
 ) -> NDArray[np.int8] | None:
-    """The set of each node, 0 train, 1 val, 2 test, −1 none; None where shares are to draw it."""
+    """Return the set of each node (0 train, 1 val, 2 test, −1 none); None to draw it by shares."""
     files = layout.split_files
     if layout.split and files:
         problems.note(
             nodes.name,
-            f"the split is given twice, by a column and by {' and '.join(files)}_ids",
-            "leave one of them out",
+            f"the split is given by a column and by {' and '.join(f'{p}_ids' for p in files)}",
+            "remove one of them",
             column=layout.split,
         )
         return None
@@ -54,13 +54,17 @@ def read_parts(
             problems.note(
                 nodes.name,
                 f"the set is {part}, but the label is unknown",
-                "give the label, or take the node out of the set",
+                "give the label, or remove the node from the set",
                 rows=blank,
                 **where,
             )
     if not ((parts == 0) & known).any():
         problems.note(
-            nodes.name, "no node with a label is in train", "put some there", rows=None, **where
+            nodes.name,
+            "the train set contains no node with a known label",
+            "put some into it",
+            rows=None,
+            **where,
         )
     return parts
 
@@ -80,8 +84,8 @@ def _parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[n
     if len(wrong):
         problems.note(
             nodes.name,
-            f"{text[int(wrong[0])].as_py()[:60]!r} is no set",
-            "write train, val or test, or leave it empty",
+            f"{text[int(wrong[0])].as_py()[:60]!r} is not the name of a set",
+            "write train, val or test, or clear the cell",
             column=column,
             rows=wrong,
         )
@@ -110,19 +114,19 @@ def _parts_of_files(
             earlier = list(SETS)[list(SETS.values()).index(parts[place[taken[0]]])]
             problems.note(
                 table.name,
-                f"{values[int(taken[0])].as_py()!r} is in {earlier} already",
-                "a node may be in one set only",
+                f"{values[int(taken[0])].as_py()!r} is also in {earlier}",
+                "keep each node in one set",
                 rows=taken,
             )
         parts[place] = SETS[part]
     if "train" not in files:
-        problems.note(nodes.name, "val_ids or test_ids is given, but no train_ids", "give it too")
+        problems.note(nodes.name, "val_ids or test_ids is set without train_ids", "set train_ids")
         return None
     return parts
 
 
 def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str, Any] | None:
-    """Ids in a file: a table with the id column, or lines of text with one each."""
+    """Read the ids in a file: a table with the id column, or text with one id per line."""
     import pyarrow as pa
 
     path, file = Path(file), shown(file)
@@ -130,7 +134,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:
-            problems.note(file, "is not UTF-8 text", "save it as UTF-8")
+            problems.note(file, "the file is not UTF-8 text", "save it as UTF-8")
             return None
         column = "line"
         table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}))

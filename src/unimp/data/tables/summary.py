@@ -1,4 +1,4 @@
-"""What was found in two tables, in words: what `unimp check` prints."""
+"""Summarize two tables in words, for `unimp check`."""
 
 from __future__ import annotations
 
@@ -14,58 +14,64 @@ from unimp.tasks.metrics import FEW_NODES
 
 _SHOWN_CLASSES = 12
 FEW_LABELS = 10
-"""A class with fewer known labels can hardly be learned, or scored."""
+"""A class with fewer known labels can hardly be learned or scored."""
 UNEVEN = 0.2
-"""Of two classes the smaller, below which accuracy says little of it."""
+"""If the smaller of two classes has a lower share, accuracy says little about it."""
 
 
 def summary(rows: Rows, split: Split) -> dict[str, str]:
-    """Lines that tell a reader whether the tables were understood as they were meant."""
+    """Return lines by which the user can check that the tables were understood."""
     layout, edges, count = rows.layout, rows.edges, len(rows.ids)
     duplicates, loops = edges.num_duplicates(count), edges.num_self_loops
-    how = "from source to target" if layout.directed else "both ways"
-    told = {
+    how = "from source to target" if layout.directed else "in both directions"
+    lines = {
         "nodes": f"{count:,}, ids are {'numbers' if str(rows.ids.type) == 'int64' else 'text'} "
         f"such as {rows.ids[0].as_py()}",
-        "edges": f"{len(edges.source):,}, messages pass {how}; {duplicates:,} stand twice and are "
-        f"merged, {loops:,} join a node to itself",
+        "edges": f"{len(edges.source):,}, messages pass {how}; {duplicates:,} duplicates are "
+        f"merged, {loops:,} are self-loops",
         "isolated nodes": f"{_isolated(rows):,}",
         "features": _kinds(layout.features),
         "edge features": _kinds(layout.edge_features),
     }
     if rows.labels.ndim == 2:
         yes = (rows.labels == 1).sum(0)
-        told["binary tasks"] = _counted(rows.class_names, yes)
+        lines["binary tasks"] = _counted(rows.class_names, yes)
     else:
         known = rows.labels[rows.labels >= 0]
-        told["classes"] = _counted(
+        lines["classes"] = _counted(
             rows.class_names, np.bincount(known, minlength=len(rows.class_names))
         )
-    told["known labels"] = f"{np.count_nonzero(rows.known):,} of {count:,}"
+    lines["known labels"] = f"{np.count_nonzero(rows.known):,} of {count:,}"
     sizes = (split.train, split.val, split.test)
-    told["train / val / test"] = " / ".join(f"{nodes.numel():,}" for nodes in sizes)
+    lines["train / val / test"] = " / ".join(f"{nodes.numel():,}" for nodes in sizes)
     if rows.parts is None:
-        drawn = "groups kept together" if rows.groups is not None else "each class alike"
-        told["train / val / test"] += f", drawn by shares for each seed, {drawn}"
-    return told
+        drawn = "groups kept together" if rows.groups is not None else "stratified by class"
+        lines["train / val / test"] += f", drawn by shares for each seed, {drawn}"
+    return lines
 
 
 def cautions(rows: Rows, split: Split) -> list[str]:
-    """What is allowed, but probably not meant."""
+    """Return warnings about things that are allowed but probably not intended."""
     found = list(rows.warnings)
     for option, values in (("features", rows.node_values), ("edge_features", rows.edge_values)):
         for column, given in values.items():
-            if _says_nothing(given):
-                found.append(f"{option} {column}: every row says the same, so it tells nothing")
+            if _is_constant(given):
+                found.append(f"{option}: the column {column} has the same value in every row")
     if not rows.node_values:
-        found.append("no feature column is named: nodes are known by their edges and labels alone")
+        found.append("there are no feature columns: only edges and labels describe the nodes")
     if split.val.numel() == 0:
-        found.append("the val set is empty: no epoch is chosen by it, and no chances calibrated")
+        found.append(
+            "the val set is empty: no epoch is selected by it, and probabilities are not calibrated"
+        )
     if split.test.numel() == 0:
-        found.append("the test set is empty: nothing says how good the predictions are")
+        found.append("the test set is empty: the accuracy of the predictions is not measured")
     for name, nodes, what in (
-        ("val", split.val, "the epoch it chooses is chance in part, and confidence stays as it is"),
-        ("test", split.test, "one node more or less moves its score by points"),
+        (
+            "val",
+            split.val,
+            "the selected epoch depends on chance, and confidence is not calibrated",
+        ),
+        ("test", split.test, "a single node changes the score by several points"),
     ):
         if 0 < nodes.numel() < FEW_NODES:
             count = f"{nodes.numel()} node{'s' if nodes.numel() > 1 else ''}"
@@ -75,20 +81,24 @@ def cautions(rows: Rows, split: Split) -> list[str]:
         seen = np.bincount(rows.labels[split.train.numpy()], minlength=len(rows.class_names))
         lacking = [rows.class_names[c] for c in np.flatnonzero(seen == 0)]
         if lacking:
-            found.append(f"no train node has the class {_some(lacking)}; it cannot be learned")
+            found.append(
+                f"no train node has the class {_some(lacking)}, so that it cannot be learned"
+            )
     if rows.groups is not None and rows.parts is not None:
         pairs = np.unique(np.stack((rows.groups, rows.parts))[:, rows.parts >= 0], axis=1)
         torn = len(pairs[0]) - len(np.unique(pairs[0]))
         if torn:
-            found.append(f"{torn:,} groups of {rows.layout.group} lie in more than one set")
+            found.append(f"{torn:,} groups of {rows.layout.group} are in more than one set")
     isolated = _isolated(rows)
     if isolated > len(rows.ids) / 2:
-        found.append(f"{isolated:,} of {len(rows.ids):,} nodes have no edge; do the ids match?")
+        found.append(
+            f"{isolated:,} of {len(rows.ids):,} nodes have no edge. Check that the ids match."
+        )
     return found
 
 
 def _label_cautions(rows: Rows) -> list[str]:
-    """Classes that are rare, that outweigh another, or that may be one written in two ways."""
+    """Return warnings about rare classes, imbalance, and names that differ only in spelling."""
     found = []
     names, several = rows.class_names, rows.labels.ndim == 2
     if several:
@@ -100,22 +110,22 @@ def _label_cautions(rows: Rows) -> list[str]:
     if rare:
         what = "are true" if several else "known labels"
         found.append(
-            f"fewer than {FEW_LABELS} {what}: {_some(rare)}; what is so rare is hardly learned or "
-            "scored: label more of it, or join it to another"
+            f"fewer than {FEW_LABELS} {what}: {_some(rare)}. Such rare classes can hardly be "
+            "learned or scored. Label more of them, or merge them with others"
         )
     spellings: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
         spellings["".join(name.split()).casefold()].append(name)
     for alike in spellings.values():
         if len(alike) > 1:
-            told = " and ".join(repr(name) for name in alike)
-            found.append(f"classes {told} differ only in case or spaces; did you mean one?")
+            spelled = " and ".join(repr(name) for name in alike)
+            found.append(f"the classes {spelled} differ only in case or spaces")
     if not several and len(names) == 2 and 0 < counts.min() < UNEVEN * counts.sum():
         always = counts.max() / counts.sum()
         found.append(
-            f"{names[counts.argmax()]} is {always:.0%} of the known labels, so that answering it "
-            f'always is {always:.0%} accurate; task.metric = "rocauc" scores how well '
-            f"{names[counts.argmin()]} is told apart"
+            f"{names[counts.argmax()]} is {always:.0%} of the known labels, so that always "
+            f"predicting it has {always:.0%} accuracy. To score how well "
+            f'{names[counts.argmin()]} is recognized, set task.metric = "rocauc"'
         )
     return found
 
@@ -142,7 +152,7 @@ def _counted(names: tuple[str, ...], counts: Any) -> str:
     return f"{len(names):,}: {shown}" + (" …" if len(names) > _SHOWN_CLASSES else "")
 
 
-def _says_nothing(values: Any) -> bool:
+def _is_constant(values: Any) -> bool:
     if isinstance(values, np.ndarray):
         first = values[:1]
         same = (values == first) | (np.isnan(values) & np.isnan(first))

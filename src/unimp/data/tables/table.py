@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of one table, and what to call it in messages."""
+    """The columns of a table, and its name in messages."""
 
     name: str
     arrow: Any  # pyarrow.Table
-    delimiter: str = ""  # between the fields of CSV
+    delimiter: str = ""  # of a CSV file
 
     @property
     def num_rows(self) -> int:
@@ -25,7 +25,7 @@ class Table:
         return [str(name) for name in self.arrow.column_names]
 
     def get(self, column: str) -> Any:
-        """A column as one plain Arrow array: no dictionaries, views, short offsets or floats."""
+        """Return a column as one plain Arrow array: no dictionaries, no views, no 16-bit floats."""
         import pyarrow as pa
 
         values = self.arrow.column(column)
@@ -33,7 +33,7 @@ class Table:
             values = values.cast(values.type.value_type)
         if is_string(values.type):
             values = values.cast(pa.large_string())
-        elif pa.types.is_float16(values.type):  # which Arrow can hold, but hardly count with
+        elif pa.types.is_float16(values.type):  # Arrow computes little with these
             values = values.cast(pa.float32())
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
@@ -46,6 +46,6 @@ def is_string(kind: Any) -> bool:
 
 
 def to_numpy(values: Any) -> NDArray[Any]:
-    """An Arrow array as numpy, copied where it must be."""
+    """Return an Arrow array as a numpy array, copied if necessary."""
     array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return array

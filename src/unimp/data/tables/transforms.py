@@ -1,4 +1,4 @@
-"""What two tables mean, and the encoders fitted on them: plain data, kept in a run."""
+"""The meaning of the columns of two tables, and the encoders fitted on them, as plain data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures
 
 FORMAT = 1
-_WIDE = 64  # columns; fewer are kept dense
-_FILLED = 0.25  # share of entries; more is kept dense
+_WIDE = 64  # columns; with fewer, features are dense
+_FILLED = 0.25  # share of nonzero entries; with more, features are dense
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where in a table of nodes and a table of edges; as the recipe's [tables]."""
+    """The meaning of the columns of both tables: the options of [tables] in a recipe."""
 
     id: str = "id"
     source: str = "source"
@@ -33,7 +33,7 @@ class Layout:
     label_separator: str = ""  # between several labels in one cell
     features: Mapping[str, str] = field(default_factory=dict)  # column: kind
     edge_features: Mapping[str, str] = field(default_factory=dict)
-    decimal: Decimal = "."  # before the fractions of numbers in text
+    decimal: Decimal = "."  # decimal separator of numbers in text
     text_width: int = 4096
     split: str = ""  # a column; or by the files of ids; or by the shares
     train_share: float = 0.6
@@ -49,7 +49,7 @@ class Layout:
         return [self.label] if isinstance(self.label, str) else list(self.label)
 
     def columns_in_words(self, kinds: Mapping[str, str]) -> list[str]:
-        """Columns that are taken from CSV as they are written, to be looked into here."""
+        """Return the columns that are read from CSV as text."""
         return [c for c, kind in kinds.items() if kind != "numeric" or self.decimal == ","]
 
     @property
@@ -64,13 +64,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Transforms:
-    """How rows become numbers, as fitted on the tables of training."""
+    """How rows become features, fitted on the tables of training."""
 
     layout: Layout
     nodes: tuple[Encoder, ...]
     edges: tuple[Encoder, ...]
-    sparse: bool  # node features are kept sparse
-    whole_ids: bool = False  # ids are whole numbers, though kept as text
+    sparse: bool  # node features are sparse
+    whole_ids: bool = False  # ids are integers, although stored as text
 
     @property
     def label_separator(self) -> str:
@@ -85,14 +85,14 @@ class Transforms:
         *,
         whole_ids: bool = False,
     ) -> tuple[Transforms, Any, Any]:
-        """Fit on values by column; also the node and edge features they come to."""
+        """Fit on the values of each column; return transforms, node features and edge features."""
         made: list[list[Encoder]] = []
         blocks: list[list[Any]] = []
         for kinds, values in ((layout.features, nodes), (layout.edge_features, edges)):
             encoders = [
                 fit(c, kind, values[c], text_width=layout.text_width) for c, kind in kinds.items()
             ]
-            # A column that tells nothing at all, such as a single category, has no width.
+            # A column without information, such as a single category, has width 0.
             encoders = [encoder for encoder in encoders if encoder.width]
             made.append(encoders)
             blocks.append([encoder.encode(values[encoder.column]) for encoder in encoders])
@@ -100,11 +100,11 @@ class Transforms:
         return transforms, transforms._joined(blocks[0]), _dense(blocks[1])
 
     def node_features(self, values: Mapping[str, Any]) -> Any:
-        """[N, F] of nodes, dense or sparse; None where they have none."""
+        """Return the features of nodes, [N, F], dense or sparse; None if there are none."""
         return self._joined([encoder.encode(values[encoder.column]) for encoder in self.nodes])
 
     def edge_features(self, values: Mapping[str, Any]) -> Any:
-        """[E, d] of edges; None where they have none."""
+        """Return the features of edges, [E, d]; None if there are none."""
         return _dense([encoder.encode(values[encoder.column]) for encoder in self.edges])
 
     def _joined(self, blocks: list[Any]) -> Any:
@@ -116,6 +116,7 @@ class Transforms:
         return SparseFeatures.from_scipy(joined.astype(np.float32))
 
     def save(self, path: Path) -> None:
+        """Write the transforms as JSON."""
         plain = {
             "format": FORMAT,
             "tables": asdict(self.layout),

@@ -16,7 +16,7 @@ from unimp.data.tables.table import Table, is_string, to_numpy
 KINDS: tuple[str, ...] = get_args(ColumnKind)
 
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A", "n/a", "#N/A")
-"""What stands for a missing number where a column is text."""
+"""Cells that mean a missing value in a column of text."""
 NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 
 
@@ -29,10 +29,10 @@ def read_values(
     decimal: Decimal = ".",
     length: int | None = None,
 ) -> Any:
-    """The values of a column, checked; None where it is not there or holds what it must not.
+    """Return the checked values of a column; None if it is missing or invalid.
 
-    `decimal` stands before the fractions of numbers that are text; where commas divide the fields
-    of a CSV file, it is a point. `length` is that of the vectors in training, where the rows come
+    `decimal` is the decimal separator of numbers in text; it is always a point in CSV files with
+    commas between fields. `length` is the length of vectors in training, for rows that are added
     later.
     """
     if column not in table.columns:
@@ -47,7 +47,7 @@ def read_values(
 
 
 def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bool = True) -> Any:
-    """A column as text: whole numbers without a point, truth as true and false."""
+    """Return a column as text: integers without a point, booleans as true and false."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -56,8 +56,8 @@ def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bo
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         problems.note(
             table.name,
-            f"is of type {kind}, not text",
-            "use another column, or kind vector where it holds lists of numbers",
+            f"the column has type {kind} instead of text",
+            'use another column, or the kind "vector" for lists of numbers',
             column=column,
         )
         return None
@@ -74,7 +74,7 @@ def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bo
 def _numbers(
     table: Table, column: str, problems: Problems, decimal: Decimal
 ) -> NDArray[np.float64] | None:
-    """Numbers, NaN where one is missing."""
+    """Return numbers; a missing one is NaN."""
     import pyarrow as pa
 
     values = table.get(column)
@@ -87,8 +87,8 @@ def _numbers(
     if not any(check(kind) for check in plain):
         problems.note(
             table.name,
-            f"is of type {kind}, not numbers",
-            "choose another kind for it, or make numbers of it",
+            f"the column has type {kind}, which is not numeric",
+            "declare another kind for it, or convert it to numbers",
             column=column,
         )
         return None
@@ -101,13 +101,13 @@ def _numbers(
 def _finite(
     table: Table, column: str, numbers: NDArray[np.float64], problems: Problems
 ) -> NDArray[np.float64] | None:
-    # Beyond what 32 bits hold a number would become infinite.
+    # Larger numbers would become infinite in 32 bits.
     wild = np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max)
     if len(wild):
         problems.note(
             table.name,
-            f"{numbers[wild[0]]} is no finite number",
-            "write a finite one, or leave it empty",
+            f"{numbers[wild[0]]} is not a finite number",
+            "correct or clear the cell",
             column=column,
             rows=wild,
         )
@@ -128,8 +128,8 @@ def _numbers_of_text(
         shown = text[int(wrong[0])].as_py()[:60]
         problems.note(
             table.name,
-            f"{shown!r} is no number",
-            _mend_number(shown, table, decimal),
+            f"{shown!r} is not a number",
+            _fix_for_number(shown, table, decimal),
             column=column,
             rows=wrong,
         )
@@ -137,27 +137,27 @@ def _numbers_of_text(
     return _finite(table, column, numbers, problems)
 
 
-def _mend_number(shown: str, table: Table, decimal: Decimal) -> str:
+def _fix_for_number(shown: str, table: Table, decimal: Decimal) -> str:
     if decimal == "," and "." in shown:
-        return 'write a decimal comma, as decimal = "," under [tables] says, and no other mark'
+        return 'write numbers with a decimal comma, as decimal = "," in [tables] states'
     if "," in shown and shown.replace(",", "").replace(".", "").isdecimal():
         point = "write a decimal point"
-        comma = 'a decimal comma is read with decimal = "," under [tables]'
-        return f"{point if table.delimiter == ',' else comma}; between thousands stands no mark"
-    return "write one, or leave it empty; a column of words is categorical or text"
+        comma = 'for decimal commas, set decimal = "," in [tables]'
+        return f"{point if table.delimiter == ',' else comma}; remove thousands separators"
+    return "correct or clear the cell, or declare the column as categorical or text"
 
 
 def _parsed(text: Any, decimal: Decimal) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
-    """Numbers written as text, NaN where null; None, and the places of those that are none."""
+    """Parse text as numbers, null as NaN; on failure return None and the places of other text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if decimal == ",":  # a point becomes what is no number
+    if decimal == ",":  # a point becomes invalid
         text = pc.replace_substring(pc.replace_substring(text, ".", "·"), ",", ".")
     try:
         return to_numpy(text.cast(pa.float64())).astype(np.float64), np.empty(0, np.int64)
     except pa.ArrowInvalid:
-        # Slower than reading them, so only where one cannot be read.
+        # Slower than parsing, so only after it failed.
         right = pc.match_substring_regex(text, NUMBER)
         return None, np.flatnonzero(~to_numpy(pc.fill_null(right, True)))
 
@@ -165,7 +165,7 @@ def _parsed(text: Any, decimal: Decimal) -> tuple[NDArray[np.float64] | None, ND
 def _vectors(
     table: Table, column: str, problems: Problems, decimal: Decimal, trained: int | None
 ) -> NDArray[np.float32] | None:
-    """Rows of numbers, as many in each; a row of NaN where it is missing."""
+    """Return rows of equal length; a missing one is a row of NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,22 +180,22 @@ def _vectors(
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(check(values.type) for check in lists):
         refuse(
-            f"is of type {values.type}, not lists of numbers",
-            "choose numeric for a column of single numbers",
+            f"the column has type {values.type} instead of lists of numbers",
+            "declare a column with one number per cell as numeric",
         )
         return None
     there = ~to_numpy(values.is_null())
     lengths = to_numpy(pc.fill_null(pc.list_value_length(values), 0))[there]
     if not len(lengths):
-        refuse("holds no vector at all", "take it out of the features")
+        refuse("the column contains no vector", "remove it from the features")
         return None
     length = trained or Counter(lengths.tolist()).most_common(1)[0][0]
     ragged = np.flatnonzero(there)[lengths != length]
     if len(ragged) or not length:
         odd = int(lengths[lengths != length][0]) if len(ragged) else 0
         refuse(
-            f"{odd} numbers where {'those of training' if trained else 'other rows'} have {length}",
-            "make them as they were made then" if trained else "give each row as many, or none",
+            f"{odd} numbers, but {'those in training' if trained else 'other rows'} have {length}",
+            f"give {length} numbers" if trained else "give all rows the same length, or none",
             ragged if len(ragged) else np.flatnonzero(there),
         )
         return None
@@ -205,18 +205,18 @@ def _vectors(
         numbers, wrong = _parsed(flat, decimal)
         if numbers is None:
             shown = flat[int(wrong[0])].as_py()[:60]
-            refuse(f"{shown!r} is no number", "write numbers only", np.unique(row_of[wrong]))
+            refuse(f"{shown!r} is not a number", "correct the cell", np.unique(row_of[wrong]))
             return None
     elif pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type):
         numbers = to_numpy(flat.cast(pa.float64(), safe=False)).astype(np.float64)
     else:
-        refuse(f"its lists hold {flat.type}, not numbers", "make numbers of them")
+        refuse(f"the lists contain {flat.type}, not numbers", "convert them to numbers")
         return None
     wild = ~(np.abs(numbers) <= np.finfo(np.float32).max)  # NaN too
     if wild.any():
         refuse(
-            f"{numbers[wild][0]} within a vector is no finite number",
-            "fill it; an empty cell stands for a missing vector",
+            f"a vector contains {numbers[wild][0]}, which is not a finite number",
+            "replace it, or clear the cell if the whole vector is missing",
             np.unique(row_of[wild]),
         )
         return None
@@ -226,7 +226,7 @@ def _vectors(
 
 
 def split_vectors(text: Any, decimal: Decimal = ".") -> Any:
-    """Cells of several numbers as lists of what stands between the marks; null where missing."""
+    """Split cells with several numbers into lists of text; null if the cell is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Tables into files."""
+"""Write tables to files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ KINDS = (".csv", ".parquet", ".pq")
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table whole, or not at all: as CSV if the path ends in .csv, else as Parquet."""
+    """Write a table atomically: as CSV if the path ends in .csv, otherwise as Parquet."""
     if path.suffix.lower() not in KINDS:
         raise TaskError(
-            f"{path}: tables are written as {', '.join(KINDS)}; give the file one of these endings"
+            f"{path}: unknown format of a table. Use one of the suffixes {', '.join(KINDS)}."
         )
     import pyarrow as pa
     import pyarrow.csv
@@ -29,7 +29,7 @@ def write_table(path: Path, table: pa.Table) -> None:
     if path.suffix.lower() == ".csv":
         pyarrow.csv.write_csv(table, buffer)
     else:
-        # Probabilities seldom repeat; everything else does.
+        # Probabilities rarely repeat; everything else does.
         fields = [(field.name, pa.types.is_floating(field.type)) for field in table.schema]
         chances = [name for name, floats in fields if floats and name.startswith("p_")]
         pyarrow.parquet.write_table(
