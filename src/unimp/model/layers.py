@@ -10,7 +10,8 @@ from unimp.config.choices import Backend
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import attention_weights, graph_attention
-from unimp.ops.layer import Shape, Weights, attention_layer, can_fuse
+from unimp.ops.layer import Weights, attention_layer, can_fuse
+from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
 
 
