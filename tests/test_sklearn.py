@@ -389,7 +389,7 @@ def test_a_failed_training_is_refused_with_the_option_to_change(
         (lambda c, n, y: c.fit(n[[0, 0]], [0, 1]), "node 0 .*several rows"),
         (lambda c, n, y: c.fit(n, [0, 1]), "inconsistent numbers of samples"),
         (lambda c, n, y: c.fit(n, y + 0.5), "Unknown label type: continuous"),
-        (lambda c, n, y: c.fit(n[:2], np.array([1, "a"], dtype=object)), "all texts"),
+        (lambda c, n, y: c.fit(n[:2], np.array([1, "a"], dtype=object)), "only strings"),
         (lambda c, n, y: c.fit(n[:2], np.array([{}, {}])), "Unknown label type: dict"),
         (lambda c, n, y: c.fit(n, np.stack((y, y), 1)), "0, 1.*-1|-1.*0"),
         (lambda c, n, y: c.fit(n.features, y).predict(n.features, labels={0: 1}), "leave them"),

@@ -223,9 +223,7 @@ def test_a_model_of_the_package_with_labels_trains_in_every_regime(
     assert torch.equal(again.predict(), done.predict())
     node = int(done.task.split.test[0])
     observed = done.observed_labels(reveal="train")
-    why = explain(
-        done.incremental(), done.task.graph, observed, node, chances=done.probabilities_of
-    )
+    why = explain(done.incremental(), done.task, observed, node, chances=done.probabilities_of)
     assert why.probability == pytest.approx(float(done.predict()[node].max()), rel=1e-4)
 
 
@@ -295,13 +293,13 @@ def test_its_run_folder_records_the_model_and_needs_it_for_loading(tmp_path: Pat
     run(some_task(), settings=settings, model=wrapped, out=tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert (manifest["model"], manifest["backend"]) == ("MaskedLabels", "torch")
-    with pytest.raises(RunError, match=r"model of your own \(MaskedLabels\)"):
+    with pytest.raises(RunError, match=r"your own model \(MaskedLabels\)"):
         load_run(tmp_path / "run", device="cpu")
 
 
 def test_a_module_that_is_not_wrapped_is_refused_with_the_fix() -> None:
     task = some_task()
-    with pytest.raises(RecipeError, match="give what makes it"):
+    with pytest.raises(RecipeError, match="pass a function that makes it"):
         run(task, model=wrapped(task.sizes))
     with pytest.raises(RecipeError, match=r"a TwoSteps, which .*wrap it: MaskedLabels"):
         run(task, model=lambda sizes: TwoSteps(5, 3), settings=["train.device=cpu"])

@@ -22,7 +22,7 @@ from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
-from unimp.runs.run import load_run
+from unimp.runs.loading import load_run
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Masks, make_batches
