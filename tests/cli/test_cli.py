@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,21 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
     best, test = run.predict().argmax(1), run.task.split.test.tolist()
     prediction = table["prediction"].to_pylist()
     assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]
+
+
+def test_val_and_test_labels_of_a_named_task_are_not_inputs_by_default(
+    here: Path, finished: Path
+) -> None:
+    run = load_run(finished)
+    text = printed("predict", finished)
+    assert f"inputs: {len(run.task.split.train)} labels of the train set" in text
+    table = pyarrow.parquet.read_table(here / "predictions.parquet")
+    assert {row["set"] for row in table.to_pylist() if row["observed"]} == {"train"}
+    other = run.task.labels.clone()
+    for nodes in (run.task.split.val, run.task.split.test):
+        other[nodes] = (other[nodes] + 1) % 10
+    changed = replace(run, task=replace(run.task, labels=other)).predictions().to_arrow()
+    assert changed.drop_columns("label").equals(table.drop_columns("label"))
 
 
 def test_predictions_are_written_as_csv_with_a_column_for_each_class(

@@ -70,7 +70,7 @@ def test_help_states_how_many_effects_are_exact_by_default() -> None:
 def test_an_explanation_is_printed_with_labels_edges_and_attention(finished: Path) -> None:
     text = printed("explain", finished, f"package-{NODE}", "--top", "3")
     assert text.startswith(f"package-{NODE}: ")
-    for words in ("without known labels", "Known labels", "Edges", "layer 3", "are exact"):
+    for words in ("without known labels", "Known labels", "Edges", "layer 3", "exact for"):
         assert words in text
     assert "of 80 nodes" in text
 
@@ -97,7 +97,7 @@ def test_the_command_prints_the_explanation_that_the_run_returns(
     expected = load_run(finished).explain(f"package-{NODE}", about="net").to_dict()
     without_times = {"computed": ""}
     assert found | without_times == json.loads(json.dumps(expected)) | without_times
-    assert f"package-{NODE}: " in printed(
+    assert str(tmp_path / "why.json") in printed(
         *("explain", finished, f"package-{NODE}", "--json", "--out", tmp_path / "why.json")
     )
     assert json.loads((tmp_path / "why.json").read_text("utf-8"))["node"] == f"package-{NODE}"
@@ -108,6 +108,23 @@ def test_later_labels_are_inputs_of_an_explanation(finished: Path, tmp_path: Pat
     (tmp_path / "more.csv").write_text(f"node,label\npackage-{node},science\n")
     arguments = ("explain", finished, f"package-{node}", "--labels", tmp_path / "more.csv")
     assert "label is an input: science" in printed(*arguments)
+
+
+@pytest.mark.parametrize("command", ["explain", "audit"])
+def test_val_and_test_labels_of_a_named_task_are_not_inputs_by_default(
+    propagated: Path, tmp_path: Path, command: str
+) -> None:
+    train = set(load_run(propagated).task.split.train.tolist())
+    if command == "explain":
+        node = min(set(range(100)) - train)
+        found = json.loads(printed("explain", propagated, str(node), "--json", "--exact", "0"))
+        assert found["observed"] is None
+        assert found["labels"]
+        assert {one["node"] for one in found["labels"]} <= train
+    else:
+        printed("audit", propagated, "--out", tmp_path / "audit.csv")
+        with (tmp_path / "audit.csv").open(encoding="utf-8") as file:
+            assert {int(row["node"]) for row in csv.DictReader(file)} == train
 
 
 def test_a_page_with_a_picture_is_written(finished: Path, tmp_path: Path) -> None:
@@ -124,9 +141,9 @@ def test_the_report_of_the_run_shows_its_explanations(finished: Path, tmp_path: 
     shutil.rmtree(place / "explanations", ignore_errors=True)
     name = f"package-{NODE}"
     (place / "report.html").unlink(missing_ok=True)
-    assert printed("explain", place, name).endswith(f"{name}: {place / 'report.html'}\n")
+    assert printed("explain", place, name).endswith(f"{place / 'report.html'}\n")
     assert f"<b>{name}: " in (place / "report.html").read_text("utf-8")
-    assert printed("explain", place, "package-3").endswith(f"package-3: {place / 'report.html'}\n")
+    assert printed("explain", place, "package-3").endswith(f"{place / 'report.html'}\n")
     assert "<b>package-3: " in (place / "report.html").read_text("utf-8")
     printed("explain", place, "package-4", "--no-keep")
     assert "package-4: " not in (place / "report.html").read_text("utf-8")

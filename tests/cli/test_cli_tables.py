@@ -200,6 +200,70 @@ def test_a_run_does_not_need_its_tables_and_can_be_moved(finished: Path, tmp_pat
     assert set(table["prediction"]) <= {"red", "blue"}
 
 
+def test_all_known_labels_of_the_users_tables_are_inputs_by_default(
+    finished: Path, here: Path
+) -> None:
+    run = unimp.load_run(finished)
+    known = int((run.task.labels != UNLABELED).sum())
+    assert f"inputs: all {known} known labels" in printed("predict", finished, "--out", "p.csv")
+    table = pyarrow.csv.read_csv("p.csv").to_pylist()
+    assert [row["observed"] for row in table] == (run.task.labels != UNLABELED).tolist()
+    assert {row["set"] for row in table if row["observed"]} == {"train", "val", "test"}
+    (here / "l.csv").write_text("node,label\nZoë 00,red\nZoë 01,red\n", encoding="utf-8")
+    text = printed("predict", finished, "--labels", "l.csv", "--out", "p.csv")
+    assert f"inputs: {known + 1} labels: {known - 1} of the task and 2 " in text
+
+
+@pytest.mark.parametrize("reveal", ["train", "train+val", "known"])
+def test_reveal_chooses_the_inputs_of_predictions_and_suggestions(
+    finished: Path, here: Path, reveal: Any
+) -> None:
+    run = unimp.load_run(finished)
+    printed("predict", finished, "--reveal", reveal, "--out", "p.parquet")
+    table = pyarrow.parquet.read_table("p.parquet")
+    assert table.equals(run.predictions(reveal=reveal).to_arrow())
+    assert sum(table["observed"].to_pylist()) == int(
+        (run.observed_labels(reveal=reveal) != UNLABELED).sum()
+    )
+    text = printed("suggest", finished, "--no-smooth", "--out", "s.parquet", "--reveal", reveal)
+    expected = run.suggest(50, reveal=reveal).to_arrow()
+    assert pyarrow.parquet.read_table("s.parquet").equals(expected)
+    assert next_command(text)[-2:] == ["--reveal", reveal]  # the same inputs beside the answers
+
+
+def test_suggest_writes_the_table_that_the_run_returns(finished: Path, here: Path) -> None:
+    run = unimp.load_run(finished)
+    text = printed("suggest", finished, "-n", 5, "--no-smooth", "--out", "s.parquet")
+    expected = run.suggest(5)
+    assert pyarrow.parquet.read_table("s.parquet").equals(expected.to_arrow())
+    for row in expected.to_pylist():
+        assert row["node"] in text
+        assert row["why"] in text
+        assert run.task.labels[node_ids(run.task).index(row["node"])] == UNLABELED
+
+
+def test_report_writes_the_page_whose_path_the_run_returns(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    run = unimp.load_run(folder)
+    (folder / "report.html").unlink()
+    assert run.report() == folder / "report.html"
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    assert str(folder / "report.html") in printed("report", folder)
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_a_table_in_which_every_label_is_known_has_nothing_to_predict_or_suggest(
+    here: Path,
+) -> None:
+    people = {"id": ["a", "b", "c"], "label": ["x", "y", "x"], "set": ["train", "train", "val"]}
+    task = unimp.task_from_tables(people, {"source": ["a", "b"], "target": ["b", "c"]})
+    unimp.run(task, out="run", settings=["model.name=label-propagation"])
+    assert "--reveal train" in printed("predict", "run")
+    assert "--reveal train" in printed("suggest", "run")
+    assert not (here / "suggestions.csv").exists()
+
+
 def test_new_nodes_and_edges_are_predicted_without_training(finished: Path, tmp_path: Path) -> None:
     nodes, edges = tmp_path / "n.csv", tmp_path / "e.csv"
     nodes.write_text("name,age,town\nAnn,30,A\nBob,,Mars\n", encoding="utf-8")

@@ -124,4 +124,8 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
             f"{used:,} labels: {int((of_task & ~later).sum()):,} of {sets.get(reveal, 'the task')} "
             f"and {int(later.sum()):,} that came later"
         )
-    return f"inputs: {words}" + (f"; --reveal known would use {unused:,} more" if unused else "")
+    hint = f"; --reveal known would use {unused:,} more" if unused else ""
+    if bool(with_later.all()):
+        hint = ". Every label is an input, so that nothing was predicted"
+        hint += "; --reveal train predicts the other nodes" if reveal != "train" else ""
+    return f"inputs: {words}{hint}"

@@ -60,6 +60,12 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
+    if not len(table):
+        out.print(
+            "Every node has a known label, so that no node can be suggested. With --reveal train, "
+            "nodes of the test set are suggested."
+        )
+        return
     table.write(path)
     rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
@@ -82,6 +88,7 @@ def suggest(
     for option, given in (("--nodes", nodes), ("--edges", edges)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
+    then += [] if reveal is None else ["--reveal", reveal]
     command = shlex.join(str(word) for word in then)
     out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 
