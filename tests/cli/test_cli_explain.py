@@ -300,6 +300,14 @@ def test_invalid_options_of_an_audit_are_refused_before_anything_is_written(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("command", ["predict", "audit", "suggest"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run_is_loaded(
+    command: str, tmp_path: Path
+) -> None:
+    assert ".parquet" in refused(command, "no-run", "--out", tmp_path / "table.xlsx")
+    assert "is a folder" in refused(command, "no-run", "--out", tmp_path)
+
+
 def test_an_audit_by_group_states_that_whole_groups_were_hidden(tmp_path: Path) -> None:
     grouped = replace(TASK, groups=torch.arange(80) // 4)
     run(grouped, out=tmp_path / "grouped", settings=SMALL)

@@ -61,6 +61,20 @@ def test_a_signal_during_an_import_prints_one_line(name: str, number: int, tmp_p
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["evaluate", "run"], ["predict", "run"], ["report", "run"], ["reproduce", "all"]],
+    ids=lambda words: words[0],
+)
+def test_a_signal_while_torch_imports_numpy_stops_every_command(
+    words: list[str], tmp_path: Path
+) -> None:
+    program = SIGNAL_AT_IMPORT.format(name="numpy.matrixlib", number=2) + COMMAND
+    process = started(program, *words, here=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "stopped\n")
+
+
 def test_a_command_that_ignores_ctrl_c_keeps_ignoring_it(tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     program += SIGNAL_AT_IMPORT.format(name="typer", number=2) + COMMAND

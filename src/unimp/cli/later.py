@@ -35,6 +35,20 @@ LaterEdges = Annotated[
 UnknownEnds = Annotated[
     str, typer.Option(help="Edges with an id that no node has: refuse, or skip them.")
 ]
+
+
+def table_path(path: Path) -> Path:
+    """Refuse a file that cannot be written before anything is computed."""
+    from unimp.data.tables.writing import check_path
+
+    check_path(path)
+    return path
+
+
+TableFile = Annotated[
+    Path,
+    typer.Option("--out", help="File to write: .csv, .parquet or .pq.", callback=table_path),
+]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
 RevealOption = Annotated[
     str | None,
@@ -79,6 +93,7 @@ def load_with_later(
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
         err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        extra = None
     return loaded, extra
 
 

@@ -14,6 +14,7 @@ from unimp.cli.later import (
     LaterLabels,
     LaterNodes,
     RevealOption,
+    TableFile,
     UnknownEnds,
     load_with_later,
     reveal_of,
@@ -44,9 +45,7 @@ def suggest(
             "validation.",
         ),
     ] = None,
-    path: Annotated[
-        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
-    ] = Path("suggestions.csv"),
+    path: TableFile = Path("suggestions.csv"),
 ) -> None:
     """Suggest unknown nodes whose labels would help most; fill in the column label."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
