@@ -173,7 +173,7 @@ def test_a_table_of_suggestions_filled_in_is_a_label_file(
         made.suggest(0)
 
 
-def test_answers_that_were_filled_in_are_not_written_over(
+def test_labels_that_were_filled_in_are_not_overwritten(
     made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
