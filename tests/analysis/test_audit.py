@@ -68,11 +68,12 @@ def test_a_label_is_predicted_from_all_others(
     wrong: tuple[Run, Tensor],
 ) -> None:
     done, _ = wrong
-    train = done.task.split.train
-    found = audit(done.incremental(), done.task, train[:5], chances=done.probabilities_of, folds=0)
+    train, inputs = done.task.split.train, done.observed_labels(reveal="train")
+    engine = done.incremental(inputs)
+    found = audit(engine, done.task, train[:5], chances=done.probabilities_of, folds=0)
     rows = found.to_pylist()
     for k, node in enumerate(found.nodes.tolist()):
-        observed = done.observed_labels(reveal="train")
+        observed = inputs.clone()
         observed[node] = -1
         chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         given = int(done.task.labels[node])
@@ -90,18 +91,18 @@ def test_a_group_is_hidden_together(wrong: tuple[Run, Tensor]) -> None:
     done, _ = wrong
     task = replace(done.task, groups=torch.arange(600) // 3)
     siblings = task.split.train[(task.split.train // 3).argsort(stable=True)][:12]
-    grouped = audit(
-        done.incremental(), task, siblings, chances=done.probabilities_of, folds=0, by_group=True
-    )
+    inputs = done.observed_labels(reveal="train")
+    engine = done.incremental(inputs)
+    grouped = audit(engine, task, siblings, chances=done.probabilities_of, folds=0, by_group=True)
     rows = grouped.to_pylist()
     for k, node in enumerate(grouped.nodes.tolist()):
-        observed = done.observed_labels(reveal="train")
+        observed = inputs.clone()
         observed[siblings[siblings // 3 == node // 3]] = -1
         chances = done.probabilities_of(done.outputs(observed)[[node]])[0]
         expected = float(chances[int(task.labels[node])])
         assert rows[k]["p_given"] == pytest.approx(expected, abs=1e-5)
     with pytest.raises(TaskError, match="no groups"):
-        audit(done.incremental(), done.task, siblings, chances=done.probabilities_of, by_group=True)
+        audit(engine, done.task, siblings, chances=done.probabilities_of, by_group=True)
 
 
 def test_if_hiding_each_label_alone_takes_too_long_labels_are_hidden_in_folds(

@@ -25,9 +25,7 @@ def run_of(*settings: str, **options: Any) -> Run:
     recipe = load_recipe("synthetic", [*SMALL, *settings])
     task = options.get("task") or task_of(recipe, 0)
     torch.manual_seed(0)
-    trains = recipe.model.name != "label-propagation"
-    model = build_model(recipe.model, task.sizes).eval() if trains else None
-    return Run(recipe, 0, task, model, {}, "cpu")
+    return Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
 
 
 def explained(run: Run, node: int, **options: Any) -> Explanation:

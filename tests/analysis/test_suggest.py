@@ -22,6 +22,7 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.inference.correct_and_smooth import smoothing_in_words
+from unimp.model.registry import build_model
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
@@ -58,7 +59,7 @@ def test_known_nodes_are_neither_suggested_nor_worth_reaching() -> None:
     graph = undirected((0, 1), (2, 3), nodes=4)
     error = [0.8, 0.8, 0.5, 0.5]
     assert names(graph, error, 1) == [0]
-    assert names(graph, error, 1, known=(1,)) == [2]  # 0 reaches a known node alone
+    assert names(graph, error, 1, known=(1,)) == [2]  # 0 only reaches a known node
     assert 1 not in names(graph, error, 4, known=(1,))
 
 
@@ -72,7 +73,7 @@ def test_nodes_near_an_earlier_suggestion_count_less() -> None:
 
 def test_nodes_that_reach_no_others_come_last_by_their_own_uncertainty() -> None:
     graph = undirected((0, 1), nodes=4)
-    # Once 0 is chosen, 1 has nobody left to teach about.
+    # Once 0 is chosen, 1 reaches no unknown node any more.
     assert names(graph, [0.1, 0.1, 0.5, 0.9], 4) == [0, 3, 2, 1]
 
 
@@ -82,7 +83,7 @@ def test_lazy_greedy_choices_equal_evaluating_every_node_again() -> None:
     error = torch.rand(60, generator=generator).double()
     unknown = torch.rand(60, generator=generator) < 0.8
     left = torch.where(unknown, error, 0.0)
-    first, hears = left.clone(), 1 / (1 + graph.in_degree).sqrt().double()
+    first, damping = left.clone(), 1 / (1 + graph.in_degree).sqrt().double()
     out = torch.bincount(graph.source.long(), minlength=60)
     expected: list[int] = []
     for _ in range(20):
@@ -90,10 +91,10 @@ def test_lazy_greedy_choices_equal_evaluating_every_node_again() -> None:
         near = [sorted(set(graph.target[graph.source == i].tolist()) - {i}) for i in range(60)]
         for i in range(60):
             if unknown[i] and i not in expected:
-                worth[i] = first[i] ** 2 / (1 + out[i]) * (left * hears)[near[i]].sum()
+                worth[i] = first[i] ** 2 / (1 + out[i]) * (left * damping)[near[i]].sum()
         best = int(worth.argmax())
         expected.append(best)
-        left[near[best]] *= 1 - first[best] ** 2 / (1 + out[best]) * hears[near[best]]
+        left[near[best]] *= 1 - first[best] ** 2 / (1 + out[best]) * damping[near[best]]
         left[best] = 0
     assert [s.node for s in suggest_nodes(graph, error, unknown, 20)] == expected
 
@@ -172,7 +173,7 @@ def test_a_table_of_suggestions_filled_in_is_a_label_file(
         made.suggest(0)
 
 
-def test_answers_that_were_filled_in_are_not_written_over(
+def test_labels_that_were_filled_in_are_not_overwritten(
     made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -212,14 +213,15 @@ def test_smoothing_is_chosen_by_validation_and_never_by_test(
         assert again.metrics["smoothing"]["val"][form] == 1.0
 
 
-def test_if_nothing_can_be_chosen_the_run_does_not_change(made: Run) -> None:
+def test_if_smoothing_cannot_be_compared_the_run_does_not_change_and_states_why(made: Run) -> None:
     few = replace(made.task.split, val=made.task.split.val[:29])
     propagation = made.recipe.with_settings(["model.name=label-propagation"])
+    propagated = build_model(propagation.model, made.task.sizes)
     smooth = made.recipe.with_settings(["smooth.form=smooth"])
     for odd, why in (
-        (replace(made, task=replace(made.task, split=few)), "29 validation labels are too few"),
-        (replace(made, recipe=propagation, model=None), "it spreads labels already"),
-        (replace(made, recipe=smooth), "its recipe smooths already"),
+        (replace(made, task=replace(made.task, split=few)), "29 validation labels"),
+        (replace(made, recipe=propagation, model=propagated), "label propagation"),
+        (replace(made, recipe=smooth), "smooths already"),
     ):
         chosen = odd.smoothed_if_better()
         found = chosen.metrics["smoothing"]
@@ -254,7 +256,7 @@ def test_the_command_states_the_choice_and_passes_it_to_the_next_command(
     assert chosen.endswith("--labels again.csv --smooth")
 
 
-def test_a_model_without_label_inputs_is_not_said_to_use_them(
+def test_suggestions_of_a_model_without_label_inputs_state_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

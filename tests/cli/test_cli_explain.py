@@ -8,6 +8,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from unimp.analysis.explain import EXACT
 from unimp.cli import app
+from unimp.config.choices import Reveal
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.runs.experiment import run
@@ -33,7 +35,7 @@ NODE = int(TASK.graph.in_degree.argmax())
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a task with names."""
+    """A run on the user's own task, whose nodes and classes have names."""
     folder = tmp_path_factory.mktemp("runs") / "named"
     run(TASK, out=folder, settings=SMALL)
     return folder
@@ -46,52 +48,87 @@ def propagated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(*arguments: str | Path) -> str:
+def printed(*arguments: str | Path) -> str:
+    """The output of a command that must succeed."""
     result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def refused(*arguments: str | Path) -> str:
+    """The message of a command that must fail."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 1
     return str(result.exception)
 
 
-def test_help_tells_how_many_effects_are_exact_by_default() -> None:
-    words = told("explain", "--help").replace("│", " ").split()
-    assert f"Default: the {EXACT} of" in " ".join(words)
+def test_help_states_how_many_effects_are_exact_by_default() -> None:
+    words = printed("explain", "--help").replace("│", " ").split()
+    assert f"exact effect is computed. Default: {EXACT}." in " ".join(words)
 
 
-def test_an_explanation_is_told_in_words(finished: Path) -> None:
-    text = told("explain", finished, f"package-{NODE}", "--top", "3")
+def test_an_explanation_is_printed_with_labels_edges_and_attention(finished: Path) -> None:
+    text = printed("explain", finished, f"package-{NODE}", "--top", "3")
     assert text.startswith(f"package-{NODE}: ")
-    for words in ("without known labels", "Known labels", "Edges", "layer 3", "computed exactly"):
+    for words in ("without known labels", "Known labels", "Edges", "layer 3", "exact for"):
         assert words in text
-    assert "of 80 nodes that it rests on" in text
+    assert "of 80 nodes" in text
 
 
-def test_an_explanation_as_json_is_that_of_the_text(finished: Path, tmp_path: Path) -> None:
-    found = json.loads(told("explain", finished, f"package-{NODE}", "--json", "--class", "net"))
-    assert (found["node"], found["class"]) == (f"package-{NODE}", "net")
+@pytest.mark.parametrize("reveal", [None, "train", "train+val", "known"])
+def test_an_explanation_uses_the_labels_that_reveal_names_and_by_default_all(
+    finished: Path, reveal: Reveal | None
+) -> None:
+    more = [] if reveal is None else ["--reveal", reveal]
+    found = json.loads(printed("explain", finished, f"package-{NODE}", "--json", *more))
     loaded = load_run(finished)
-    chances = loaded.probabilities_of(loaded.outputs(loaded.observed_labels(reveal="train")))
-    assert found["probability"] == pytest.approx(float(chances[NODE, 1]), abs=1e-5)
-    assert f"package-{NODE}: " in told(
+    observed = loaded.observed_labels(reveal=reveal or "known")
+    chances = loaded.probabilities_of(loaded.outputs(observed))[NODE]
+    assert found["probability"] == pytest.approx(float(chances.max()), abs=1e-5)
+    seen = {f"package-{node}" for node in torch.nonzero(observed >= 0).squeeze(1).tolist()}
+    assert {one["node"] for one in found["labels"]} <= seen
+
+
+def test_the_command_prints_the_explanation_that_the_run_returns(
+    finished: Path, tmp_path: Path
+) -> None:
+    found = json.loads(printed("explain", finished, f"package-{NODE}", "--json", "--class", "net"))
+    assert (found["node"], found["class"]) == (f"package-{NODE}", "net")
+    expected = load_run(finished).explain(f"package-{NODE}", about="net").to_dict()
+    without_times = {"computed": ""}
+    assert found | without_times == json.loads(json.dumps(expected)) | without_times
+    assert str(tmp_path / "why.json") in printed(
         *("explain", finished, f"package-{NODE}", "--json", "--out", tmp_path / "why.json")
     )
     assert json.loads((tmp_path / "why.json").read_text("utf-8"))["node"] == f"package-{NODE}"
 
 
-def test_labels_that_came_later_are_seen(finished: Path, tmp_path: Path) -> None:
+def test_later_labels_are_inputs_of_an_explanation(finished: Path, tmp_path: Path) -> None:
     node = load_run(finished).task.split.test[0].item()
     (tmp_path / "more.csv").write_text(f"node,label\npackage-{node},science\n")
     arguments = ("explain", finished, f"package-{node}", "--labels", tmp_path / "more.csv")
-    assert "its own label is an input: science" in told(*arguments)
+    assert "label is an input: science" in printed(*arguments)
+
+
+@pytest.mark.parametrize("command", ["explain", "audit"])
+def test_val_and_test_labels_of_a_named_task_are_not_inputs_by_default(
+    propagated: Path, tmp_path: Path, command: str
+) -> None:
+    train = set(load_run(propagated).task.split.train.tolist())
+    if command == "explain":
+        node = min(set(range(100)) - train)
+        found = json.loads(printed("explain", propagated, str(node), "--json", "--exact", "0"))
+        assert found["observed"] is None
+        assert found["labels"]
+        assert {one["node"] for one in found["labels"]} <= train
+    else:
+        printed("audit", propagated, "--out", tmp_path / "audit.csv")
+        with (tmp_path / "audit.csv").open(encoding="utf-8") as file:
+            assert {int(row["node"]) for row in csv.DictReader(file)} == train
 
 
 def test_a_page_with_a_picture_is_written(finished: Path, tmp_path: Path) -> None:
-    told("explain", finished, f"package-{NODE}", "--report", tmp_path / "why.html")
+    printed("explain", finished, f"package-{NODE}", "--report", tmp_path / "why.html")
     page = (tmp_path / "why.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "<svg" in page
@@ -99,21 +136,21 @@ def test_a_page_with_a_picture_is_written(finished: Path, tmp_path: Path) -> Non
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_the_report_of_the_run_shows_what_was_asked(finished: Path, tmp_path: Path) -> None:
+def test_the_report_of_the_run_shows_its_explanations(finished: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(finished, tmp_path / "run"))
     shutil.rmtree(place / "explanations", ignore_errors=True)
     name = f"package-{NODE}"
     (place / "report.html").unlink(missing_ok=True)
-    assert told("explain", place, name).endswith(f"{name}: {place / 'report.html'}\n")
+    assert printed("explain", place, name).endswith(f"{place / 'report.html'}\n")
     assert f"<b>{name}: " in (place / "report.html").read_text("utf-8")
-    assert told("explain", place, "package-3").endswith(f"package-3: {place / 'report.html'}\n")
+    assert printed("explain", place, "package-3").endswith(f"{place / 'report.html'}\n")
     assert "<b>package-3: " in (place / "report.html").read_text("utf-8")
-    told("explain", place, "package-4", "--no-keep")
+    printed("explain", place, "package-4", "--no-keep")
     assert "package-4: " not in (place / "report.html").read_text("utf-8")
     assert len(list((place / "explanations").iterdir())) == 2
 
 
-def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
+def test_a_node_is_explained_even_if_the_run_folder_is_read_only(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Path:
@@ -129,7 +166,7 @@ def test_a_run_that_cannot_be_written_to_is_explained_all_the_same(
 @pytest.mark.parametrize(
     "error", [OSError("no place"), RunError("no place"), ValueError("no place"), RecursionError()]
 )
-def test_whatever_keeps_an_explanation_from_being_kept_is_told_in_a_line(
+def test_an_error_while_an_explanation_is_stored_is_reported_in_one_line(
     finished: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: object) -> Path:
@@ -143,24 +180,26 @@ def test_whatever_keeps_an_explanation_from_being_kept_is_told_in_a_line(
     assert why in done.stderr
 
 
-def test_what_was_smoothed_is_explained_and_says_so(finished: Path, tmp_path: Path) -> None:
+def test_the_explanation_of_a_smoothed_prediction_states_the_smoothing(
+    finished: Path, tmp_path: Path
+) -> None:
     place = Path(shutil.copytree(finished, tmp_path / "run"))
     shutil.rmtree(place / "explanations", ignore_errors=True)
-    told("report", place, "--no-label-rates")
+    printed("report", place, "--no-label-rates")
     name, page = f"package-{NODE}", tmp_path / "why.html"
     words = "redicted with Correct & Smooth after the model"
-    text = told("explain", place, name, "--smooth", "--exact", "2", "--report", page)
+    text = printed("explain", place, name, "--smooth", "--exact", "2", "--report", page)
     assert words in text
-    assert "as smoothing has no attention" in text
+    assert "smoothing has no attention" in text
     assert words.replace("&", "&amp;") in page.read_text("utf-8")
-    found = json.loads(told("explain", place, name, "--smooth", "--json", "--exact", "2"))
+    found = json.loads(printed("explain", place, name, "--smooth", "--json", "--exact", "2"))
     smoothed = load_run(place).smoothed()
-    chances = smoothed.probabilities_of(smoothed.outputs(smoothed.observed_labels(reveal="train")))
+    chances = smoothed.probabilities_of(smoothed.outputs(smoothed.observed_labels()))
     assert found["probability"] == pytest.approx(float(chances[NODE].max()), abs=1e-5)
     assert found["smooth"] == "correct-and-smooth"
-    plain = told("explain", place, name)
+    plain = printed("explain", place, name)
     assert words not in plain
-    # Two questions, and the page tells which is which.
+    # The page shows both explanations and states which one is smoothed.
     shown = (place / "report.html").read_text("utf-8")
     assert len(list((place / "explanations").glob(f"{name}-*"))) == 2
     assert shown.count(words.replace("&", "&amp;")) == 1
@@ -168,7 +207,7 @@ def test_what_was_smoothed_is_explained_and_says_so(finished: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["report.html", "metrics.json"])
 @pytest.mark.parametrize("option", ["--report", "--out"])
-def test_an_explanation_does_not_take_the_place_of_a_file_of_the_run(
+def test_an_explanation_does_not_overwrite_a_file_of_the_run(
     finished: Path, tmp_path: Path, name: str, option: str
 ) -> None:
     place = Path(shutil.copytree(finished, tmp_path / "run"))
@@ -183,14 +222,16 @@ def test_an_explanation_does_not_take_the_place_of_a_file_of_the_run(
     assert (place / name).read_text("utf-8") == before
 
 
-def test_label_propagation_is_explained_by_exact_changes_alone(propagated: Path) -> None:
-    text = told("explain", propagated, "5")
-    assert "as the model has no attention" in text
-    assert "every change computed on the whole graph" in text
+def test_label_propagation_is_explained_by_exact_effects_without_attention(
+    propagated: Path,
+) -> None:
+    text = printed("explain", propagated, "5")
+    assert "the model has no attention" in text
+    assert "on the whole graph" in text
     assert "layer 1" not in text
 
 
-def test_a_misspelt_node_or_class_answers_with_the_nearest(finished: Path) -> None:
+def test_a_misspelled_node_or_class_is_refused_with_the_nearest_name(finished: Path) -> None:
     assert "did you mean 'package-7'" in refused("explain", finished, "pakage-7")
     assert "did you mean 'science'" in refused(
         *("explain", finished, "package-3", "--class", "scienc")
@@ -198,48 +239,59 @@ def test_a_misspelt_node_or_class_answers_with_the_nearest(finished: Path) -> No
     assert "is a folder" in refused("explain", finished, "package-3", "--out", finished)
 
 
-def test_a_node_with_a_name_goes_by_its_name_alone(finished: Path) -> None:
+def test_a_node_with_a_name_is_not_found_by_its_number(finished: Path) -> None:
     assert "no node '5'; " in refused("explain", finished, "5")
-    said = refused("explain", finished, "nope")
-    assert "none of the 80 names is near it; they are such as package-0, package-1" in said
-    assert len(said) < 200
+    text = refused("explain", finished, "nope")
+    assert "80 names" in text
+    assert "package-0, package-1" in text
+    assert len(text) < 200
 
 
-@pytest.mark.parametrize("more", [[], ["--folds", "5"], ["--reveal", "train+val"]])
-def test_an_audit_writes_a_table_under_the_users_ids(
+@pytest.mark.parametrize(
+    "more", [[], ["--folds", "5"], ["--reveal", "train"], ["--reveal", "train+val"]]
+)
+def test_an_audit_writes_the_table_that_the_run_returns(
     finished: Path, tmp_path: Path, more: list[str]
 ) -> None:
-    text = told("audit", finished, "--out", tmp_path / "audit.csv", *more)
+    text = printed("audit", finished, "--out", tmp_path / "audit.csv", *more)
     with (tmp_path / "audit.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    split = load_run(finished).task.split
-    known = split.known("train+val" if "--reveal" in more else "train")
+    loaded = load_run(finished)
+    reveal: Any = more[1] if "--reveal" in more else "known"
+    known = torch.nonzero(loaded.observed_labels(reveal=reveal) >= 0).squeeze(1)
     assert {row["node"] for row in rows} == {f"package-{i}" for i in known.tolist()}
+    expected = loaded.audit(reveal=reveal, folds=5 if "--folds" in more else None)
+    assert [{k: str(v) for k, v in row.items()} for row in expected.to_pylist()] == rows
     assert {row["given"] for row in rows} <= {"libs", "net", "science"}
     margins = [float(row["margin"]) for row in rows]
     assert margins == sorted(margins, reverse=True)
     assert rows[0]["node"] in text
-    how = "one of 5 parts of them at a time" if "--folds" in more else "each alone"
-    assert f"{len(rows)} known labels hidden, {how}" in text
+    assert ("one of 5 parts" if "--folds" in more else "each alone") in text
+    assert f"{len(rows)} known labels" in text
+    assert f"disagrees with {expected.disagreements}" in text
 
 
-def test_an_audit_of_smoothed_answers_ranks_by_them(finished: Path, tmp_path: Path) -> None:
+def test_an_audit_with_smoothing_ranks_by_smoothed_predictions(
+    finished: Path, tmp_path: Path
+) -> None:
     asked = ("audit", finished, "--out", tmp_path / "audit.csv", "--folds", "2")
-    plain, first = told(*asked), (tmp_path / "audit.csv").read_text("utf-8")
-    smoothed = told(*asked, "--smooth")
-    assert "one of 2 parts of them at a time, with smoothing after the model; " in smoothed
-    assert "smoothing" not in plain
+    plain, first = printed(*asked), (tmp_path / "audit.csv").read_text("utf-8")
+    smoothed = printed(*asked, "--smooth")
+    assert "with smoothing after the model" in smoothed
+    assert "with smoothing" not in plain
     assert (tmp_path / "audit.csv").read_text("utf-8") != first
 
 
-def test_an_audit_may_be_cut_short_and_runs_without_a_model_too(
+def test_an_audit_of_label_propagation_writes_as_many_rows_as_requested(
     propagated: Path, tmp_path: Path
 ) -> None:
-    told("audit", propagated, "--out", tmp_path / "audit.csv", "-n", "3")
+    printed("audit", propagated, "--out", tmp_path / "audit.csv", "-n", "3")
     assert len((tmp_path / "audit.csv").read_text("utf-8").splitlines()) == 4
 
 
-def test_an_audit_refuses_what_it_cannot_do(finished: Path, tmp_path: Path) -> None:
+def test_invalid_options_of_an_audit_are_refused_before_anything_is_written(
+    finished: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "audit.csv"
     assert "train+val" in refused("audit", finished, "--reveal", "val", "--out", path)
     assert "2 or more" in refused("audit", finished, "--folds", "1", "--out", path)
@@ -248,11 +300,17 @@ def test_an_audit_refuses_what_it_cannot_do(finished: Path, tmp_path: Path) -> N
     assert not path.exists()
 
 
-def test_an_audit_says_that_whole_groups_were_hidden(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["predict", "audit", "suggest"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run_is_loaded(
+    command: str, tmp_path: Path
+) -> None:
+    assert ".parquet" in refused(command, "no-run", "--out", tmp_path / "table.xlsx")
+    assert "is a folder" in refused(command, "no-run", "--out", tmp_path)
+
+
+def test_an_audit_by_group_states_that_whole_groups_were_hidden(tmp_path: Path) -> None:
     grouped = replace(TASK, groups=torch.arange(80) // 4)
     run(grouped, out=tmp_path / "grouped", settings=SMALL)
     asked = ("audit", tmp_path / "grouped", "--out", tmp_path / "audit.csv", "--by", "group")
-    assert "known labels hidden, each with all of its group; " in told(*asked)
-    assert "known labels hidden, one of 3 parts of whole groups at a time; " in told(
-        *asked, "--folds", "3"
-    )
+    assert "each together with its group" in printed(*asked)
+    assert "one of 3 parts of whole groups" in printed(*asked, "--folds", "3")

@@ -1,8 +1,9 @@
-"""From two files to predictions under one's own ids: init, check, train, predict."""
+"""From two tables to predictions under the user's ids: init, check, train, predict."""
 
 import csv
 import json
 import random
+import re
 import shlex
 import shutil
 import sys
@@ -21,20 +22,21 @@ from typer.testing import CliRunner
 import unimp
 from unimp.cli import app, main
 from unimp.errors import RunError, TaskError
+from unimp.tasks.labels import UNLABELED
 from unimp.tasks.names import node_ids
 
 SMALL = ["--set", "train.epochs=3", "--set", "model.width=4", "--set", "train.device=cpu"]
 
 
-def told(*arguments: str | Path) -> str:
-    """What a command prints, if it succeeds."""
+def printed(*arguments: str | Path) -> str:
+    """The output of a command that must succeed."""
     result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def write_tables(folder: Path, count: int = 40) -> None:
-    """People and who knows whom, under names with letters of all kinds."""
+    """Write people and who knows whom, with names that are not ASCII."""
     draw = random.Random(0)
     names = [f"Zoë {number:02}" for number in range(count)]
     with (folder / "people.csv").open("w", newline="", encoding="utf-8") as file:
@@ -60,11 +62,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run made from tables, whose tables are gone."""
+    """The folder of a run on tables that were deleted afterwards."""
     folder = tmp_path_factory.mktemp("tables")
     write_tables(folder)
-    told("init", folder / "people.csv", folder / "knows.csv", "--out", folder / "recipe.toml")
-    told("train", folder / "recipe.toml", *SMALL, "--out", folder / "run")
+    printed("init", folder / "people.csv", folder / "knows.csv", "--out", folder / "recipe.toml")
+    printed("train", folder / "recipe.toml", *SMALL, "--out", folder / "run")
     for name in ("people.csv", "knows.csv", "recipe.toml"):
         (folder / name).unlink()
     return Path(shutil.move(folder / "run", folder / "moved"))
@@ -85,70 +87,68 @@ def refused(
 
 
 def test_a_recipe_is_written_that_passes_the_check(here: Path) -> None:
-    told("init", "people.csv", "knows.csv")
+    printed("init", "people.csv", "knows.csv")
     tables = tomllib.loads((here / "recipe.toml").read_text(encoding="utf-8"))["tables"]
     assert (tables["id"], tables["source"], tables["target"]) == ("name", "from", "to")
     assert tables["label"] == "party"
     assert tables["features"] == {"age": "numeric", "town": "categorical"}
     assert tables["edge_features"] == {"years": "numeric"}
-    text = told("check", "recipe.toml")
+    text = printed("check", "recipe.toml")
     assert "known labels" in text
-    assert "No problem found" in text
+    assert "No problem" in text
     assert sorted(p.name for p in here.iterdir()) == ["knows.csv", "people.csv", "recipe.toml"]
 
 
-def test_a_table_with_decimal_commas_is_told_and_read(here: Path) -> None:
+def test_decimal_commas_are_recognized_and_read(here: Path) -> None:
     rows = [f"{i};{i},5;{i // 9},003;{'ab'[i % 2]}" for i in range(1, 40)]
     (here / "n.csv").write_text("\n".join([" id ;size;amount;label", *rows]))
     (here / "e.csv").write_text("source;target;km\n1;2;0,5\n2;3;1,5\n")
-    told("init", "n.csv", "e.csv")
+    printed("init", "n.csv", "e.csv")
     text = (here / "recipe.toml").read_text(encoding="utf-8")
-    assert "# decimal commas: size of n.csv contains numbers such as 1,5" in text
+    assert re.search(r"# decimal commas: size of n\.csv .*1,5", text)
     tables = tomllib.loads(text)["tables"]
     assert (tables["id"], tables["decimal"]) == ("id", ",")
     assert tables["features"] == {"size": "numeric", "amount": "numeric"}
     assert tables["edge_features"] == {"km": "numeric"}
-    assert "size (numeric)" in told("check", "recipe.toml")
+    assert "size (numeric)" in printed("check", "recipe.toml")
 
 
-def test_a_recipe_that_is_there_is_not_written_over(
-    here: Path, refused: Callable[..., str]
-) -> None:
+def test_an_existing_recipe_is_not_overwritten(here: Path, refused: Callable[..., str]) -> None:
     (here / "recipe.toml").write_text("mine")
-    assert "is there already" in refused("init", "people.csv", "knows.csv")
+    assert "recipe.toml exists already" in refused("init", "people.csv", "knows.csv")
     assert (here / "recipe.toml").read_text() == "mine"
 
 
-def test_tables_are_looked_for_beside_the_recipe_and_settings_in_this_folder(
+def test_tables_are_relative_to_the_recipe_and_settings_to_the_current_folder(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told("init", "people.csv", "knows.csv", "--out", here / "sub" / "recipe.toml")
+    printed("init", "people.csv", "knows.csv", "--out", here / "sub" / "recipe.toml")
     assert 'nodes = "../people.csv"' in (here / "sub" / "recipe.toml").read_text()
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    told("check", "../sub/recipe.toml")
+    printed("check", "../sub/recipe.toml")
     shutil.copy("../people.csv", "others.csv")
-    told("check", "../sub/recipe.toml", "--set", "tables.nodes=others.csv")
+    printed("check", "../sub/recipe.toml", "--set", "tables.nodes=others.csv")
 
 
-def test_train_makes_the_same_checks(here: Path, refused: Callable[..., str]) -> None:
-    told("init", "people.csv", "knows.csv")
+def test_train_reports_the_same_problems_as_check(here: Path, refused: Callable[..., str]) -> None:
+    printed("init", "people.csv", "knows.csv")
     with (here / "knows.csv").open("a") as file:
         file.write("nobody,Zoë 01,3\n")
-    said = refused("check", "recipe.toml")
-    assert "knows.csv, column from, row 161: 'nobody' is not among the ids of nodes" in said
-    assert refused("train", "recipe.toml", "--out", "run") == said
+    text = refused("check", "recipe.toml")
+    assert "knows.csv, column from, row 161: 'nobody' is not among the ids of nodes" in text
+    assert refused("train", "recipe.toml", "--out", "run") == text
     assert not (here / "run").exists()
 
 
-def test_the_same_command_again_finds_the_run_and_other_tables_are_told(
+def test_a_finished_run_is_not_trained_again_and_changed_tables_are_refused(
     here: Path, refused: Callable[..., str]
 ) -> None:
-    told("init", "people.csv", "knows.csv")
-    told("train", "recipe.toml", *SMALL, "--out", "run")
+    printed("init", "people.csv", "knows.csv")
+    printed("train", "recipe.toml", *SMALL, "--out", "run")
     before = (here / "run" / "manifest.json").read_bytes()
-    told("train", "recipe.toml", *SMALL, "--out", "run")
+    printed("train", "recipe.toml", *SMALL, "--out", "run")
     assert (here / "run" / "manifest.json").read_bytes() == before
     with (here / "people.csv").open("a") as file:
         file.write("Ann,30,A,red\n")
@@ -156,10 +156,10 @@ def test_the_same_command_again_finds_the_run_and_other_tables_are_told(
 
 
 def test_the_recipe_in_a_run_can_be_trained_again(here: Path) -> None:
-    told("init", "people.csv", "knows.csv")
-    told("train", "recipe.toml", *SMALL, "--out", "run")
+    printed("init", "people.csv", "knows.csv")
+    printed("train", "recipe.toml", *SMALL, "--out", "run")
     (here / "people.csv").unlink()
-    told("train", "run/recipe.toml", "--out", "again")
+    printed("train", "run/recipe.toml", "--out", "again")
     one, two = unimp.load_run("run"), unimp.load_run("again")
     assert torch.equal(one.predict(), two.predict())
     assert two.task.tables == one.task.tables
@@ -167,43 +167,112 @@ def test_the_recipe_in_a_run_can_be_trained_again(here: Path) -> None:
     assert torch.equal(one.extended(more).predict(), two.extended(more).predict())
 
 
-def test_one_label_is_too_few_to_hide_some(here: Path, refused: Callable[..., str]) -> None:
-    (here / "n.csv").write_text("id,label,set\na,x,train\nb,y,val\nc,x,test\n")
+def test_a_single_train_label_is_refused_because_none_can_be_hidden(
+    here: Path, refused: Callable[..., str]
+) -> None:
+    (here / "n.csv").write_text("id,age,label,set\na,20,x,train\nb,31,y,val\nc,47,x,test\n")
     (here / "e.csv").write_text("source,target\na,b\nb,c\n")
-    told("init", "n.csv", "e.csv")
-    said = refused("check", "recipe.toml")
-    assert "none would be hidden" in said
-    assert refused("train", "recipe.toml", "--out", "run").endswith(said)
+    printed("init", "n.csv", "e.csv")
+    text = refused("check", "recipe.toml")
+    assert "mask.label_rate" in text
+    assert "1 train label" in text
+    assert refused("train", "recipe.toml", "--out", "run").endswith(text)
     assert not (here / "run").exists()
-    told("check", "recipe.toml", "--set", "model.name=mlp")
+    printed("check", "recipe.toml", "--set", "model.name=mlp")
 
 
-def test_every_misspelt_option_is_told_at_once(here: Path, refused: Callable[..., str]) -> None:
+def test_every_misspelled_option_is_reported_at_once(
+    here: Path, refused: Callable[..., str]
+) -> None:
     (here / "r.toml").write_text('[tables]\nnodse = "a"\nlable = "b"\n[modle]\n')
-    said = refused("check", "r.toml")
-    assert "did you mean 'tables.nodes'" in said
-    assert "did you mean 'tables.label'" in said
-    assert "no section [modle]" in said
+    text = refused("check", "r.toml")
+    assert "did you mean 'tables.nodes'" in text
+    assert "did you mean 'tables.label'" in text
+    assert "no section [modle]" in text
 
 
-def test_a_run_needs_its_tables_no_more_and_can_be_moved(finished: Path, tmp_path: Path) -> None:
+def test_a_run_does_not_need_its_tables_and_can_be_moved(finished: Path, tmp_path: Path) -> None:
     assert "task.npz" in (finished / "recipe.toml").read_text(encoding="utf-8").split('"')
-    text = told("predict", finished, "--out", tmp_path / "p.csv")
-    assert text.startswith("40 nodes labeled")
+    text = printed("predict", finished, "--out", tmp_path / "p.csv")
+    assert "40 nodes" in text
     table = pyarrow.csv.read_csv(tmp_path / "p.csv").to_pydict()
     assert table["node"][3] == "Zoë 03"
     assert set(table["prediction"]) <= {"red", "blue"}
 
 
-def test_new_nodes_and_edges_are_scored_without_training(finished: Path, tmp_path: Path) -> None:
+def test_all_known_labels_of_the_users_tables_are_inputs_by_default(
+    finished: Path, here: Path
+) -> None:
+    run = unimp.load_run(finished)
+    known = int((run.task.labels != UNLABELED).sum())
+    assert f"inputs: all {known} known labels" in printed("predict", finished, "--out", "p.csv")
+    table = pyarrow.csv.read_csv("p.csv").to_pylist()
+    assert [row["observed"] for row in table] == (run.task.labels != UNLABELED).tolist()
+    assert {row["set"] for row in table if row["observed"]} == {"train", "val", "test"}
+    (here / "l.csv").write_text("node,label\nZoë 00,red\nZoë 01,red\n", encoding="utf-8")
+    text = printed("predict", finished, "--labels", "l.csv", "--out", "p.csv")
+    assert f"inputs: {known + 1} labels: {known - 1} of the task and 2 " in text
+
+
+@pytest.mark.parametrize("reveal", ["train", "train+val", "known"])
+def test_reveal_chooses_the_inputs_of_predictions_and_suggestions(
+    finished: Path, here: Path, reveal: Any
+) -> None:
+    run = unimp.load_run(finished)
+    printed("predict", finished, "--reveal", reveal, "--out", "p.parquet")
+    table = pyarrow.parquet.read_table("p.parquet")
+    assert table.equals(run.predictions(reveal=reveal).to_arrow())
+    assert sum(table["observed"].to_pylist()) == int(
+        (run.observed_labels(reveal=reveal) != UNLABELED).sum()
+    )
+    text = printed("suggest", finished, "--no-smooth", "--out", "s.parquet", "--reveal", reveal)
+    expected = run.suggest(50, reveal=reveal).to_arrow()
+    assert pyarrow.parquet.read_table("s.parquet").equals(expected)
+    assert next_command(text)[-2:] == ["--reveal", reveal]  # the same inputs beside the answers
+
+
+def test_suggest_writes_the_table_that_the_run_returns(finished: Path, here: Path) -> None:
+    run = unimp.load_run(finished)
+    text = printed("suggest", finished, "-n", 5, "--no-smooth", "--out", "s.parquet")
+    expected = run.suggest(5)
+    assert pyarrow.parquet.read_table("s.parquet").equals(expected.to_arrow())
+    for row in expected.to_pylist():
+        assert row["node"] in text
+        assert row["why"] in text
+        assert run.task.labels[node_ids(run.task).index(row["node"])] == UNLABELED
+
+
+def test_report_writes_the_page_whose_path_the_run_returns(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    run = unimp.load_run(folder)
+    (folder / "report.html").unlink()
+    assert run.report() == folder / "report.html"
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    assert str(folder / "report.html") in printed("report", folder)
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_a_table_in_which_every_label_is_known_has_nothing_to_predict_or_suggest(
+    here: Path,
+) -> None:
+    people = {"id": ["a", "b", "c"], "label": ["x", "y", "x"], "set": ["train", "train", "val"]}
+    task = unimp.task_from_tables(people, {"source": ["a", "b"], "target": ["b", "c"]})
+    unimp.run(task, out="run", settings=["model.name=label-propagation"])
+    assert "--reveal train" in printed("predict", "run")
+    assert "--reveal train" in printed("suggest", "run")
+    assert not (here / "suggestions.csv").exists()
+
+
+def test_new_nodes_and_edges_are_predicted_without_training(finished: Path, tmp_path: Path) -> None:
     nodes, edges = tmp_path / "n.csv", tmp_path / "e.csv"
     nodes.write_text("name,age,town\nAnn,30,A\nBob,,Mars\n", encoding="utf-8")
     edges.write_text("from,to,years\nAnn,Zoë 01,3\nBob,Ann,1\n", encoding="utf-8")
     (tmp_path / "l.csv").write_text("node,label\nAnn,red\n")
     out = tmp_path / "p.csv"
     arguments = ("predict", finished, "--nodes", nodes, "--edges", edges, "--out", out)
-    text = told(*arguments, "--labels", tmp_path / "l.csv")
-    assert text.startswith("42 nodes labeled")
+    text = printed(*arguments, "--labels", tmp_path / "l.csv")
+    assert "42 nodes" in text
     table = pyarrow.csv.read_csv(out).to_pydict()
     assert table["node"][-2:] == ["Ann", "Bob"]
     assert table["prediction"][-2] == "red"
@@ -216,28 +285,30 @@ def test_edges_to_unknown_nodes_are_refused_or_skipped_at_prediction(
     edges = tmp_path / "e.csv"
     edges.write_text("from,to,years\nZoë 01,Zoë 02,3\nZoë 01,nobody,3\n", encoding="utf-8")
     out = tmp_path / "p.csv"
-    said = refused("predict", finished, "--edges", edges, "--out", out)
-    assert "row 2: 'nobody' is not among the ids of the run" in said
+    text = refused("predict", finished, "--edges", edges, "--out", out)
+    assert "row 2: 'nobody' is not among the ids of the run" in text
     assert not out.exists()
-    told("predict", finished, "--edges", edges, "--unknown-ids", "skip", "--out", out)
+    printed("predict", finished, "--edges", edges, "--unknown-ids", "skip", "--out", out)
     assert out.exists()
 
 
-def test_a_run_that_grows_predicts_as_the_larger_graph_does(finished: Path) -> None:
+def test_new_edges_and_labels_of_new_nodes_change_predictions_nearby(finished: Path) -> None:
     run = unimp.load_run(finished)
     same = run.extended(nodes={"name": ["Ann"], "age": [30], "town": ["A"]})
     # A node without edges changes nothing for the others.
     torch.testing.assert_close(same.predict()[:40], run.predict())
-    edges = {"from": ["Ann", "Zoë 02"], "to": ["Zoë 01", "Ann"], "years": [3, 4]}
+    unknown = node_ids(run.task).index("Zoë 03")
+    assert run.task.labels[unknown] == UNLABELED
+    edges = {"from": ["Ann", "Zoë 02"], "to": ["Zoë 03", "Ann"], "years": [3, 4]}
     larger = run.extended(nodes={"name": ["Ann"], "age": [30], "town": ["A"]}, edges=edges)
     chances = larger.predict()
     assert chances.shape == (41, 2)
-    assert not torch.equal(chances[1], run.predict()[1])
-    told_at_once = larger.predict({"Ann": "blue"})
-    assert not torch.equal(told_at_once[1], chances[1])
+    assert not torch.equal(chances[unknown], run.predict()[unknown])
+    with_label = larger.predict({"Ann": "blue"})
+    assert not torch.equal(with_label[unknown], chances[unknown])
 
 
-def test_a_task_from_frames_keeps_its_transforms_in_the_run(tmp_path: Path) -> None:
+def test_a_run_stores_the_transforms_of_a_task_from_tables(tmp_path: Path) -> None:
     write_tables(tmp_path)
     task = unimp.task_from_tables(tmp_path / "people.csv", tmp_path / "knows.csv", name="people")
     settings = [text for text in SMALL if text != "--set"]
@@ -268,61 +339,61 @@ def test_ids_that_are_numbers_are_numbers_in_predictions(form: str, tmp_path: Pa
     assert list(node_ids(larger.task)) == ["7", "12", "3", "x"]
 
 
-def test_transforms_that_are_damaged_are_told(finished: Path, tmp_path: Path) -> None:
+def test_damaged_transforms_are_refused_with_their_file(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "copy")
     (folder / "transforms.json").write_text("{")
     with pytest.raises(RunError, match=r"cannot read .*transforms\.json"):
         unimp.load_run(folder)
 
 
-def test_a_run_on_another_task_cannot_grow_by_tables(tmp_path: Path) -> None:
+def test_a_run_that_was_not_trained_on_tables_cannot_be_extended(tmp_path: Path) -> None:
     settings = ["task.name=synthetic", "task.scale=0.01", "model.name=label-propagation"]
     run = unimp.run(unimp.Recipe(name="s").with_settings(settings))
-    with pytest.raises(TaskError, match="was not built from tables"):
+    with pytest.raises(TaskError, match="not built from tables"):
         run.extended(nodes={"id": ["a"]})
 
 
 def test_a_task_is_exported_as_two_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "out"
-    text = told("data", "export", "synthetic", "--out", folder, "--format", "csv")
+    text = printed("data", "export", "synthetic", "--out", folder, "--format", "csv")
     assert "Next: unimp init" in text
-    told("init", folder / "nodes.csv", folder / "edges.csv", "--out", "recipe.toml")
-    assert "10,000, ids are text such as 0" in told("check", "recipe.toml")
+    printed("init", folder / "nodes.csv", folder / "edges.csv", "--out", "recipe.toml")
+    assert "10,000, ids are text such as 0" in printed("check", "recipe.toml")
 
 
 @pytest.fixture
 def newcomers(here: Path) -> list[str | Path]:
-    """Ann, who knows two of the old, as every command may be given her."""
+    """The options that add Ann, who knows two of the old nodes, to any command."""
     (here / "n.csv").write_text("name,age,town\nAnn,30,A\n", encoding="utf-8")
     rows = "from,to,years\nAnn,Zoë 01,3\nZoë 02,Ann,4\n"
     (here / "e.csv").write_text(rows, encoding="utf-8")
     return ["--nodes", "n.csv", "--edges", "e.csv"]
 
 
-def test_a_node_that_came_since_is_explained(
+def test_a_new_node_is_explained(
     finished: Path, newcomers: list[str | Path], refused: Callable[..., str]
 ) -> None:
     assert "no node 'Ann'" in refused("explain", finished, "Ann")
-    found = json.loads(told("explain", finished, "Ann", "--json", *newcomers))
+    found = json.loads(printed("explain", finished, "Ann", "--json", *newcomers))
     assert found["node"] == "Ann"
     assert {one["source"] for one in found["edges"]} >= {"Zoë 01", "Zoë 02"}
     larger = unimp.load_run(finished).extended("n.csv", "e.csv")
     assert found["probability"] == pytest.approx(float(larger.predict()[40].max()), abs=1e-5)
 
 
-def test_a_node_that_came_since_is_suggested_and_its_label_is_audited(
+def test_a_new_node_is_suggested_and_its_label_is_audited(
     finished: Path, here: Path, newcomers: list[str | Path]
 ) -> None:
-    text = told("suggest", finished, "-n", 40, "--out", "s.csv", *newcomers)
+    text = printed("suggest", finished, "-n", 40, "--out", "s.csv", *newcomers)
     assert "Ann" in pyarrow.csv.read_csv("s.csv")["node"].to_pylist()
     assert "--labels s.csv --nodes n.csv --edges e.csv" in text
     (here / "l.csv").write_text("node;label\nAnn;blue\n", encoding="utf-8")
-    text = told("suggest", finished, "-n", 40, "--out", "s.csv", "--labels", "l.csv", *newcomers)
+    text = printed("suggest", finished, "-n", 40, "--out", "s.csv", "--labels", "l.csv", *newcomers)
     assert "Ann" not in pyarrow.csv.read_csv("s.csv")["node"].to_pylist()
-    told("audit", finished, "--out", "a.csv", *newcomers)
+    printed("audit", finished, "--out", "a.csv", *newcomers)
     before = pyarrow.csv.read_csv("a.csv").to_pylist()
-    told("audit", finished, "--out", "a.csv", "--labels", "l.csv", *newcomers)
+    printed("audit", finished, "--out", "a.csv", "--labels", "l.csv", *newcomers)
     after = pyarrow.csv.read_csv("a.csv").to_pylist()
     assert len(after) == len(before) + 1
     (ann,) = [row for row in after if row["node"] == "Ann"]
@@ -332,7 +403,7 @@ def test_a_node_that_came_since_is_suggested_and_its_label_is_audited(
 
 
 def fill_in(file: Path, *labels: str) -> list[str]:
-    """Answer the first of what a table asks, as somebody in a spreadsheet does; their nodes."""
+    """Fill in the first labels of a table, as in a spreadsheet, and return their nodes."""
     with file.open(newline="", encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
     for row, label in zip(rows, labels, strict=False):
@@ -345,13 +416,13 @@ def fill_in(file: Path, *labels: str) -> list[str]:
 
 
 def next_command(text: str) -> list[str]:
-    """What `suggest` says to do once labels are filled in, as a shell takes it apart."""
-    program, *arguments = shlex.split(text.splitlines()[-1].partition(", then: ")[2])
+    """The command that `suggest` prints for the time when labels are filled in."""
+    program, *arguments = shlex.split(text.splitlines()[-1].partition(", then run: ")[2])
     assert program == "unimp"
     return arguments
 
 
-def test_the_command_that_suggest_prints_works_as_printed_and_loses_nothing(
+def test_the_command_that_suggest_prints_works_as_printed_and_keeps_earlier_labels(
     finished: Path, here: Path, newcomers: list[str]
 ) -> None:
     run = Path(shutil.copytree(finished, here / "my runs" / "first $HOME"))
@@ -359,22 +430,22 @@ def test_the_command_that_suggest_prints_works_as_printed_and_loses_nothing(
         edges.write("Ann,nobody,3\n")
     (here / "l.csv").write_text("node,label\nAnn,blue\nZoë 00,red\n", encoding="utf-8")
     given = ["--labels", "l.csv", *newcomers, "--unknown-ids", "skip", "--no-smooth"]
-    text = told("suggest", run, "-n", 2, "--out", "to ask.csv", *given)
+    text = printed("suggest", run, "-n", 2, "--out", "to ask.csv", *given)
     asked = fill_in(here / "to ask.csv", "red", "blue")
     assert not {"Ann", "Zoë 00"} & set(asked)
-    told(*next_command(text))
+    printed(*next_command(text))
     table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
     known = {row["node"]: row["prediction"] for row in table if row["observed"]}
     answers = {"Ann": "blue", "Zoë 00": "red", asked[0]: "red", asked[1]: "blue"}
     assert {node: known.get(node) for node in answers} == answers
-    # A second round carries the answers of both.
-    text = told("suggest", run, "-n", 2, "--out", "more.csv", "--labels", "to ask.csv", *given)
+    # The command after a second round passes the labels of both.
+    text = printed("suggest", run, "-n", 2, "--out", "more.csv", "--labels", "to ask.csv", *given)
     assert not set(answers) & set(fill_in(here / "more.csv", "red"))
     assert next_command(text).count("--labels") == 3
 
 
 @pytest.mark.parametrize("between", [";", "|", ", "])
-def test_several_labels_a_node_are_filled_in_as_the_tables_write_them(
+def test_several_labels_per_node_are_filled_in_with_the_separator_of_the_tables(
     between: str, here: Path
 ) -> None:
     draw = random.Random(0)
@@ -387,11 +458,10 @@ def test_several_labels_a_node_are_filled_in_as_the_tables_write_them(
     knows = {"source": [f"s{i}" for i in range(39)], "target": [f"s{i + 1}" for i in range(39)]}
     task = unimp.task_from_tables("songs.csv", knows, label_separator=between, features={})
     unimp.run(task, out="run", settings=[text for text in SMALL if text != "--set"])
-    text = told("suggest", "run", "-n", 4)
-    said = f"(all labels that hold, as alpha{between}beta, or none where no label holds)"
-    assert f"fill in the column label {said}, then: unimp predict run" in text
+    text = printed("suggest", "run", "-n", 4)
+    assert f"such as alpha{between}beta, or none" in text
     asked = fill_in(here / "suggestions.csv", f"gamma{between}alpha", "beta", "none")
-    told(*next_command(text))
+    printed(*next_command(text))
     table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
     found = {row["node"]: row for row in table}
     columns = ("p_alpha", "p_beta", "p_gamma")
@@ -401,17 +471,17 @@ def test_several_labels_a_node_are_filled_in_as_the_tables_write_them(
     assert found[asked[0]]["prediction"] == f"alpha{between}gamma"
     left = pyarrow.csv.read_csv("suggestions.csv")["node"].to_pylist()[3]
     assert not found[left]["observed"]
-    again = told("suggest", "run", "-n", 40, "--out", "s.csv", "--labels", "suggestions.csv")
+    again = printed("suggest", "run", "-n", 40, "--out", "s.csv", "--labels", "suggestions.csv")
     assert not set(asked) & set(pyarrow.csv.read_csv("s.csv")["node"].to_pylist())
     assert next_command(again)[2:] == ["--labels", "suggestions.csv", "--labels", "s.csv"]
 
 
 @pytest.mark.parametrize("command", ["explain", "audit", "suggest"])
-def test_every_command_refuses_edges_to_unknown_nodes_alike(
+def test_every_command_refuses_or_skips_edges_to_unknown_nodes(
     finished: Path, here: Path, refused: Callable[..., str], command: str
 ) -> None:
     (here / "e.csv").write_text("from,to,years\nZoë 01,nobody,3\n", encoding="utf-8")
     asked = [command, finished, *(["Zoë 01"] if command == "explain" else [])]
     assert "'nobody' is not among the ids" in refused(*asked, "--edges", "e.csv")
-    told(*asked, "--edges", "e.csv", "--unknown-ids", "skip")
+    printed(*asked, "--edges", "e.csv", "--unknown-ids", "skip")
     assert "did you mean 'skip'" in refused(*asked, "--edges", "e.csv", "--unknown-ids", "skp")

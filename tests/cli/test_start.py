@@ -16,8 +16,10 @@ import unimp
 COMMAND = "from unimp.__main__ import program; program()"
 SIGNAL_AT_IMPORT = """
 import signal, sys
+names = [{name!r}]
 def watch(event, arguments):
-    if event == "import" and arguments[0] == {name!r}:
+    if event == "import" and arguments[0] in names:
+        names.clear()
         signal.raise_signal({number})
 sys.addaudithook(watch)
 """
@@ -46,7 +48,10 @@ def started(program: str, *words: str, here: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "name",
-    ["unimp.cli", "typer", "unimp.cli.train", "numpy", "torch", "torch.nn", "unimp.runs.run"],
+    [
+        *("unimp.cli", "typer", "unimp.cli.train", "numpy", "torch", "torch.nn", "unimp.runs.run"),
+        "numpy.matrixlib",  # torch ignores exceptions while it imports numpy
+    ],
 )
 def test_a_signal_during_an_import_prints_one_line(name: str, number: int, tmp_path: Path) -> None:
     program = SIGNAL_AT_IMPORT.format(name=name, number=int(number)) + COMMAND
@@ -54,6 +59,20 @@ def test_a_signal_during_an_import_prints_one_line(name: str, number: int, tmp_p
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (128 + number, "", "stopped\n")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["evaluate", "run"], ["predict", "run"], ["report", "run"], ["reproduce", "all"]],
+    ids=lambda words: words[0],
+)
+def test_a_signal_while_torch_imports_numpy_stops_every_command(
+    words: list[str], tmp_path: Path
+) -> None:
+    program = SIGNAL_AT_IMPORT.format(name="numpy.matrixlib", number=2) + COMMAND
+    process = started(program, *words, here=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "stopped\n")
 
 
 def test_a_command_that_ignores_ctrl_c_keeps_ignoring_it(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ NASTY = "<img src=x onerror=alert(1)>"
 
 
 def found(**changes: Any) -> dict[str, Any]:
-    """An explanation as `Explanation.named` returns it."""
+    """An explanation as `Explanation.to_dict` returns it."""
     label = {"hops": 1, "share": 0.2, "without": 0.6, "effect": 0.2}
     edge = {"both_ways": True, "share": 0.3, "without": 0.7, "effect": 0.1}
     return {

@@ -15,6 +15,7 @@ from unimp.cli.later import (
     LaterNodes,
     RevealOption,
     Smooth,
+    TableFile,
     UnknownEnds,
     load_with_later,
     reveal_of,
@@ -27,9 +28,7 @@ UNITS = ("node", "group")
 @app.command("audit")
 def audit_labels(
     folder: RunFolder,
-    path: Annotated[
-        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
-    ] = Path("audit.csv"),
+    path: TableFile = Path("audit.csv"),
     count: Annotated[
         int | None,
         typer.Option("-n", help="Number of most doubtful rows to write. Default: all.", min=1),
@@ -56,8 +55,6 @@ def audit_labels(
         raise RunError(f"--by {by!r}: {nearest_names(by, UNITS)}")
     if folds == 1:
         raise RunError("--folds 1 would hide every label at once; use 2 or more, or 0")
-    if path.is_dir():
-        raise RunError(f"{path} is a folder; name the file to write")
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         bar = progress.add_task("hiding labels", total=None)

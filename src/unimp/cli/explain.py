@@ -115,7 +115,8 @@ def explain_node(
         for option, files in later.items()
         if any(files)
     }
-    lines = [f"{found['node']}: {file}" for file in (path, page) if file is not None]
+    files = {"explanation": path, "page": page}
+    lines = [f"{what}: {file}" for what, file in files.items() if file is not None]
     if keep:
         changed = smooth or nodes is not None or edges is not None
         lines += stored_in(folder, found, given, None if changed else loaded)
@@ -165,7 +166,7 @@ def stored_in(
             why = f"{error.filename}: {error.strerror}"
         err.print(f"The explanation was not stored with the run: {why}")
         return []
-    return [f"{found['node']}: {page}"]
+    return [f"report: {page}"]
 
 
 def text_of(found: Mapping[str, Any], top: int) -> str:
@@ -178,6 +179,7 @@ def text_of(found: Mapping[str, Any], top: int) -> str:
         lines.append(smoothed)
     if found["observed"] is not None:
         lines.append(f"its own label is an input: {in_words(found['observed'])}")
+        lines.append("(unimp predict keeps it; shown is the output of the model)")
     lines.append("")
     for words, chance in without_in_words(found):
         lines.append(f"{words:<24} {percent(chance)} ({points(chance - now)})")
@@ -219,8 +221,8 @@ def exactly(found: Mapping[str, Any], what: str, count: int | None) -> str:
         of = "smoothing" if smoothed_in_words(found) else "the model"
         shares = f"a uniform walk, because {of} has no attention"
     return (
-        f"{among}the effects of {found['exact_' + what]} of the {len(found[what])} largest shares "
-        f"are exact; shares come from {shares}"
+        f"{among}effects in percentage points, exact for {found['exact_' + what]} of the "
+        f"{len(found[what])} largest shares; shares come from {shares}"
     )
 
 

@@ -11,6 +11,7 @@ import typer
 from unimp.cli.console import err
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.errors import RunError, nearest_names
+from unimp.training.interruption import signals_held
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +34,20 @@ LaterEdges = Annotated[
 ]
 UnknownEnds = Annotated[
     str, typer.Option(help="Edges with an id that no node has: refuse, or skip them.")
+]
+
+
+def table_path(path: Path) -> Path:
+    """Refuse a file that cannot be written before anything is computed."""
+    from unimp.data.tables.writing import check_path
+
+    check_path(path)
+    return path
+
+
+TableFile = Annotated[
+    Path,
+    typer.Option("--out", help="File to write: .csv, .parquet or .pq.", callback=table_path),
 ]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
 RevealOption = Annotated[
@@ -59,8 +74,9 @@ def load_with_later(
     smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
     refuse labels if the model takes no labels.
     """
-    from unimp.data.tables.label_files import read_label_files
-    from unimp.runs.loading import load_run
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.data.tables.label_files import read_label_files
+        from unimp.runs.loading import load_run
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:
@@ -77,6 +93,7 @@ def load_with_later(
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
         err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        extra = None
     return loaded, extra
 
 
@@ -106,13 +123,24 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
 
     if not loaded.takes_labels:
         return "the model takes no labels as inputs"
-    used = int(is_known(loaded.observed_labels(extra, reveal)).sum())
-    known = int(is_known(loaded.observed_labels(extra, "known")).sum())
-    what = {
-        "train": "the labels of the train set",
-        "train+val": "the labels of the train and validation sets",
-        "known": "all known labels",
-    }[reveal]
-    later = "" if extra is None else f" and {int(is_known(extra).sum()):,} later labels"
-    unused = f"; --reveal known would use {known - used:,} more" if known > used else ""
-    return f"inputs: {used:,} labels ({what}{later}){unused}"
+    of_task, with_later, all_known = (
+        is_known(loaded.observed_labels(*given))
+        for given in ((None, reveal), (extra, reveal), (extra, "known"))
+    )
+    used, unused = int(with_later.sum()), int((all_known & ~with_later).sum())
+    sets = {"train": "the train set", "train+val": "the train and validation sets"}
+    if extra is None and reveal == "known":
+        words = f"all {used:,} known labels"
+    elif extra is None:
+        words = f"{used:,} labels of {sets[reveal]}"
+    else:
+        later = is_known(extra)
+        words = (
+            f"{used:,} labels: {int((of_task & ~later).sum()):,} of {sets.get(reveal, 'the task')} "
+            f"and {int(later.sum()):,} that came later"
+        )
+    hint = f"; --reveal known would use {unused:,} more" if unused else ""
+    if bool(with_later.all()):
+        hint = ". Every label is an input, so that nothing was predicted"
+        hint += "; --reveal train predicts the other nodes" if reveal != "train" else ""
+    return f"inputs: {words}{hint}"

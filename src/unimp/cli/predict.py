@@ -14,6 +14,7 @@ from unimp.cli.later import (
     LaterNodes,
     RevealOption,
     Smooth,
+    TableFile,
     UnknownEnds,
     inputs_in_words,
     load_with_later,
@@ -21,6 +22,7 @@ from unimp.cli.later import (
     reveal_of,
 )
 from unimp.errors import RunError, nearest_names
+from unimp.training.interruption import signals_held
 
 
 @app.command()
@@ -31,8 +33,9 @@ def evaluate(
     ] = "train",
 ) -> None:
     """Score a run again, with train labels, or with train and validation labels as inputs."""
-    from unimp.runs.loading import load_run
-    from unimp.tasks.labels import PROTOCOLS
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.runs.loading import load_run
+        from unimp.tasks.labels import PROTOCOLS
 
     if reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
@@ -53,9 +56,7 @@ def predict(
     unknown_ids: UnknownEnds = "refuse",
     reveal: RevealOption = None,
     smooth: Smooth = False,
-    path: Annotated[
-        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
-    ] = Path("predictions.parquet"),
+    path: TableFile = Path("predictions.parquet"),
     every_class: Annotated[
         bool | None,
         typer.Option(

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from unimp.cli.console import Settings, app, out, parse_seeds, print_rows
 from unimp.ops.allocator import keep_freed_memory
+from unimp.training.interruption import signals_held
 
 
 @app.command("report")
@@ -35,8 +36,9 @@ def make_report(
     ] = True,
 ) -> None:
     """Write one HTML page about any runs: results, curves, confusions, confidence, maps."""
-    from unimp.runs.evidence import find_unfinished
-    from unimp.runs.reporting import write_comparison
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.runs.evidence import find_unfinished
+        from unimp.runs.reporting import write_comparison
 
     with out.status("reading runs") as status:
         page, count = write_comparison(
@@ -76,7 +78,8 @@ def reproduce_studies(
     name_all: Annotated[bool, typer.Option("--list", help="List all tables and figures.")] = False,
 ) -> None:
     """Compute tables and figures of the paper on any task, with the paper's numbers beside ours."""
-    from unimp.studies.reproduce import listing, reproduce
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.studies.reproduce import listing, reproduce
 
     if name_all:
         print_rows(listing())

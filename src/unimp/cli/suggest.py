@@ -14,6 +14,7 @@ from unimp.cli.later import (
     LaterLabels,
     LaterNodes,
     RevealOption,
+    TableFile,
     UnknownEnds,
     load_with_later,
     reveal_of,
@@ -44,9 +45,7 @@ def suggest(
             "validation.",
         ),
     ] = None,
-    path: Annotated[
-        Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")
-    ] = Path("suggestions.csv"),
+    path: TableFile = Path("suggestions.csv"),
 ) -> None:
     """Suggest unknown nodes whose labels would help most; fill in the column label."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
@@ -60,6 +59,12 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
+    if not len(table):
+        out.print(
+            "Every node has a known label, so that no node can be suggested. With --reveal train, "
+            "nodes of the test set are suggested."
+        )
+        return
     table.write(path)
     rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
@@ -82,6 +87,7 @@ def suggest(
     for option, given in (("--nodes", nodes), ("--edges", edges)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
+    then += [] if reveal is None else ["--reveal", reveal]
     command = shlex.join(str(word) for word in then)
     out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 

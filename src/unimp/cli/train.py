@@ -61,10 +61,11 @@ def train(
 
     Ctrl-C stores what was learned; run the same command again to resume.
     """
-    from unimp.runs.experiment import run
-    from unimp.runs.folder.names import is_finished, seed_folders
-    from unimp.runs.folder.resume import interrupted_folder
-    from unimp.runs.preparation import resolve_recipe
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.runs.experiment import run
+        from unimp.runs.folder.names import is_finished, seed_folders
+        from unimp.runs.folder.resume import interrupted_folder
+        from unimp.runs.preparation import resolve_recipe
 
     numbers = parse_seeds(seeds)
     limit = time_per_seed(time_limit, len(numbers))
@@ -77,16 +78,16 @@ def train(
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
                     chosen = new_folder(Path("runs"), recipe.name)
-            for place in seed_folders(chosen, numbers).values():
-                if is_finished(place):
-                    out.print(f"{place} contains this run already; it is not trained again")
+            finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             runs = run(
                 recipe,
                 seeds=numbers,
                 out=chosen,
                 progress=True,
                 log=log or (),
-                on_run=lambda done: after_run(done, several=len(numbers) > 1),
+                on_run=lambda done: after_run(
+                    done, several=len(numbers) > 1, trained=done.folder not in finished
+                ),
             )
         except KeyboardInterrupt as stop:
             if chosen is None:
@@ -148,8 +149,10 @@ def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
     return ""
 
 
-def after_run(done: Run, *, several: bool) -> None:
-    """Print the scores of one of several seeds; report a run that failed."""
+def after_run(done: Run, *, several: bool, trained: bool) -> None:
+    """Print the scores of one of several seeds; report a run that failed or was finished before."""
+    if not trained:
+        out.print(f"{done.folder} contains this run already; it was not trained again")
     if several:
         inputs = "no labels as inputs"
         scores = [

@@ -52,7 +52,7 @@ class PlacedNodes:
 class StoredExplanation:
     """One answer of `unimp explain`."""
 
-    found: Mapping[str, Any]  # `Explanation.named`
+    found: Mapping[str, Any]  # `Explanation.to_dict`
     asked: str  # date and time
     given: Mapping[str, str] = field(default_factory=dict)  # files added after training, by option
 

@@ -1,6 +1,6 @@
 """Explanations: a picture of what drove a prediction, and the sentences and tables around it.
 
-`found` is always an explanation under the names of its task, as `Explanation.named` returns it.
+`found` is always an explanation under the names of its task, as `Explanation.to_dict` returns it.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def extend_task(
     """Return the task with more nodes and edges, encoded as in training; new nodes come last.
 
     An id that the task already has is refused. Edges may join new and old nodes; an edge that
-    already exists is merged with it. Labels in the new table are added to the labels of the task,
-    but the new nodes are in no set, so that their labels do not become inputs.
+    already exists is merged with it. Labels in the new table are added to the labels of the task.
+    The new nodes are in no set, so their labels are inputs only if all known labels are.
     """
     transforms = task.tables
     if not isinstance(transforms, Transforms) or task.node_names is None:

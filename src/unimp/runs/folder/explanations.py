@@ -1,7 +1,7 @@
 """Explanations stored in a run folder.
 
 explanations/vim-nox-3f2a9c1d04.json   one answer: the state of the run, the date, the files that
-                                       were added after training, and `Explanation.named`
+                                       were added after training, and `Explanation.to_dict`
 
 An explanation of an earlier state of the run, for example before it was trained again, is stale.
 """
