@@ -148,8 +148,7 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     for who, value in took.items():
         figures.add(f"{label}-seconds-{who}", value, f"{what}, seconds, {who}")
     del setting, epochs
-    for who in ("whole", "pyg"):
-        figures.add(f"{label}-gib-{who}", gib_of(who, scale), f"{what}, extra peak GiB, {who}")
+    add_memory(figures, scale)
     if scale < DEFAULT_SCALE:
         return
     full = Setting(1.0, "cpu")
@@ -157,6 +156,13 @@ def on_cpu(figures: Figures, scale: float, repeats: int) -> None:
     took = settled_seconds(epochs, repeats)
     what = "CPU, arxiv size, recipe arxiv-paper, fp32, whole epoch"
     figures.add("cpu-epoch-seconds", took["ours"], f"{what}, seconds")
+
+
+def add_memory(figures: Figures, scale: float) -> None:
+    what = f"CPU, {scale:g} of arxiv's size, recipe arxiv-paper, fp32, whole epoch"
+    for who in ("whole", "pyg"):
+        gib = gib_of(who, scale)
+        figures.add(f"cpu-epoch-{scale:g}-gib-{who}", gib, f"{what}, extra peak GiB, {who}")
 
 
 def gib_of(who: str, scale: float) -> float:
@@ -226,6 +232,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", action="store_true", help="Print the most expensive operations and exit."
     )
+    parser.add_argument("--memory", action="store_true", help="Measure only the memory on CPU.")
     parser.add_argument("--memory-of", choices=["whole", "pyg"], help="Print the peak in GiB.")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
@@ -239,6 +246,9 @@ def main() -> None:
         return
     if arguments.memory_of:
         print_memory(arguments.memory_of, scale)
+        return
+    if arguments.memory:
+        add_memory(Figures("epoch", arguments.out), scale)
         return
     measure = on_gpu if on_device else on_cpu
     measure(Figures("epoch", arguments.out), scale, arguments.repeats)

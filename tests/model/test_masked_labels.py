@@ -223,8 +223,12 @@ def test_a_model_of_the_package_with_labels_trains_in_every_regime(
     assert torch.equal(again.predict(), done.predict())
     node = int(done.task.split.test[0])
     observed = done.observed_labels(reveal="train")
-    why = explain(done.incremental(), done.task, observed, node, chances=done.probabilities_of)
-    assert why.probability == pytest.approx(float(done.predict()[node].max()), rel=1e-4)
+    why = explain(
+        done.incremental(observed), done.task, observed, node, chances=done.probabilities_of
+    )
+    assert why.probability == pytest.approx(
+        float(done.predict(reveal="train")[node].max()), rel=1e-4
+    )
 
 
 def test_a_model_of_the_package_must_match_the_inputs_and_the_width() -> None:
