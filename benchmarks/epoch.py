@@ -166,7 +166,7 @@ def add_memory(figures: Figures, scale: float) -> None:
 
 
 def gib_of(who: str, scale: float) -> float:
-    """The peak memory of two epochs beyond the graph and the features, in a process of its own."""
+    """The peak memory of two epochs beyond the graph and the features, in a separate process."""
     command = [sys.executable, __file__, "--memory-of", who, "--scale", str(scale)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout)

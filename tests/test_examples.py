@@ -51,7 +51,7 @@ def test_each_command_is_understood(line: str) -> None:
 
 def test_the_table_of_presets_says_what_they_are() -> None:
     for name, preset in PRESETS.items():
-        row, *_ = re.findall(  # what it comes to stands in a table further down
+        row, *_ = re.findall(  # its result is in a table further down
             rf"^\| `{name}` \|.*$", text_of("training"), flags=re.MULTILINE
         )
         for place in ("train.epochs", "train.eval_every"):

@@ -1,4 +1,4 @@
-"""Examples as a newcomer starts them: from any folder, and without what is optional."""
+"""Examples run from any folder and without optional packages."""
 
 import shutil
 import subprocess

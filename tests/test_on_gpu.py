@@ -1,4 +1,4 @@
-"""What is built on a trained model gives on a GPU what it gives on CPU."""
+"""Everything that uses a trained model gives the same results on a GPU and on CPU."""
 
 from pathlib import Path
 

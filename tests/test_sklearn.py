@@ -1,4 +1,4 @@
-"""UniMPClassifier: the contract of scikit-learn, and no label of a test fold reaches the model."""
+"""UniMPClassifier: the interface of scikit-learn, and no label of a test fold reaches the model."""
 
 import pickle
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def small(**changes: Any) -> UniMPClassifier:
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """Features say little, labels of neighbors say much."""
+    """Features carry little information, labels of neighbors carry much."""
     return synthetic_task(
         num_nodes=300,
         num_edges=1500,

@@ -1,16 +1,16 @@
-"""What can go wrong, as a tree; each message says what was given, what is accepted and the fix.
+"""The exceptions of this package; each message states the problem, its place and the fix.
 
     UnimpError
-    ├── GraphError     edges, features or node numbers that cannot be a graph
-    ├── TaskError      labels, splits or files that cannot be a task; a data set that is not there
-    ├── BackendError   a kernel that does not exist or cannot run here
+    ├── GraphError     invalid edges, features or node numbers
+    ├── TaskError      invalid labels, splits or files; a data set that is missing
+    ├── BackendError   a backend that does not exist or is not available
     ├── ModelError     sizes or options with which a model cannot be built
-    ├── RecipeError    an option that does not exist or does not fit
-    ├── TrainingError  a loss that stopped being a number, a mask with nothing to predict
-    │   └── NonFiniteError  answers that did
-    └── RunError       a run folder that is damaged, of other data, or not there
+    ├── RecipeError    an option that does not exist, or an invalid value
+    ├── TrainingError  a loss that is not finite, or a mask without hidden labels
+    │   └── NonFiniteError  outputs that are not finite
+    └── RunError       a run folder that is damaged, missing, or from other data
 
-All are `ValueError`s too, so that callers who know nothing of this package catch what they expect.
+All are subclasses of `ValueError`, so callers can catch them without importing this package.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from collections.abc import Iterable
 
 
 class UnimpError(ValueError):
-    """The root of everything this package raises on purpose."""
+    """The base class of all errors that this package raises."""
 
 
 class GraphError(UnimpError):
-    """The input cannot be a graph."""
+    """The edges, features or node numbers are not a valid graph."""
 
 
 class TaskError(UnimpError):
-    """The labels, split or data set cannot be a task."""
+    """The labels, split or data set are not a valid task."""
 
 
 class BackendError(UnimpError):
-    """A kernel was asked for that cannot run here."""
+    """The requested backend is not available."""
 
 
 class ModelError(UnimpError):
@@ -40,15 +40,15 @@ class ModelError(UnimpError):
 
 
 class RecipeError(UnimpError):
-    """An option does not exist or does not fit."""
+    """An option does not exist or has an invalid value."""
 
 
 class TrainingError(UnimpError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class NonFiniteError(TrainingError):
-    """Answers stopped being numbers."""
+    """The outputs of the model are not finite."""
 
 
 class RunError(UnimpError):
@@ -56,10 +56,10 @@ class RunError(UnimpError):
 
 
 def nearest_names(name: str, known: Iterable[str]) -> str:
-    """A clause that names what the writer of `name` probably meant, or all that exist."""
+    """Suggest the known names that are similar to `name`, or list all of them."""
     known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    # A part of the name typed right ("arxiv") is as good a hint as a misspelling.
+    # A correct part of a name ("arxiv") is also a useful hint.
     near += [k for k in known if len(name) > 2 and name.lower() in k.lower() and k not in near][:5]
     if near:
         return "did you mean " + " or ".join(repr(k) for k in near) + "?"

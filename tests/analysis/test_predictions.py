@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def named(made: Run) -> Run:
-    """The same run with names of nodes and classes, and one label that nobody knows."""
+    """The same run with names of nodes and classes, and one unknown label."""
     labels = made.task.labels.clone()
     labels[made.task.split.test[0]] = -1
     task = replace(

@@ -1,4 +1,4 @@
-"""Presets fill in the options that nobody has set."""
+"""Presets fill in options that are not set."""
 
 from pathlib import Path
 

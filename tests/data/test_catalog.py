@@ -1,4 +1,4 @@
-"""Tasks by name: what there is, and what is said where there is none."""
+"""Tasks by name: which exist, and the message for an unknown name."""
 
 import subprocess
 import sys

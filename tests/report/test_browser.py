@@ -29,7 +29,7 @@ addEventListener("load", () => {
     if (Math.min(box.width, box.height) < 9 && text.textContent.length > 1)
       small.push(text.textContent);
   }
-  // Cells that nobody can see: not drawn, or beyond the edge of what does not scroll.
+  // Invisible cells: not drawn, or outside of an area that does not scroll.
   const scrolls = e => e && (getComputedStyle(e).overflowX === "auto" || scrolls(e.parentElement));
   const lost = [...document.querySelectorAll("td")].filter(cell =>
     !cell.getClientRects().length

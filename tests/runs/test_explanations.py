@@ -81,7 +81,7 @@ def test_damaged_files_are_counted(place: Path) -> None:
     for number, text in enumerate(("", "[]", json.dumps({**values, "given": 3}), "[" * 100_000)):
         (path.parent / f"damaged-{number}.json").write_text(text, encoding="utf-8")
     (path.parent / ".half.json.x1").write_text("half", encoding="utf-8")
-    os.mkfifo(path.parent / "zz.json")  # nobody writes into it: reading would wait forever
+    os.mkfifo(path.parent / "zz.json")  # without a writer, reading would wait forever
     (path.parent / "folder.json").mkdir()
     explanations = stored_explanations(place)
     assert (len(explanations.stored), explanations.damaged) == (1, 6)

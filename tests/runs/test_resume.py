@@ -344,7 +344,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the data has changed"):
         run(task(1), settings=settings, out=tmp_path / "run")
     run(task(0), settings=settings, out=tmp_path / "run")
-    with pytest.raises(RunError, match="a finished run of other data"):
+    with pytest.raises(RunError, match="a finished run on other data"):
         run(task(1), settings=settings, out=tmp_path / "run")
 
 

@@ -55,7 +55,7 @@ def run_on(task: Task, *settings: str, on_epoch: Callable[[Epoch], None] | None 
 
 @pytest.fixture(scope="module")
 def homophilous() -> Run:
-    """Features say little, labels of neighbors say much, and few labels are known."""
+    """Features carry little information, labels of neighbors carry much, and few are known."""
     task = synthetic_task(
         num_nodes=800,
         num_edges=3200,

@@ -1,4 +1,4 @@
-"""Who may see which label."""
+"""Masks and splits decide which labels a model receives."""
 
 import pytest
 import torch

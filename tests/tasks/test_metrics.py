@@ -1,4 +1,4 @@
-"""Scores, against scikit-learn's and OGB's."""
+"""Scores equal those of scikit-learn and OGB."""
 
 import importlib.util
 import math
@@ -19,7 +19,7 @@ from unimp.tasks.metrics import accuracy, mean_and_std, mean_roc_auc, score
 
 @pytest.fixture(scope="module")
 def ogb_evaluator() -> Any:
-    """OGB's Evaluator from its own file: `import ogb` asks the network for a newer version."""
+    """OGB's Evaluator from its own file, because `import ogb` contacts the network."""
     pytest.importorskip("pandas", reason="OGB's evaluator reads its table with pandas")
     found = importlib.util.find_spec("ogb")
     if found is None or not found.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""A task is checked whole, says its sizes and has a hash of all that a result depends on."""
+"""A task is checked completely and has a hash of everything that affects a result."""
 
 import math
 from typing import Any

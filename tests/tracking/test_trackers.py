@@ -1,4 +1,4 @@
-"""Trackers: what each receives, that each is closed, and that nothing is contacted unasked.
+"""Trackers: what each receives, that each is closed, and that no other machine is contacted.
 
 W&B and MLflow themselves are tested where they are installed, with local files only.
 """
@@ -212,7 +212,7 @@ def test_an_unknown_tracker_is_an_error_that_names_the_nearest(tmp_path: Path) -
 
 
 class Library:
-    """Stands for wandb or mlflow: it records the calls, and has one run with the id `it`."""
+    """Replaces wandb or mlflow: it records the calls, and has one run with the id `it`."""
 
     run = None
     info = SimpleNamespace(run_id="it")

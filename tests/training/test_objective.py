@@ -1,4 +1,4 @@
-"""The loss counts what was hidden, and nothing else."""
+"""The loss uses hidden labels only."""
 
 import pytest
 import torch

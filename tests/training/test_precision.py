@@ -1,4 +1,4 @@
-"""bf16: forward passes alone are in half precision, and little is lost by it."""
+"""bf16: only forward passes are in half precision, and accuracy stays nearly the same."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ SETTINGS = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A task that a few epochs suffice for."""
+    """A task that needs only a few epochs."""
     path = tmp_path_factory.mktemp("task") / "easy.npz"
     save_npz(some_task(num_nodes=400, num_edges=1600, num_features=16, feature_signal=1.5), path)
     return path

@@ -42,7 +42,8 @@ def audit_labels(
     folds: Annotated[
         int | None,
         typer.Option(
-            help="0: hide each label alone; K: hide one of K parts at a time. Default: by size.",
+            help="0: hide each label alone; K: hide one of K parts at a time. Default: by the size "
+            "of the graph.",
             min=0,
         ),
     ] = None,

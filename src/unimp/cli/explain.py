@@ -66,7 +66,7 @@ def explain_node(
         ),
     ] = None,
     patient: Annotated[
-        bool, typer.Option("--all", help="Compute exact effects, however long it takes.")
+        bool, typer.Option("--all", help="Compute all exact effects, even if it takes long.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     path: Annotated[
@@ -78,7 +78,7 @@ def explain_node(
     keep: Annotated[
         bool,
         typer.Option(
-            "--keep/--no-keep", help="Store it in RUN/explanations, with a picture in the report."
+            "--keep/--no-keep", help="Store it in RUN/explanations and show it in the report."
         ),
     ] = True,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Options of all commands that ask a finished run: labels, nodes and edges that came later."""
+"""Options of all commands that use a finished run: labels, nodes and edges that came later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LaterEdges = Annotated[
     Path | None, typer.Option(help="Table of edges that came later, between new or old nodes.")
 ]
 UnknownEnds = Annotated[
-    str, typer.Option(help="Edges with an id that no node has: refuse, or skip them.")
+    str, typer.Option(help="Refuse or skip edges with an id that is not a node.")
 ]
 
 
@@ -53,8 +53,8 @@ Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth a
 RevealOption = Annotated[
     str | None,
     typer.Option(
-        help="Labels of the task that are inputs: train, train+val, or known (all). Default: "
-        "known for your own data, train for a task with a name.",
+        help="Known labels that are inputs: train, train+val, or known (all). Default: known for "
+        "your own data, train for a task that is loaded by its name.",
     ),
 ]
 
@@ -141,6 +141,6 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
         )
     hint = f"; --reveal known would use {unused:,} more" if unused else ""
     if bool(with_later.all()):
-        hint = ". Every label is an input, so that nothing was predicted"
+        hint = ". Every label is an input, so nothing was predicted"
         hint += "; --reveal train predicts the other nodes" if reveal != "train" else ""
     return f"inputs: {words}{hint}"

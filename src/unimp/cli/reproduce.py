@@ -35,7 +35,7 @@ def make_report(
         ),
     ] = True,
 ) -> None:
-    """Write one HTML page about any runs: results, curves, confusions, confidence, maps."""
+    """Write one HTML page about one or more runs: scores, curves, confusions, maps."""
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.evidence import find_unfinished
         from unimp.runs.reporting import write_comparison

@@ -47,7 +47,7 @@ def suggest(
     ] = None,
     path: TableFile = Path("suggestions.csv"),
 ) -> None:
-    """Suggest unknown nodes whose labels would help most; fill in the column label."""
+    """Write a table of unknown nodes whose labels would help most, to be filled in."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
@@ -61,7 +61,7 @@ def suggest(
         )
     if not len(table):
         out.print(
-            "Every node has a known label, so that no node can be suggested. With --reveal train, "
+            "Every node has a known label, so no node can be suggested. With --reveal train, "
             "nodes of the test set are suggested."
         )
         return

@@ -54,12 +54,12 @@ def train(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="|".join(TRACKERS), help="Also track metrics there. May be repeated."),
+        typer.Option(metavar="|".join(TRACKERS), help="Also log metrics there. May be repeated."),
     ] = None,
 ) -> None:
     """Train and score a recipe, once per seed.
 
-    Ctrl-C stores what was learned; run the same command again to resume.
+    Ctrl-C stores the state of training; run the same command again to resume.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.experiment import run

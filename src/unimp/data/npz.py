@@ -66,7 +66,7 @@ def load_npz(
         )
     edge_index = _edge_index(file, num_nodes)
     edge_attr = _edge_features(file, edge_index)
-    file.require("directed", "0 (add the reverse of each edge) or 1 (edges as they stand)")
+    file.require("directed", "0 (add the reverse of each edge) or 1 (use edges as they are)")
     directed = file.integer("directed", 0, 1)
     parts = _parts(file, num_nodes, split)
     _check_known(file, parts, labels)

@@ -224,9 +224,9 @@ def in_edges(
 ) -> InEdges:
     """Group the edges of a list [2, E] or a sparse matrix [T, S] by target, on a device.
 
-    The last result for each list is reused until the content of the list changes, in whatever way
-    it is changed. Only while a CUDA graph is recorded, when nothing can be compared, the content of
-    a known list must not have changed.
+    The last result for each list is reused until the content of the list changes, by any kind of
+    write. While a CUDA graph is recorded, nothing can be compared; the content of a known list must
+    not have changed then.
     """
     edges = _checked_list(edge_index, num_sources, num_targets, flow)
     sizes = (num_sources, num_targets, flow, device)

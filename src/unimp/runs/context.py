@@ -51,7 +51,7 @@ class Experiment:
     own_task: Task | None = None  # a task without a name: an object, or read from tables
     own_model: ModelFactory | None = None  # in place of the recipe's model
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
-    show: bool | None = None  # whether progress is shown; None: if somebody can see it
+    show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
     started: float = field(default_factory=time.perf_counter)
@@ -78,7 +78,7 @@ class Experiment:
         return replace(self, own_task=tables_of(self.recipe, self.seed))
 
     def task(self) -> Task:
-        """The task with its graph prepared as the recipe says."""
+        """The task with its graph prepared as the recipe states."""
         if self.own_task is None:
             return task_of(self.recipe, self.seed)
         return prepare(self.own_task, **preparation(self.recipe))

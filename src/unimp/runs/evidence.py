@@ -84,7 +84,7 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     needed = (len(LABEL_RATES) - 1) * _slowest_pass(evidence)
     if label_rates or (label_rates is None and needed < QUICK):
         return replace(evidence, label_rates=label_rate_curve(run, evidence.nodes.part))
-    return replace(evidence, no_label_rates="it takes a while and is computed by unimp report")
+    return replace(evidence, no_label_rates="it takes long; run unimp report to compute it")
 
 
 def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:

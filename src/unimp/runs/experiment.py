@@ -79,7 +79,7 @@ def run(
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = [seed] if seeds is None else list(dict.fromkeys(seeds))
     if not numbers or min(numbers) < 0:
-        raise RecipeError(f"seeds are {numbers}; give at least one, and none below 0")
+        raise RecipeError(f"seeds are {numbers}; give at least one seed, and no negative ones")
     folders = seed_folders(Path(out), numbers) if out is not None else {}
     first = Experiment(
         resolved,

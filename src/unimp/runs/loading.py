@@ -24,7 +24,7 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
     task = task_of(recipe, manifest["seed"])
     if task.data_hash() != manifest["data_hash"]:
         raise RunError(
-            f"{folder} was made from other data than {recipe.task.name!r} contains now; restore "
+            f"{folder} was trained on other data than {recipe.task.name!r} contains now; restore "
             "the data, or train again"
         )
     if manifest.get("model") and model is None:
@@ -46,7 +46,7 @@ def load_finished(experiment: Experiment) -> Run:
     run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
     if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
         raise RunError(
-            f"{experiment.folder} contains a finished run of other data; choose another folder"
+            f"{experiment.folder} contains a finished run on other data; choose another folder"
         )
     if experiment.report and not (experiment.folder / REPORT).exists():
         run.report()

@@ -216,7 +216,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def recipe_for(name: str) -> Recipe:
-    """The recipe of that name or task; the paper's for OGB's tasks and their stand-ins."""
+    """The recipe of that name or task; the paper's for OGB's tasks and their generated versions."""
     if name in OGB:
         return load_recipe(f"{name.removeprefix('ogbn-')}-paper")
     if name in SYNTHETIC:

@@ -14,7 +14,7 @@ class Run:
     """One run in MLflow, inside the run of the caller if there is one; a resumed run continues."""
 
     def __init__(self, place: Place) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for it
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # the user did not request it
         import mlflow
 
         self._mlflow, self._last_epoch = mlflow, 0

@@ -16,7 +16,7 @@ class Run:
     """One run in W&B; a resumed run keeps its id."""
 
     def __init__(self, place: Place) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nobody asked for these reports
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the user did not request them
         import wandb
 
         if wandb.run is not None:

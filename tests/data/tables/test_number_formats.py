@@ -1,4 +1,4 @@
-"""Numbers with commas and points: what can be told is told, and the rest is left to their owner."""
+"""Numbers with commas and points: clear formats are recognized, others are left to the user."""
 
 from pathlib import Path
 from typing import Any

@@ -271,7 +271,7 @@ def test_skipped_edges_take_their_features_with_them(caplog: pytest.LogCaptureFi
     assert "skipped 1 of 6 edges" in caplog.text
 
 
-# What is told
+# Summaries and warnings
 
 
 def test_a_label_among_the_features_is_refused() -> None:

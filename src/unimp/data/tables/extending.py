@@ -40,7 +40,7 @@ def extend_task(
     transforms = task.tables
     if not isinstance(transforms, Transforms) or task.node_names is None:
         raise TaskError(
-            f"{task.name} was not built from tables, so that more tables cannot be encoded for it. "
+            f"{task.name} was not built from tables, so other tables cannot be added to it. "
             "Train on tables first."
         )
     import pyarrow as pa

@@ -297,7 +297,7 @@ def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
     if not any(check(kind) for check in numeric):
         return "", f"type {kind}; convert it to a number, such as days since a date"
     if pa.types.is_floating(kind) and decimal == "," and table.delimiter not in ("", ","):
-        return "", "numbers with points, but others have decimal commas; write all alike"
+        return "", "numbers with points, but others have decimal commas; use one format"
     distinct = len(values.unique())
     missing = values.null_count / len(values)
     gaps = f", {missing:.0%} missing" if missing else ""

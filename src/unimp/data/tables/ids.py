@@ -143,8 +143,8 @@ def read_edges(
 ) -> Edges | None:
     """Return edges between node numbers.
 
-    Edges with an unknown id are a problem, or are skipped with a warning. `where` says in messages
-    what contains the known ids.
+    Edges with an unknown id are a problem, or are skipped with a warning. `where` names in messages
+    the source of the known ids.
     """
     ends: list[NDArray[np.int64]] = []
     for column in (source, target):

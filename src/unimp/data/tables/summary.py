@@ -16,11 +16,11 @@ _SHOWN_CLASSES = 12
 FEW_LABELS = 10
 """A class with fewer known labels can hardly be learned or scored."""
 UNEVEN = 0.2
-"""If the smaller of two classes has a lower share, accuracy says little about it."""
+"""If the smaller of two classes has a lower share, accuracy depends little on it."""
 
 
 def summary(rows: Rows, split: Split) -> dict[str, str]:
-    """Return lines by which the user can check that the tables were understood."""
+    """Return lines that show the user how the tables were read."""
     layout, edges, count = rows.layout, rows.edges, len(rows.ids)
     duplicates, loops = edges.num_duplicates(count), edges.num_self_loops
     how = "from source to target" if layout.directed else "in both directions"

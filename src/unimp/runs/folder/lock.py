@@ -1,7 +1,7 @@
 """A lock that lets one process at a time write into a run folder.
 
 The operating system releases the lock when its process ends, however it ends, so a lock file that
-is left behind blocks nobody.
+is left behind does not block other processes.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def _refuse_other(folder: Path, kind: str, other: Sequence[str]) -> None:
         return
     text = f"{folder} contains {kind} with other settings ({', '.join(other)})"
     if any(entry.startswith(("train.epochs", "train.time_limit")) for entry in other):
-        text += "; a run cannot be trained for longer than it was started for"
+        text += "; the epochs and the time limit of this run cannot be changed"
     raise RunError(f"{text}; choose another folder, or remove this one")
 
 
