@@ -375,7 +375,15 @@ def test_a_failed_run_has_a_page_with_a_warning_and_without_nan(tmp_path: Path) 
             {"stopped": "time limit of 1 s after epoch 2 of 4", "best_epoch": None, "epochs": 2},
             True,
         ),
-        ({"stopped": "time limit of 9 s after epoch 3 of 4", "best_epoch": 3, "epochs": 3}, False),
+        (
+            {
+                "stopped": "cut short by the time limit of 9 s after 3 of 4 epochs",
+                "cut_short": True,
+                "best_epoch": 3,
+                "epochs": 3,
+            },
+            False,
+        ),
     ],
 )
 def test_training_that_was_cut_short_is_the_first_thing_on_the_page(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimp.data.tables.writing import write_table
+from unimp.errors import UnimpError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,11 @@ class Table:
         return self._arrow
 
     def to_pandas(self) -> Any:
-        return self._arrow.to_pandas()
+        """Return a pandas DataFrame; pandas is not installed with this package."""
+        try:
+            return self._arrow.to_pandas()
+        except ModuleNotFoundError as error:
+            raise UnimpError(f"{error}. Install it with: pip install pandas") from error
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Return one dictionary per row."""

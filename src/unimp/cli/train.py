@@ -163,6 +163,8 @@ def after_run(done: Run, *, several: bool, trained: bool) -> None:
         best = done.metrics["best_epoch"]
         scores += [] if best is None else [f"best epoch {best}"]
         out.print(f"seed {done.seed}: {', '.join(scores)}")
+    if done.metrics["cut_short"]:
+        err.print(f"warning: seed {done.seed}: training was {done.metrics['stopped']}")
     if done.metrics["failed"]:
         raise UnimpError(
             f"{done.metrics['stopped']}; {done.folder} contains the last good state. Try a smaller "

@@ -29,7 +29,7 @@ from unimp.config.options import (
     TaskOptions,
     TrainOptions,
 )
-from unimp.config.task_names import task_names
+from unimp.config.task_names import BUNDLED, GENERATED, OGB, task_names
 from unimp.config.validation import problem_in_words
 from unimp.errors import RecipeError, nearest_names
 
@@ -59,8 +59,12 @@ class Recipe(Section):
 
     @property
     def is_of_own_data(self) -> bool:
-        """Whether the task is a file or tables of the user, rather than a task with a name."""
-        return self.task.name == "tables" or self.task.name.endswith(".npz")
+        """Whether the task is a file or tables of the user, rather than a task with a name.
+
+        A named task that was passed as an object is stored as a file, but keeps its name.
+        """
+        is_file = self.task.name == "tables" or self.task.name.endswith(".npz")
+        return is_file and self.name not in (*BUNDLED, *OGB, *GENERATED)
 
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""
@@ -142,7 +146,9 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     else:
         raise RecipeError(_no_recipe(path, [*names, *task_names()]))
     recipe = recipe.with_settings(settings)
-    if recipe.tables.nodes and not recipe.is_of_own_data:
+    if recipe.tables.nodes and not (
+        recipe.task.name == "tables" or recipe.task.name.endswith(".npz")
+    ):
         raise RecipeError(
             f"task.name is {recipe.task.name!r}, but [tables] names files too; set task.name = "
             '"tables", or remove [tables]'

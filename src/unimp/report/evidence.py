@@ -98,7 +98,7 @@ class Evidence:
     def cut_short(self) -> bool:
         """Whether a time limit ended training, or no epoch was scored."""
         untrained = self.metrics["best_epoch"] is None and self.metrics["parameters"] > 0
-        return untrained or "time limit" in self.metrics["stopped"]
+        return untrained or bool(self.metrics.get("cut_short"))
 
     def score(self, part: str, protocol: str = "train") -> float | None:
         """A score; None if there is none."""

@@ -222,9 +222,8 @@ def _refuse_other(folder: Path, kind: str, other: Sequence[str]) -> None:
     if not other:
         return
     text = f"{folder} contains {kind} with other settings ({', '.join(other)})"
-    if any(entry.startswith(("train.epochs", "train.time_limit")) for entry in other):
-        text += "; the epochs and the time limit of this run cannot be changed"
-    raise RunError(f"{text}; choose another folder, or remove this one")
+    again = "; repeat the original command to resume it" if kind == "an unfinished run" else ""
+    raise RunError(f"{text}{again}; choose another folder, or remove this one")
 
 
 def load_state(folder: Path | None, wanted: Mapping[str, Any]) -> TrainingState | None:
