@@ -594,3 +594,10 @@ def test_a_module_in_place_of_a_function_that_makes_it_is_refused() -> None:
         run("synthetic", model=module)
     with pytest.raises(RecipeError, match=r"Linear.*MaskedLabels"):
         run("synthetic", model=lambda sizes: module)
+
+
+def test_labels_of_a_bundled_task_are_not_inputs_even_if_it_is_passed_as_an_object() -> None:
+    task = replace(small_task(), name="debian")
+    done = run(task, settings=["train.epochs=1", "model.width=4", "train.device=cpu"])
+    observed = done.observed_labels()
+    assert torch.equal(observed, reveal_only(done.task.split.train, done.task.labels))

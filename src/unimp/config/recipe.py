@@ -29,7 +29,7 @@ from unimp.config.options import (
     TaskOptions,
     TrainOptions,
 )
-from unimp.config.task_names import BUNDLED, GENERATED, OGB, task_names
+from unimp.config.task_names import BUNDLED, OGB, task_names
 from unimp.config.validation import problem_in_words
 from unimp.errors import RecipeError, nearest_names
 
@@ -61,10 +61,11 @@ class Recipe(Section):
     def is_of_own_data(self) -> bool:
         """Whether the task is a file or tables of the user, rather than a task with a name.
 
-        A named task that was passed as an object is stored as a file, but keeps its name.
+        A bundled or published task that was passed as an object is stored as a file, but keeps its
+        name.
         """
         is_file = self.task.name == "tables" or self.task.name.endswith(".npz")
-        return is_file and self.name not in (*BUNDLED, *OGB, *GENERATED)
+        return is_file and self.name not in (*BUNDLED, *OGB)
 
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""

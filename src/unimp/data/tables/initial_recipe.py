@@ -70,7 +70,7 @@ def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> st
     )
     lines += [
         "",
-        "# Every other option has a default; `unimp recipe show` with the path of this file lists them.",
+        "# Every other option has a default. List them: unimp recipe show PATH_OF_THIS_FILE",
         f"# The preset {FOR_TABLES} decides how long to train, unless you name another one:",
         *(f"#   unimp train --preset {name:<7}{preset.about}" for name, preset in PRESETS.items()),
         "# Options that are set here take precedence over the preset:",
