@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scripts_as_modules import load_script
+from small_debian_index import INDEX as SMALL
 
 from unimp.data import debian
 from unimp.data.debian import RELATIONS, load_debian
@@ -211,38 +212,6 @@ def test_a_relation_is_stripped_to_its_name() -> None:
         "b",
         "libstdc++6",
     )
-
-
-SMALL = """\
-Package: alpha
-Section: net
-Depends: beta
-Tag: role::program, use::chatting
-Description: a chat client for people who like to chat
-
-Package: alpha-doc
-Source: alpha
-Section: doc
-Suggests: alpha
-Description: documentation of a chat client
-
-Package: beta
-Depends: alpha
-Replaces: alpha
-Tag: role::program
-Description: library without a section
-
-Package: gamma
-Section: net
-Breaks: beta
-Tag: role::data
-Description: another client
-
-Package: delta
-Section: net
-Tag: role::program
-Description: a server for chat clients
-"""
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scripts_as_modules import load_script
+from small_debian_index import INDEX
 
 from unimp.data import debian
 from unimp.data.debian import (
@@ -20,37 +21,6 @@ from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
 
 build = load_script("build-debian")
-
-INDEX = """\
-Package: alpha
-Section: net
-Depends: beta
-Tag: role::program, use::chatting
-Description: a chat client for people who like to chat
-
-Package: alpha-doc
-Source: alpha
-Section: doc
-Suggests: alpha
-Description: documentation of a chat client
-
-Package: beta
-Depends: alpha
-Replaces: alpha
-Tag: role::program
-Description: library without a section
-
-Package: gamma
-Section: net
-Breaks: beta
-Tag: role::data
-Description: another client
-
-Package: delta
-Section: net
-Tag: role::program
-Description: a server for chat clients
-"""
 
 
 @pytest.fixture(scope="module")

@@ -61,18 +61,18 @@ def test_a_write_that_fails_names_the_file_and_what_to_do(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match=fix) as told:
+    with pytest.raises(OSError, match=fix) as message:
         write_atomically(tmp_path / "file.json", b"data")
-    assert told.value.errno == number
-    assert told.value.filename == str(tmp_path / "file.json")
-    assert os.strerror(number) in told.value.strerror
+    assert message.value.errno == number
+    assert message.value.filename == str(tmp_path / "file.json")
+    assert os.strerror(number) in message.value.strerror
 
 
 def test_a_folder_that_cannot_be_made_is_told_by_the_file_that_was_to_be(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(OSError, match="cannot be written") as told:
+    with pytest.raises(OSError, match="cannot be written") as message:
         write_atomically(tmp_path / "taken" / "file.json", b"data")
-    assert told.value.filename == str(tmp_path / "taken" / "file.json")
+    assert message.value.filename == str(tmp_path / "taken" / "file.json")
 
 
 def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> None:

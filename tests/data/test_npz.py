@@ -188,7 +188,7 @@ def test_groups_may_be_numbers_of_any_width_or_absent(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected_text"),
     [
         ({"edge_index": None}, "edge_index: missing"),
         ({"edge_index": np.zeros((4, 2), int)}, "expected [2, E]: sources, targets; transpose it"),
@@ -233,13 +233,13 @@ def test_groups_may_be_numbers_of_any_width_or_absent(
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place_and_the_fix(
-    tmp_path: Path, change: dict[str, Any], told: str
+    tmp_path: Path, change: dict[str, Any], expected_text: str
 ) -> None:
-    assert told in refusal(tmp_path, small_file() | change)
+    assert expected_text in refusal(tmp_path, small_file() | change)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected_text"),
     [
         ({"x_indptr": np.array([0, 1, 3, 1, 3, 3, 4])}, "decreases after x_indptr[2]"),
         ({"x_indptr": np.array([0, 1, 1, 3, 3, 3, 9])}, "runs from 0 to 9"),
@@ -252,9 +252,9 @@ def test_what_is_wrong_is_refused_with_its_place_and_the_fix(
     ],
 )
 def test_sparse_features_that_do_not_fit_are_refused(
-    tmp_path: Path, change: dict[str, Any], told: str
+    tmp_path: Path, change: dict[str, Any], expected_text: str
 ) -> None:
-    assert told in refusal(tmp_path, csr_file(**change))
+    assert expected_text in refusal(tmp_path, csr_file(**change))
 
 
 def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_task_and_another_gives_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"num_edges": 10**7}, "1/4 of all pairs"),
         ({"homophily": 1.5}, "homophily is 1.5"),
@@ -137,8 +137,8 @@ def test_the_same_seed_gives_the_same_task_and_another_gives_another() -> None:
         ({"split_shares": (0.6, 0.3, 0.3)}, "their sum at most 1"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(TaskError, match=told):
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
         drawn(**options)
 
 

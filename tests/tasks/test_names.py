@@ -97,10 +97,10 @@ def test_explanations_and_audits_give_ids_as_predictions_do(whole: Task, tmp_pat
         node,
         chances=run.probabilities_of,
     )
-    told = why.to_dict()
-    assert told["node"] == ids[node]
-    assert {one["node"] for one in told["labels"]} <= set(ids)
-    assert {one["source"] for one in told["edges"]} <= set(ids)
+    message = why.to_dict()
+    assert message["node"] == ids[node]
+    assert {one["node"] for one in message["labels"]} <= set(ids)
+    assert {one["source"] for one in message["edges"]} <= set(ids)
     found = audit(run.incremental(), whole, whole.split.train, chances=run.probabilities_of)
     found.write(tmp_path / "audit.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "audit.parquet")

@@ -86,7 +86,7 @@ def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"labels": torch.tensor([0, 1])}, "2 labels for 5 nodes"),
         ({"labels": torch.tensor([0, 0, 2, 3, 1])}, "the label of node 3 is 3; it must be in 0..2"),
@@ -112,11 +112,11 @@ def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
     ],
 )
 def test_what_cannot_be_a_task_is_refused_with_the_place(
-    changes: dict[str, Any], told: str
+    changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TaskError) as caught:
         small_task(**changes)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_test_labels_may_be_unknown() -> None:

@@ -20,7 +20,7 @@ from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
-from unimp.model.registry import build_model, find_model
+from unimp.model.registry import MODELS, build_model, find_model
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.runs.folder.names import TASK
@@ -55,10 +55,11 @@ def resolve_recipe(
     names = {name for name, _ in typed}
     fixed = entry.inputs if len(entry.inputs) == 1 else (resolved.model.inputs,)
     if "model.inputs" in names and resolved.model.inputs not in fixed:
+        several = ", ".join(name for name, row in MODELS.items() if len(row.inputs) > 1)
         raise RecipeError(
             f"model.inputs is {resolved.model.inputs}, but {entry.name} always takes "
-            f"{entry.inputs[0]}; leave it out, or choose unimp, gcn or gat (in Python, "
-            "MaskedLabels gives labels to any model)"
+            f"{entry.inputs[0]}; leave it out, or choose one of {several} (in Python, "
+            "MaskedLabels gives labels to other models)"
         )
     return resolved
 

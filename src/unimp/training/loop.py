@@ -255,8 +255,8 @@ def _steps(
 def _require_hidden(hidden: int) -> int:
     if hidden == 0:
         raise TrainingError(
-            "no label is hidden, so there is nothing to predict. Lower mask.label_rate, or add "
-            "training labels."
+            "no label is hidden, so nothing can be predicted. Hide a larger share of the labels, "
+            "or add training labels."
         )
     return hidden
 

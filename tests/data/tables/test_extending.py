@@ -25,14 +25,14 @@ EDGES: dict[str, Any] = {
 }
 
 
-def task_of(nodes: dict[str, Any] | None = None, **told: Any) -> Task:
+def task_of(nodes: dict[str, Any] | None = None, **options: Any) -> Task:
     layout = {
         "label": "label",
         "split": "set",
         "features": {"vec": "vector"},
         "edge_features": {"way": "vector"},
     }
-    return read_rows({**NODES, **(nodes or {})}, EDGES, Layout(**{**layout, **told})).task("t")
+    return read_rows({**NODES, **(nodes or {})}, EDGES, Layout(**{**layout, **options})).task("t")
 
 
 def refused(task: Task, nodes: Any = None, edges: Any = None) -> str:
@@ -60,15 +60,15 @@ def test_vectors_that_are_all_missing_are_zeros_as_in_training(nothing: Any) -> 
 def test_vectors_of_another_length_are_told_with_their_rows() -> None:
     nodes = {"id": ["x", "y"], "vec": ["1 2 3", "1 2"]}
     edges = {"source": ["x", "y"], "target": ["a", "a"], "way": [[1.0], [2.0]]}
-    said = refused(task_of(), nodes, edges)
-    assert "nodes, column vec, row 2: 2 numbers, but those in training have 3" in said
-    assert "edges, column way, rows 1, 2: 1 numbers, but those in training have 2" in said
+    output = refused(task_of(), nodes, edges)
+    assert "nodes, column vec, row 2: 2 numbers, but those in training have 3" in output
+    assert "edges, column way, rows 1, 2: 1 numbers, but those in training have 2" in output
 
 
 def test_a_label_that_is_no_class_is_told() -> None:
     nodes = {"id": ["x", "y"], "vec": ["", ""], "label": ["yes", "yess"]}
-    said = refused(task_of(), nodes)
-    assert "column label, row 2: 'yess' is not a class of the run. Did you mean 'yes'?" in said
+    output = refused(task_of(), nodes)
+    assert "column label, row 2: 'yess' is not a class of the run. Did you mean 'yes'?" in output
 
 
 def test_several_labels_of_a_new_node_are_read() -> None:

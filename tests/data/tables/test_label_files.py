@@ -87,7 +87,7 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({3: 1}, "several labels per node"),
         ({3: {"round": 2}}, "'round': 2 is not 0 or 1"),
@@ -96,9 +96,9 @@ def test_entries_of_binary_tasks_are_given_by_node_and_task(binary: Task, tmp_pa
     ],
 )
 def test_entries_that_cannot_be_are_refused(
-    binary: Task, given: dict[int, object], told: str
+    binary: Task, given: dict[int, object], message: str
 ) -> None:
-    with pytest.raises(TaskError, match=told):
+    with pytest.raises(TaskError, match=message):
         later_labels(given, binary)
 
 

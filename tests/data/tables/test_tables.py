@@ -41,7 +41,7 @@ EDGES: dict[str, Any] = {
     "target": ["b", "c", "d", "e", "f", "b"],
     "weight": [1.0, 2.0, 3.0, 4.0, 5.0, 3.0],
 }
-TOLD: dict[str, Any] = {
+LAYOUT: dict[str, Any] = {
     "label": "label",
     "split": "set",
     "features": {"age": "numeric", "color": "categorical"},
@@ -49,14 +49,14 @@ TOLD: dict[str, Any] = {
 }
 
 
-def rows(**told: Any) -> Rows:
-    nodes, edges = told.pop("nodes", NODES), told.pop("edges", EDGES)
-    return read_rows(nodes, edges, Layout(**{**TOLD, **told}))
+def rows(**options: Any) -> Rows:
+    nodes, edges = options.pop("nodes", NODES), options.pop("edges", EDGES)
+    return read_rows(nodes, edges, Layout(**{**LAYOUT, **options}))
 
 
-def refused(**told: Any) -> str:
+def refused(**options: Any) -> str:
     with pytest.raises(TaskError) as error:
-        rows(**told)
+        rows(**options)
     return str(error.value)
 
 
@@ -107,8 +107,8 @@ def test_classes_are_sorted_as_what_they_are(labels: Any, names: tuple[str, ...]
     ],
 )
 def test_a_number_with_a_fraction_is_no_class_however_it_is_written(amounts: Any) -> None:
-    said = refused(nodes=with_column(NODES, label=amounts))
-    assert "column label, rows 1, 3: 0.5 is not a class" in said
+    output = refused(nodes=with_column(NODES, label=amounts))
+    assert "column label, rows 1, 3: 0.5 is not a class" in output
 
 
 def test_labels_that_are_infinite_or_too_large_to_be_exact_are_no_classes() -> None:
@@ -289,15 +289,15 @@ def test_problems_of_both_tables_are_told_at_once() -> None:
 
 def test_the_summary_says_what_was_understood() -> None:
     found = rows()
-    told = summary(found, found.split(0))
-    assert told["edges"].startswith("6, messages pass in both directions; 1 duplicates")
-    assert told["classes"] == "2: no 2, yes 2"
-    assert told["train / val / test"] == "2 / 1 / 1"
-    assert told["isolated nodes"] == "0"
+    options = summary(found, found.split(0))
+    assert options["edges"].startswith("6, messages pass in both directions; 1 duplicates")
+    assert options["classes"] == "2: no 2, yes 2"
+    assert options["train / val / test"] == "2 / 1 / 1"
+    assert options["isolated nodes"] == "0"
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("options", "words"),
     [
         ({"nodes": with_column(NODES, age=[1.0] * 6)}, "column age has the same value"),
         ({"features": {}}, "no feature columns"),
@@ -317,13 +317,13 @@ def test_the_summary_says_what_was_understood() -> None:
         ),
     ],
 )
-def test_what_is_probably_not_meant_is_a_warning(told: dict[str, Any], words: str) -> None:
-    found = rows(**told)
+def test_what_is_probably_not_meant_is_a_warning(options: dict[str, Any], words: str) -> None:
+    found = rows(**options)
     assert any(words in caution for caution in cautions(found, found.split(0)))
 
 
 def test_a_rare_class_of_two_is_a_warning_and_an_even_one_is_not() -> None:
-    def told(rare: int) -> list[str]:
+    def options(rare: int) -> list[str]:
         names = [f"n{number}" for number in range(200)]
         labels = ["fraud"] * rare + ["ok"] * (200 - rare)
         found = rows(
@@ -333,11 +333,11 @@ def test_a_rare_class_of_two_is_a_warning_and_an_even_one_is_not() -> None:
         )
         return [one for one in cautions(found, found.split(0)) if "no feature" not in one]
 
-    few, uneven = told(8)
+    few, uneven = options(8)
     assert few.startswith("fewer than 10 known labels: fraud (8)")
     assert "ok is 96% of the known labels" in uneven
     assert 'task.metric = "rocauc"' in uneven
-    assert told(100) == []
+    assert options(100) == []
 
 
 # More rows
@@ -367,9 +367,9 @@ def test_rows_that_come_later_make_the_graph_that_all_at_once_would(directed: bo
     features = {"age": "numeric", "color": "text"}
     whole_nodes = {k: NODES[k] + MORE_NODES.get(k, [None, None]) for k in NODES}
     whole_edges = {k: EDGES[k] + MORE_EDGES[k] for k in EDGES}
-    told = {"features": features, "directed": directed, "edge_features": {}}
-    whole = rows(nodes=whole_nodes, edges=whole_edges, **told).task("t")
-    larger = extend_task(rows(**told).task("t"), MORE_NODES, MORE_EDGES)
+    options = {"features": features, "directed": directed, "edge_features": {}}
+    whole = rows(nodes=whole_nodes, edges=whole_edges, **options).task("t")
+    larger = extend_task(rows(**options).task("t"), MORE_NODES, MORE_EDGES)
     assert torch.equal(larger.graph.edge_index, whole.graph.edge_index)
     assert isinstance(larger.graph.x, SparseFeatures)
     assert larger.graph.x.shape == (8, whole.sizes.features)
@@ -421,8 +421,8 @@ def test_what_is_not_told_is_guessed_from_any_frame(kind: Any) -> None:
     assert (layout.id, layout.source, layout.target) == ("id", "source", "target")
     assert (layout.label, layout.split, layout.directed) == ("label", "set", False)
     assert layout.features == {"age": "numeric", "color": "categorical"}
-    told = unimp.task_from_tables(kind(nodes), kind(EDGES), **TOLD)
-    assert told.data_hash() == task.data_hash()
+    options = unimp.task_from_tables(kind(nodes), kind(EDGES), **LAYOUT)
+    assert options.data_hash() == task.data_hash()
 
 
 def test_shares_that_are_told_are_not_overruled_by_a_guess() -> None:
