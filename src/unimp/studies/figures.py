@@ -27,14 +27,14 @@ from unimp.studies.study import (
     Point,
     Row,
     Series,
-    Study,
     Table,
     Verdict,
-    comparison,
+    comparisons,
     gap,
     mean,
     mean_text,
     points_text,
+    study,
     verdict,
 )
 from unimp.tasks.metrics import FEW_NODES, score
@@ -55,14 +55,11 @@ def sweep(label: str, xs: Sequence[float], values: Sequence[BySeed]) -> Series:
     return Series(label, tuple(Point(x, y) for x, y in zip(xs, values, strict=True)))
 
 
-def sweep_table(head: str, series: Sequence[Series], xs: Sequence[str]) -> Table:
+def sweep_table(head: str, series: Sequence[Series], xs: Sequence[float | str]) -> Table:
     """The numbers of curves: one row for each x, one column for each curve."""
-    rows = [Row((x,), {s.label: s.points[i].y for s in series}) for i, x in enumerate(xs)]
+    names = [x if isinstance(x, str) else f"{x:g}" for x in xs]
+    rows = [Row((name,), {s.label: s.points[i].y for s in series}) for i, name in enumerate(names)]
     return Table((head,), tuple(Column(s.label, s.label) for s in series), tuple(rows))
-
-
-def in_words(numbers: Sequence[float]) -> list[str]:
-    return [f"{number:g}" for number in numbers]
 
 
 def y_label(subject: Subject, part: str = "test ") -> str:
@@ -96,14 +93,12 @@ def gain(series: Series) -> BySeed:
     return {seed: last[seed] - first[seed] for seed in last if seed in first}
 
 
-# Figure (a): training with different label_rate
-
-
 def label_rate_cells(subject: Subject) -> Sequence[Cell]:
     return [subject.cell(label_rate=rate) for rate in LABEL_RATES]
 
 
-def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
+@study("figure-a", "training with different label_rate", "Figure (a)", cells=label_rate_cells)
+def figure_a(subject: Subject, outcomes: Outcomes) -> Findings:
     chosen = [outcomes[cell.name] for cell in label_rate_cells(subject)]
     series = tuple(
         sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in chosen])
@@ -129,7 +124,7 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             agrees = verdict(list(gaps.values()))
     sentence = "Our model achieves better performance when label_rate is about 0.625"
     return Findings(
-        tables=(sweep_table("label_rate in training", series, in_words(LABEL_RATES)),),
+        tables=(sweep_table("label_rate in training", series, LABEL_RATES),),
         figure=Figure(
             "lines",
             "label_rate in training (share of the train labels observed)",
@@ -160,9 +155,6 @@ def near_against_others(
     return best, {rate: g for rate, g in found.items() if g is not None}
 
 
-# Figure (b): training with different proportion of labeled data
-
-
 def train_share_cells(subject: Subject) -> Sequence[Cell]:
     return [
         subject.cell("unimp", inputs, train_share=share)
@@ -171,7 +163,13 @@ def train_share_cells(subject: Subject) -> Sequence[Cell]:
     ]
 
 
-def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
+@study(
+    "figure-b",
+    "training with different shares of the train labels",
+    "Figure (b)",
+    cells=train_share_cells,
+)
+def figure_b(subject: Subject, outcomes: Outcomes) -> Findings:
     chosen = [outcomes[cell.name] for cell in train_share_cells(subject)]
     half = len(TRAIN_SHARES)
     series = tuple(
@@ -202,7 +200,7 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
             )
         )
     return Findings(
-        tables=(sweep_table("share of train labels", series, in_words(TRAIN_SHARES)),),
+        tables=(sweep_table("share of train labels", series, TRAIN_SHARES),),
         figure=Figure(
             "lines", "share of the train labels that are known", y_label(subject), series
         ),
@@ -216,15 +214,18 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
     )
 
 
-# Figure (c): testing with different label_rate
-
-
 def pair_cells(subject: Subject) -> Sequence[Cell]:
     """UniMP, and the same model without labels as inputs."""
     return [subject.cell(), subject.cell("unimp", "X,A")]
 
 
-def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
+@study(
+    "figure-c",
+    "scoring one trained model with different label_rate",
+    "Figure (c)",
+    cells=pair_cells,
+)
+def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
     outcome, baseline = (outcomes[cell.name] for cell in pair_cells(subject))
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
@@ -238,26 +239,20 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     )
     none, everything = series[1].points[0].y, series[1].points[-1].y
     level = baseline.scores("test")
-    claims = (
-        comparison(
-            "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) "
-            "when lowering the label_rate during prediction",
-            PLACE.format("c"),
-            [("baseline vs. UniMP without labels:", level, none)],
-        ),
-        comparison(
-            "when the label_rate climbs up, the performance can boost up to 0.73",
-            PLACE.format("c"),
-            [
-                ("all train labels vs. none:", everything, none),
-                ("all train labels vs. the baseline:", everything, level),
-            ],
-        ),
-    )
+    pairs = {
+        "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) when "
+        "lowering the label_rate during prediction": [
+            ("baseline vs. UniMP without labels:", level, none)
+        ],
+        "when the label_rate climbs up, the performance can boost up to 0.73": [
+            ("all train labels vs. none:", everything, none),
+            ("all train labels vs. the baseline:", everything, level),
+        ],
+    }
     flat = Series("test, without label input (X,A)", (Point(0.0, level),)) if level else None
     trained = subject.recipe.mask.label_rate
     return Findings(
-        tables=(sweep_table("label_rate at inference", series, in_words(INFERENCE_RATES)),),
+        tables=(sweep_table("label_rate at inference", series, INFERENCE_RATES),),
         figure=Figure(
             "lines",
             "label_rate at inference (share of the train labels that are inputs)",
@@ -266,7 +261,7 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             level=flat,
             marked_x=((trained, f"in training: {trained:g}"),),
         ),
-        claims=claims,
+        claims=comparisons(PLACE.format("c"), pairs),
         notes=(
             f"The model is trained at a label_rate of {trained:g} and then scored, without "
             "retraining, with random shares of the train labels as inputs. A smaller share is "
@@ -276,9 +271,6 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
         protocol="test score of one trained model per seed, taken from its best validation epoch "
         "with all train labels as inputs; mean ± unbiased standard deviation over seeds",
     )
-
-
-# Figure (d): test accuracy with different neighbors
 
 
 def degree_names() -> list[str]:
@@ -302,7 +294,8 @@ def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
     return scores, [these.numel() for these in groups]
 
 
-def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
+@study("figure-d", "test score by number of neighbors", "Figure (d)", cells=pair_cells)
+def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
     chosen = [outcomes[cell.name] for cell in pair_cells(subject)]
     counts = [0] * len(DEGREES)
     values: list[list[dict[int, float]]] = []
@@ -340,15 +333,13 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             )
         )
     if len(shown) == 2:
-        pairs = zip(named, *(s.points for s in shown), strict=True)
-        claims.append(
-            comparison(
-                "the model with label propagation Ŷ can always have improvements even with "
-                "different numbers of training neighbors",
-                PLACE.format("d"),
-                [(words, one.y, two.y) for words, one, two in pairs],
-            )
+        sentence = (
+            "the model with label propagation Ŷ can always have improvements even with different "
+            "numbers of training neighbors"
         )
+        both = zip(named, *(s.points for s in shown), strict=True)
+        pairs = {sentence: [(words, one.y, two.y) for words, one, two in both]}
+        claims += comparisons(PLACE.format("d"), pairs)
     if not large:
         claims = [
             replace(c, agrees="not clear") if c.agrees in ("yes", "no") else c for c in claims
@@ -378,33 +369,3 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             *remarks(chosen),
         ),
     )
-
-
-FIGURE_A = Study(
-    "figure-a",
-    "training with different label_rate",
-    "Figure (a)",
-    label_rate_cells,
-    conclude_label_rate,
-)
-FIGURE_B = Study(
-    "figure-b",
-    "training with different shares of the train labels",
-    "Figure (b)",
-    train_share_cells,
-    conclude_train_share,
-)
-FIGURE_C = Study(
-    "figure-c",
-    "scoring one trained model with different label_rate",
-    "Figure (c)",
-    pair_cells,
-    conclude_inference_rate,
-)
-FIGURE_D = Study(
-    "figure-d",
-    "test score by number of neighbors",
-    "Figure (d)",
-    pair_cells,
-    conclude_neighbors,
-)

@@ -19,15 +19,15 @@ from rich.progress import (
 from unimp.errors import UnimpError, nearest_names
 from unimp.studies.cells import Cell, Subject, refuse_overwritten_settings, subject_of
 from unimp.studies.execution import Ended, Hashes, Job, find_finished, train_all
-from unimp.studies.figures import FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D
-from unimp.studies.information import INFORMATION
-from unimp.studies.margin import MARGIN
+from unimp.studies.figures import figure_a, figure_b, figure_c, figure_d
+from unimp.studies.information import information
+from unimp.studies.margin import margin
 from unimp.studies.pages import write_study
 from unimp.studies.study import Outcome, Study, mean_text
-from unimp.studies.tables import INPUTS, LAYER, RESULTS
+from unimp.studies.tables import inputs, layer, results
 from unimp.training.loop import Epoch
 
-_PAPER = (INFORMATION, RESULTS, INPUTS, LAYER, FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D, MARGIN)
+_PAPER = (information, results, inputs, layer, figure_a, figure_b, figure_c, figure_d, margin)
 STUDIES = {study.name: study for study in _PAPER}
 EVERY = "all"
 

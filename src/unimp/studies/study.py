@@ -151,6 +151,13 @@ class Study:
         return self.title[0].upper() + self.title[1:]
 
 
+def study(
+    name: str, title: str, place: str, *also: str, cells: Callable[[Subject], Sequence[Cell]]
+) -> Callable[[Callable[[Subject, Outcomes], Findings]], Study]:
+    """Decorate the function that concludes the findings of a study; it becomes the `Study`."""
+    return lambda conclude: Study(name, title, place, cells, conclude, also)
+
+
 def mean(values: BySeed) -> float:
     """The mean over seeds; NaN if there are none."""
     return mean_and_std(list(values.values()))[0] if values else math.nan
@@ -225,8 +232,16 @@ def verdict(gaps: Sequence[Gap | None]) -> Verdict:
     return "no" if -1 in signs else ("yes" if 0 not in signs else "not clear")
 
 
-def comparison(sentence: str, place: str, pairs: Sequence[tuple[str, BySeed, BySeed]]) -> Claim:
-    """A claim that the first scores higher than the second in each pair (words, first, second)."""
-    gaps = [(words, gap(first, second)) for words, first, second in pairs]
-    ours = ", ".join(f"{words} {points_text(g.mean)}" for words, g in gaps if g is not None)
-    return Claim(sentence, place, ours, verdict([g for _, g in gaps]))
+def comparisons(
+    place: str, pairs: Mapping[str, Sequence[tuple[str, BySeed, BySeed]]]
+) -> tuple[Claim, ...]:
+    """Claims that the first scores higher than the second in each pair (words, first, second).
+
+    pairs: those of each sentence of the paper.
+    """
+    claims = []
+    for sentence, those in pairs.items():
+        gaps = [(words, gap(first, second)) for words, first, second in those]
+        ours = ", ".join(f"{words} {points_text(g.mean)}" for words, g in gaps if g is not None)
+        claims.append(Claim(sentence, place, ours, verdict([g for _, g in gaps])))
+    return tuple(claims)
