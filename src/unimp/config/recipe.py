@@ -106,6 +106,11 @@ class Recipe(Section):
             values.setdefault(section, {})[key] = value
         return _validate(values)
 
+    def settings(self) -> dict[str, Any]:
+        """Every option and its value: {"section.key": value}."""
+        values = self.model_dump(exclude={"name", "about"})
+        return {f"{name}.{key}": value for name in values for key, value in values[name].items()}
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 

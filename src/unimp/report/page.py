@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from unimp.config.recipe import options
+from unimp.config.recipe import DECLARED, Recipe
 from unimp.inference.calibration import calibration_in_words
 from unimp.report import maps, plots
 from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence
 from unimp.report.explanation import Newest, newest
-from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
+from unimp.report.groups import Comparison, Group, compare, differing, values_of
 from unimp.report.plots import CROWD, METRICS, PARTS
 from unimp.report.rendering import render
 from unimp.tasks.metrics import mean_and_std
@@ -122,7 +122,7 @@ class Section:
     @property
     def option_table(self) -> dict[str, Any]:
         """The options in which recipes differ; of one recipe, those that are not the default."""
-        usual = {key: value for key, value in defaults().items() if key != "task.name"}
+        usual = values_of(Recipe())
         values = [values_of(group.recipe) for group in self.groups]
         unlike = differing([group.recipe for group in self.groups])
         return {
@@ -130,7 +130,7 @@ class Section:
             "keys": unlike or [key for key in usual if values[0][key] != usual[key]],
             "usual": usual,
             "recipes": list(zip(self.groups, values, strict=True)),
-            "help": {f"{s}.{k}": declared.description for s, k, declared in options()},
+            "help": {key: declared.description for key, declared in DECLARED.items()},
             "crowded": len(self.groups) > CROWD,
         }
 
