@@ -300,13 +300,15 @@ def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
     counts = [0] * len(DEGREES)
     values: list[list[dict[int, float]]] = []
     for outcome in chosen:
-        by_group: list[dict[int, float]] = [{} for _ in DEGREES]
+        by_seed = {}
         for seed, run in runs_of(outcome, subject.place):
-            scores, counts = scores_by_degree(run)
-            for number, value in enumerate(scores):
-                if not math.isnan(value):
-                    by_group[number][seed] = value
-        values.append(by_group)
+            by_seed[seed], counts = scores_by_degree(run)
+        values.append(
+            [
+                {seed: scores[n] for seed, scores in by_seed.items() if not math.isnan(scores[n])}
+                for n in range(len(DEGREES))
+            ]
+        )
     there = [n for n in range(len(DEGREES)) if any(by_group[n] for by_group in values)]
     names, counts = [degree_names()[n] for n in there], [counts[n] for n in there]
     series = tuple(
