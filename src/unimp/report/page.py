@@ -13,7 +13,7 @@ from unimp.inference.calibration import calibration_in_words
 from unimp.report import maps, plots
 from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence
-from unimp.report.explanation import Newest, newest
+from unimp.report.explanation import newest
 from unimp.report.groups import Comparison, Group, compare, differing, values_of
 from unimp.report.plots import CROWD, METRICS, PARTS
 from unimp.report.rendering import render
@@ -110,14 +110,11 @@ class Section:
         return 0 if math.isnan(best) else 1 + sum(math.isclose(best, other) for other in others)
 
     @property
-    def explanations(self) -> Newest:
-        return newest(
-            [
-                (f"{group.name}, seed {run.manifest['seed']}", run.explanations)
-                for group in self.groups
-                for run in group.runs
-            ]
-        )
+    def explanations(self) -> dict[str, Any]:
+        named = [
+            (f"{g.name}, seed {run.manifest['seed']}", run) for g in self.groups for run in g.runs
+        ]
+        return newest([(name, run.explanations) for name, run in named])
 
     @property
     def option_table(self) -> dict[str, Any]:

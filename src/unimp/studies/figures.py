@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from unimp.report.measures import bin_names
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
@@ -273,13 +274,6 @@ def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
     )
 
 
-def degree_names() -> list[str]:
-    names = [
-        f"{begin}" if end == begin + 1 else f"{begin}–{end - 1}" for begin, end in pairwise(DEGREES)
-    ]
-    return [*names, f"≥ {DEGREES[-1]}"]
-
-
 def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
     """The test score of each group of nodes by number of neighbors, and the size of the group."""
     logits, task = run.outputs(run.observed_labels(reveal="train")), run.task
@@ -310,7 +304,7 @@ def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
             ]
         )
     there = [n for n in range(len(DEGREES)) if any(by_group[n] for by_group in values)]
-    names, counts = [degree_names()[n] for n in there], [counts[n] for n in there]
+    names, counts = [bin_names(DEGREES, "≥ {}")[n] for n in there], [counts[n] for n in there]
     series = tuple(
         sweep(title, range(len(there)), [by_group[n] for n in there])
         for title, by_group in zip((WITH, WITHOUT), values, strict=True)
