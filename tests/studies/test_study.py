@@ -22,24 +22,22 @@ from unimp.studies.study import (
     comparisons,
     deviation,
     gap,
-    mean_text,
     verdict,
 )
 from unimp.studies.tables import inputs, layer, results
-from unimp.tasks.metrics import FEW_NODES
+from unimp.tasks.metrics import FEW_NODES, mean_text
 
 
-def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
+def test_the_deviation_over_seeds_is_the_unbiased_one() -> None:
     values = {0: 0.70, 1: 0.72, 2: 0.77}
-    assert mean_text(values) == "73.00 ± 3.61"
     assert deviation(values) == pytest.approx(math.sqrt((0.03**2 + 0.01**2 + 0.04**2) / 2))
-    assert mean_text({0: 0.5}) == "50.00"
-    assert mean_text({}) == "–"
 
 
 def test_a_mean_that_is_not_finite_is_a_dash() -> None:
-    for values in ({0: math.nan}, {0: 0.5, 1: math.inf}):
-        assert mean_text(values) == mean_text(values, "number") == "–"
+    for values in ([math.nan], [0.5, math.inf], []):
+        assert mean_text(values) == mean_text(values, percent=False) == "–"
+    assert mean_text([0.70, 0.72, 0.77]) == "73.00 ± 3.61"
+    assert mean_text([0.5], percent=False) == "0.5000"
     number = paper.Number(0.7311, 0.0021, "Table 7")
     row = Row(("UniMP",), {"test": {0: math.nan}}, {"test": number})
     lines = table_lines(Table(("model",), (Column("test", "test"),), (row,)))

@@ -130,13 +130,7 @@ def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
 
 def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
     """One reliability for each run that has probabilities."""
-    found = []
-    for nodes in _nodes(runs):
-        if nodes.prediction is None:
-            known = nodes.label != -1
-            found.append(reliability(nodes.probability[known], nodes.label[known] == 1))
-        else:
-            found.append(reliability(nodes.probability, nodes.prediction == nodes.label))
+    found = [reliability(*_judged(nodes)) for nodes in _nodes(runs)]
     return [one for one in found if one.count.any()]
 
 
@@ -146,26 +140,21 @@ def reliability_diagram(groups: Drawn) -> Markup:
     bars: list[Bar] = []
     binary = False
     for style, group in groups:
-        found = reliability_of(group.runs)
-        if not found:
+        runs = len(reliability_of(group.runs))
+        if not runs:
             continue
-        binary = _nodes(group.runs)[0].prediction is None
-        counts = np.array([one.count for one in found])  # [runs, bins]
-        count = counts.sum(0)
-        promised, kept = (
-            (counts * values).sum(0) / np.maximum(count, 1)
-            for values in ([one.promised for one in found], [one.kept for one in found])
-        )
+        nodes = _nodes(group.runs)
+        binary = nodes[0].prediction is None
+        one = reliability(*map(np.concatenate, zip(*map(_judged, nodes), strict=True)))
         marks = []
-        for k in np.flatnonzero(count >= min(len(found) * FEWEST, count.max())):
-            each = count[k] / len(found)
-            words = f"{group.name}: {promised[k]:.1%} confident, {kept[k]:.1%} right, {each:,.0f}"
-            marks.append(Mark(promised[k], kept[k], words, measures.wilson(kept[k], each)))
+        for k in np.flatnonzero(one.count >= min(runs * FEWEST, one.count.max())):
+            x, y, each = one.promised[k], one.kept[k], one.count[k] / runs
+            words = f"{group.name}: {x:.1%} confident, {y:.1%} right, {each:,.0f}"
+            marks.append(Mark(x, y, words, measures.wilson(y, each)))
         series.append(through(group.name, style, marks))
-        share = count / count.sum()
         bars = bars or [
-            Bar(k / BINS, (k + 1) / BINS, share[k], f"{k / BINS:.0%}–{(k + 1) / BINS:.0%}: {s:.1%}")
-            for k, s in enumerate(share)
+            Bar(k / BINS, (k + 1) / BINS, s, f"{k / BINS:.0%}–{(k + 1) / BINS:.0%}: {s:.1%}")
+            for k, s in enumerate(one.count / one.count.sum())
         ]
     what = "entries" if binary else "nodes"
     x = number_axis([], "confidence, %", low=0, high=1, percent=True)
@@ -346,17 +335,24 @@ def _across(rows: Sequence[tuple[str, Sequence[tuple[int, Mark]]]]) -> list[floa
     return [v for _, row in rows for _, mark in row for v in (mark.x, *(mark.ends or ()))]
 
 
+def _judged(nodes: ScoredNodes) -> tuple[Array, Array]:
+    """The probability of each prediction, or of each known binary entry, and if it came true."""
+    if nodes.prediction is None:
+        known = nodes.label != -1
+        return nodes.probability[known], nodes.label[known] == 1
+    return nodes.probability, nodes.prediction == nodes.label
+
+
 def _binned(
     nodes: Sequence[ScoredNodes], attribute: str, edges: Sequence[int]
 ) -> tuple[Matrix, Matrix]:
     """Nodes per bin and how many of them are right, each a mean over runs: [bins]."""
-    count, right = np.zeros(len(edges)), np.zeros(len(edges))
-    for one in nodes:
-        some, true = _right(one)
-        values, bins = getattr(one, attribute)[some], [*edges, np.inf]
-        count += np.histogram(values, bins)[0] / len(nodes)
-        right += np.histogram(values[true], bins)[0] / len(nodes)
-    return count, right
+    chosen = [(getattr(one, attribute), *_right(one)) for one in nodes]
+    every = [values[some] for values, some, _ in chosen]
+    right = [values[some][true] for values, some, true in chosen]
+    bins = [*edges, np.inf]
+    count, true = (np.histogram(np.concatenate(v), bins)[0] / len(nodes) for v in (every, right))
+    return count, true
 
 
 def _uncrowded(series: Sequence[Series]) -> list[Series]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unimp.report import charts
-from unimp.report.axes import Axis, number_axis, ticked_axis
+from unimp.report.axes import Axis, number_axis, place_axis, ticked_axis
 from unimp.report.charts import Bar, Extras, Mark, describe, legend_rows, plot_lines
 from unimp.report.drawing import standalone, svg, text
 from unimp.studies.study import Figure, Findings, Point, Series, Study, deviation, mean
@@ -128,8 +128,7 @@ def _axes(figure: Figure, series: Sequence[charts.Series]) -> tuple[Axis, Axis]:
     heights += [y for one in series for m in one.marks for y in (m.y, *(m.ends or ()))]
     y = number_axis(heights, figure.y_label)
     if figure.counts:  # half a place at both ends, for the bars
-        first, last = figure.ticks[0][0] - 0.5, figure.ticks[-1][0] + 0.5
-        return Axis(first, last, figure.ticks, figure.x_label), y
+        return place_axis([words for _, words in figure.ticks], figure.x_label), y
     if figure.ticks:
         return ticked_axis(figure.ticks, figure.x_label), y
     if figure.kind == "lines":

@@ -33,12 +33,11 @@ from unimp.studies.study import (
     comparisons,
     gap,
     mean,
-    mean_text,
     points_text,
     study,
     verdict,
 )
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.metrics import FEW_NODES, mean_text, score
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
@@ -266,7 +265,8 @@ def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
         notes=(
             f"The model is trained at a label_rate of {trained:g} and then scored, without "
             "retraining, with random shares of the train labels as inputs. A smaller share is "
-            f"part of every larger one. Baseline with inputs X,A: test {mean_text(level)}.",
+            "part of every larger one. Baseline with inputs X,A: test "
+            f"{mean_text([*level.values()])}.",
             *remarks([outcome, baseline]),
         ),
         protocol="test score of one trained model per seed, taken from its best validation epoch "

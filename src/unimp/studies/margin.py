@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -189,16 +190,12 @@ def correlations(ones: Sequence[BySeed], others: Sequence[BySeed]) -> dict[int, 
 
     It takes at least three pairs, and neither side may be constant.
     """
-    found: dict[int, float] = {}
+    found = {}
     for seed in sorted({seed for one in ones for seed in one}):
-        pairs = [
-            (one[seed], other[seed])
-            for one, other in zip(ones, others, strict=True)
-            if math.isfinite(one.get(seed, math.nan)) and math.isfinite(other.get(seed, math.nan))
-        ]
-        if len(pairs) > 2 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):
-            table = torch.tensor(pairs, dtype=torch.float64).T
-            found[seed] = float(torch.corrcoef(table)[0, 1])
+        table = np.array([[b.get(seed, math.nan) for b in side] for side in (ones, others)])
+        table = table[:, np.isfinite(table).all(0)]
+        if table.shape[1] > 2 and np.ptp(table, 1).all():
+            found[seed] = float(np.corrcoef(table)[0, 1])
     return found
 
 

@@ -30,8 +30,8 @@ from unimp.studies.study import (
     Study,
     Table,
     mean,
-    mean_text,
 )
+from unimp.tasks.metrics import mean_text
 from unimp.tracking.origin import code_origin
 
 FINDINGS = TypeAdapter(Findings)
@@ -159,10 +159,10 @@ def table_lines(table: Table) -> list[str]:
 
 
 def own_text(column: Column, row: Row) -> str:
-    values = row.ours.get(column.key, {})
+    values = [*row.ours.get(column.key, {}).values()]
     if column.kind == "count":
-        return f"{next(iter(values.values())):,.0f}" if values else "–"
-    return mean_text(values, column.kind)
+        return f"{values[0]:,.0f}" if values else "–"
+    return mean_text(values, percent=column.kind == "score")
 
 
 def paper_texts(column: Column, row: Row) -> tuple[str, str]:

@@ -168,16 +168,6 @@ def deviation(values: BySeed) -> float:
     return mean_and_std(list(values.values()))[1] if values else math.nan
 
 
-def mean_text(values: BySeed, kind: Literal["score", "number"] = "score") -> str:
-    """Mean ± unbiased deviation, scores in percent; a dash if there is no finite mean."""
-    if not math.isfinite(mean(values)):
-        return "–"
-    scale, digits = (100, 2) if kind == "score" else (1, 4)
-    spread = scale * deviation(values)
-    text = "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
-    return f"{scale * mean(values):.{digits}f}{text}"
-
-
 def points_text(difference: float) -> str:
     """A difference of scores in points, with its sign; a dash if it is not finite."""
     return f"{100 * difference:+.2f}" if math.isfinite(difference) else "–"
