@@ -66,12 +66,12 @@ def y_label(subject: Subject, part: str = "test ") -> str:
     return f"{part}{'accuracy' if subject.metric == 'accuracy' else 'ROC-AUC'} in %"
 
 
-def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def remarks(outcomes: Outcomes) -> tuple[str, ...]:
     """One sentence for each reason why results are missing."""
     names: dict[str, list[str]] = {}
-    for outcome in outcomes:
+    for name, outcome in outcomes.items():
         if outcome.remark:
-            names.setdefault(outcome.remark, []).append(outcome.cell.name)
+            names.setdefault(outcome.remark, []).append(name)
     return tuple(f"{', '.join(which)}: {why}." for why, which in names.items())
 
 
@@ -93,15 +93,15 @@ def gain(series: Series) -> BySeed:
     return {seed: last[seed] - first[seed] for seed in last if seed in first}
 
 
-def label_rate_cells(subject: Subject) -> Sequence[Cell]:
-    return [subject.cell(label_rate=rate) for rate in LABEL_RATES]
-
-
-@study("figure-a", "training with different label_rate", "Figure (a)", cells=label_rate_cells)
+@study(
+    "figure-a",
+    "training with different label_rate",
+    "Figure (a)",
+    cells=lambda subject: [subject.cell(label_rate=rate) for rate in LABEL_RATES],
+)
 def figure_a(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in label_rate_cells(subject)]
     series = tuple(
-        sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in chosen])
+        sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in outcomes.values()])
         for title, part in PARTS
     )
     target = paper.BEST_LABEL_RATE.value
@@ -135,7 +135,7 @@ def figure_a(subject: Subject, outcomes: Outcomes) -> Findings:
         claims=(Claim(sentence, PLACE.format("a"), ours, agrees),),
         notes=(
             "All train labels are inputs when a model is scored, as in the paper.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )
 
@@ -155,23 +155,18 @@ def near_against_others(
     return best, {rate: g for rate, g in found.items() if g is not None}
 
 
-def train_share_cells(subject: Subject) -> Sequence[Cell]:
-    return [
-        subject.cell("unimp", inputs, train_share=share)
-        for inputs in (subject.inputs, "X,A")
-        for share in TRAIN_SHARES
-    ]
-
-
 @study(
     "figure-b",
     "training with different shares of the train labels",
     "Figure (b)",
-    cells=train_share_cells,
+    cells=lambda subject: [
+        subject.cell("unimp", inputs, train_share=share)
+        for inputs in (subject.inputs, "X,A")
+        for share in TRAIN_SHARES
+    ],
 )
 def figure_b(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in train_share_cells(subject)]
-    half = len(TRAIN_SHARES)
+    chosen, half = [*outcomes.values()], len(TRAIN_SHARES)
     series = tuple(
         sweep(title, TRAIN_SHARES, [outcome.scores("test") for outcome in these])
         for title, these in ((WITH, chosen[:half]), (WITHOUT, chosen[half:]))
@@ -209,7 +204,7 @@ def figure_b(subject: Subject, outcomes: Outcomes) -> Findings:
             "Labels that are left out are neither inputs nor targets. With the same seed, a "
             "smaller share is part of every larger one. Validation and test sets do not change. "
             f"label_rate is {subject.recipe.mask.label_rate:g}.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )
 
@@ -226,7 +221,7 @@ def pair_cells(subject: Subject) -> Sequence[Cell]:
     cells=pair_cells,
 )
 def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
-    outcome, baseline = (outcomes[cell.name] for cell in pair_cells(subject))
+    outcome, baseline = outcomes.values()
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
         for rate in INFERENCE_RATES:
@@ -267,7 +262,7 @@ def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
             "retraining, with random shares of the train labels as inputs. A smaller share is "
             "part of every larger one. Baseline with inputs X,A: test "
             f"{mean_text([*level.values()])}.",
-            *remarks([outcome, baseline]),
+            *remarks(outcomes),
         ),
         protocol="test score of one trained model per seed, taken from its best validation epoch "
         "with all train labels as inputs; mean ± unbiased standard deviation over seeds",
@@ -290,10 +285,9 @@ def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
 
 @study("figure-d", "test score by number of neighbors", "Figure (d)", cells=pair_cells)
 def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in pair_cells(subject)]
     counts = [0] * len(DEGREES)
     values: list[list[dict[int, float]]] = []
-    for outcome in chosen:
+    for outcome in outcomes.values():
         by_seed = {}
         for seed, run in runs_of(outcome, subject.place):
             by_seed[seed], counts = scores_by_degree(run)
@@ -362,6 +356,6 @@ def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
             "Neighbors are in-neighbors other than the node itself. Counts of test nodes are those "
             f"of the last seed. Groups of fewer than {FEW_NODES} nodes are listed in the table, "
             "but are neither drawn nor used for the verdicts.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import torch
@@ -139,11 +138,8 @@ def margin(subject: Subject, outcomes: Outcomes) -> Findings:
         return Findings(tables=(), notes=(f"{note}are not defined.",))
     rows, nodes = [], 0
     layers = [f"layer {number + 1}" for number in range(subject.recipe.model.layers)]
-    for inputs, (model, title) in product(GRAPH_INPUTS, GRAPH_MODELS):
-        cell = subject.cell(model, inputs)
-        if cell.unfit:
-            continue
-        outcome = outcomes[cell.name]
+    for outcome in outcomes.values():
+        options = outcome.cell.recipe.model
         found = {seed: margins_of(run) for seed, run in runs_of(outcome, subject.place)}
         nodes = next((m[0].nodes for m in found.values()), nodes)
         numbers = {"test": outcome.scores("test"), "margin": _over_layers("mean", found)}
@@ -151,7 +147,8 @@ def margin(subject: Subject, outcomes: Outcomes) -> Findings:
             numbers[layer] = {s: m[min(index, len(m) - 1)].mean for s, m in found.items()}
         numbers["printed"] = _over_layers("as_printed", found)
         numbers["undefined"] = _over_layers("undefined", found)
-        rows.append(Row((inputs, title), numbers, remark=outcome.remark))
+        words = (options.inputs, dict(GRAPH_MODELS)[options.name])
+        rows.append(Row(words, numbers, remark=outcome.remark))
     margins, test = ({row.words: row.ours[key] for row in rows} for key in ("margin", "test"))
     points: dict[str, list[Point]] = {title: [] for _, title in GRAPH_MODELS}
     for (inputs, title), values in margins.items():
@@ -176,7 +173,7 @@ def margin(subject: Subject, outcomes: Outcomes) -> Findings:
             CHOICES + f" {nodes:,} test nodes remain (of one seed).",
             "A GCN has no attention: its weights are 1/√(d_i d_j) for all inputs.",
             *slips(subject, "margin"),
-            *remarks([outcomes[cell.name] for cell in margin_cells(subject)]),
+            *remarks(outcomes),
         ),
     )
 

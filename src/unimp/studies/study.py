@@ -42,7 +42,7 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Outcome]
-"""Outcomes by the name of the cell."""
+"""The outcomes of the cells of a study, in their order, by the name of the cell."""
 
 
 @dataclass(frozen=True)

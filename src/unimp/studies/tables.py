@@ -60,8 +60,7 @@ def slips(subject: Subject, study: str) -> tuple[str, ...]:
     cells=lambda subject: [full_model(subject)],
 )
 def results(subject: Subject, outcomes: Outcomes) -> Findings:
-    cell = full_model(subject)
-    outcome = outcomes[cell.name]
+    (outcome,) = outcomes.values()
     counts = {seed: float(m["parameters"]) for seed, m in outcome.metrics.items()}
     more = paper.layer_row(subject.data_set, "… + validation labels at inference")
     others = paper.published(subject.data_set)
@@ -80,7 +79,7 @@ def results(subject: Subject, outcomes: Outcomes) -> Findings:
         pairs[
             "our unified model outperform all other comparative models in three OGBN datasets"
         ] = [(f"test vs. {best}, the best of them:", test, level)]
-    model = build_model(cell.recipe.model, subject.sizes)
+    model = build_model(outcome.cell.recipe.model, subject.sizes)
     norm, count = getattr(model, "input_norm", None), count_parameters(model)
     note = f"UniMP has {count:,} parameters"
     if norm:
