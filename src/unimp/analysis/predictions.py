@@ -138,8 +138,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
         "uncertainty": pa.array(uncertainty(rows, multilabel=task.is_multilabel).numpy()),
         "reaches": pa.array((one.unsure for one in found), pa.int64()),
         "why": pa.array(
-            (_why(one, row, names, task) for one, row in zip(found, rows, strict=True)),
-            pa.string(),
+            (_why(one, row, names, task) for one, row in zip(found, rows, strict=True)), pa.string()
         ),
     }
     return Table(pa.table(columns))

@@ -55,12 +55,9 @@ class Section:
     @property
     def majority(self) -> float | None:
         """The score of always predicting the most frequent class of the test nodes."""
-        shares = []
-        for run in self.runs:
-            nodes = run.nodes
-            if nodes is not None and nodes.part == "test" and nodes.prediction is not None:
-                counts = np.bincount(nodes.label.astype(np.int64))
-                shares.append(float(counts.max()) / len(nodes.label))
+        every = [run.nodes for run in self.runs if run.nodes is not None]
+        labels = [n.label for n in every if n.part == "test" and n.prediction is not None]
+        shares = [float(np.bincount(label.astype(np.int64)).max()) / len(label) for label in labels]
         return mean_and_std(shares)[0] if shares and self.metric_key == "accuracy" else None
 
     @property
@@ -81,12 +78,10 @@ class Section:
     @property
     def map_of(self) -> tuple[Evidence, list[maps.Panel]] | None:
         """The maps of the first run of the best recipe whose nodes have positions."""
-        for group in self.ranked:
-            for run in group.runs:
-                if run.places is not None:
-                    part = PARTS[run.nodes.part] if run.nodes else "test"
-                    found = maps.panels(run.places, takes_labels=run.takes_labels, part=part)
-                    return run, found
+        for run in (run for group in self.ranked for run in group.runs):
+            if run.places is not None:
+                part = PARTS[run.nodes.part] if run.nodes else "test"
+                return run, maps.panels(run.places, takes_labels=run.takes_labels, part=part)
         return None
 
     @property

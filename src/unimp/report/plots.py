@@ -46,9 +46,8 @@ Drawn = Sequence[tuple[int, Group]]
 
 def drawn(groups: Sequence[Group]) -> list[tuple[int, Group]]:
     """The groups that charts show, with their styles: the best by validation if they are many."""
-    best = sorted(groups, key=lambda group: -np.nan_to_num(group.mean("val")))[:STYLES]
-    chosen = [group for group in groups if any(group is one for one in best)]
-    return list(enumerate(chosen))
+    order = np.argsort([-np.nan_to_num(group.mean("val")) for group in groups], kind="stable")
+    return [(style, groups[k]) for style, k in enumerate(np.sort(order[:STYLES]))]
 
 
 def learning_curves(groups: Drawn, key: str, metric: str) -> Markup:
@@ -202,10 +201,9 @@ def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
 def confusion_map(names: Sequence[str], counts: Matrix) -> Markup:
     """The heat map of a confusion matrix; the smallest classes of many are drawn as one."""
     if len(names) > MOST_CLASSES:
-        keep = MOST_CLASSES - 1
-        rows = np.vstack([counts[:keep], counts[keep:].sum(0, keepdims=True)])
-        counts = np.hstack([rows[:, :keep], rows[:, keep:].sum(1, keepdims=True)])
-        names = [*names[:keep], f"{len(names) - keep} smaller"]
+        starts = range(MOST_CLASSES)  # the last one adds up all that follow
+        counts = np.add.reduceat(np.add.reduceat(counts, starts, 0), starts, 1)
+        names = [*names[: starts[-1]], f"{len(names) - starts[-1]} smaller"]
     return heat_map(names, counts.tolist(), name="Confusion matrix")
 
 
@@ -258,15 +256,13 @@ def task_areas(groups: Drawn) -> list[TaskArea]:
 def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[Markup]:
     """The areas as rows of dots, one chart per column."""
     rows = []
-    for one in areas:
-        about = f"{one.positives:,} positive nodes"
-        means = {style: mean_and_std(found)[0] for style, found in one.by_style.items() if found}
-        marks = [
-            (style, Mark(mean, 0, f"{one.name}: {100 * mean:.1f}, {about}", ends))
-            for style, mean in means.items()
-            for ends in [_either_way(one.by_style[style])]
-        ]
-        rows += [(one.name, marks)] if marks else []
+    for one in (one for one in areas if one.defined):
+        marks = []
+        for style, found in ((style, found) for style, found in one.by_style.items() if found):
+            mean, about = mean_and_std(found)[0], f"{one.positives:,} positive nodes"
+            words = f"{one.name}: {100 * mean:.1f}, {about}"
+            marks.append((style, Mark(mean, 0, words, _either_way(found))))
+        rows.append((one.name, marks))
     x = _percent([0.5, *_across(rows)], "ROC-AUC, %", least=LEAST_SPAN)
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]

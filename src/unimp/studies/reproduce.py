@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unimp.errors import UnimpError, nearest_names
 from unimp.studies.cells import Subject, refuse_overwritten_settings, subject_of
