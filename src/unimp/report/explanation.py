@@ -207,17 +207,13 @@ def _places(
 ) -> tuple[dict[Any, Point], float]:
     """The place of each node, and the height: one row per neighbor, farther nodes beside them."""
     near = list(dict.fromkeys(s for s, t in links if t == node and s != node))
-    others = dict.fromkeys(end for link in links for end in link)
+    behind = [s for name in near for s, t in links if t == name]
+    others = dict.fromkeys([*behind, *(end for link in links for end in link)])
     far = [name for name in others if name != node and name not in near]
-    behind = {name: [s for s, t in links if t == name and s in far] for name in near}
-    order: list[Any] = []
-    for name in near:
-        order += [s for s in behind[name] if s not in order]
-    order += [name for name in far if name not in order]
-    rows = max(len(near), len(order), 1)
+    rows = max(len(near), len(far), 1)
     height = TOP + rows * ROW + 10
     places: dict[Any, Point] = {node: (columns[0], TOP + ROW * (rows - 1) / 2 + 8)}
-    for column, names in ((columns[1], near), (columns[2], order)):
+    for column, names in ((columns[1], near), (columns[2], far)):
         gap = rows / max(1, len(names))
         for k, name in enumerate(names):
             places[name] = (column, TOP + 8 + ROW * (gap * (k + 0.5) - 0.5))

@@ -12,11 +12,12 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter
 
 from unimp.data.files import write_atomically
 from unimp.errors import RecipeError, UnimpError, nearest_names
@@ -112,15 +113,12 @@ class Trackers:
 
 def _stored_ids(place: Place) -> dict[str, str]:
     path = (place.folder or Path()) / IDS_FILE
-    ids: Any = {}
-    with suppress(FileNotFoundError):
-        try:
-            ids = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            ids = None
-    if isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values()):
-        return ids
-    place.report(f"{path} is damaged, so this becomes a new run in the trackers")
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        pass
+    except ValueError:
+        place.report(f"{path} is damaged, so this becomes a new run in the trackers")
     return {}
 
 
