@@ -255,14 +255,17 @@ def task_areas(groups: Drawn) -> list[TaskArea]:
 
 def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[Markup]:
     """The areas as rows of dots, one chart per column."""
-    rows = []
-    for one in (one for one in areas if one.defined):
-        marks = []
-        for style, found in ((style, found) for style, found in one.by_style.items() if found):
-            mean, about = mean_and_std(found)[0], f"{one.positives:,} positive nodes"
-            words = f"{one.name}: {100 * mean:.1f}, {about}"
-            marks.append((style, Mark(mean, 0, words, _either_way(found))))
-        rows.append((one.name, marks))
+
+    def mark(one: TaskArea, found: Sequence[float]) -> Mark:
+        mean = mean_and_std(found)[0]
+        words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} positive nodes"
+        return Mark(mean, 0, words, _either_way(found))
+
+    rows = [
+        (one.name, [(style, mark(one, found)) for style, found in one.by_style.items() if found])
+        for one in areas
+        if one.defined
+    ]
     x = _percent([0.5, *_across(rows)], "ROC-AUC, %", least=LEAST_SPAN)
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]

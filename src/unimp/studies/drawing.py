@@ -76,19 +76,19 @@ def _lines(figure: Figure) -> list[charts.Series]:
     found = []
     for style, series in enumerate(figure.series):
         style += style >= LEVEL_STYLE and figure.level is not None
-        marks = [_mark(p, series.label) for p in series.points if p.y]
-        found.append(replace(_curve(series, style), marks=marks))
+        found.append(_curve(series, style))
     if figure.level is not None and figure.level.points[0].y:
         xs = [p.x for series in figure.series for p in series.points]
         ends = tuple(replace(figure.level.points[0], x=x) for x in (min(xs), max(xs)))
-        found.append(_curve(replace(figure.level, points=ends), LEVEL_STYLE))
+        level = _curve(replace(figure.level, points=ends), LEVEL_STYLE)
+        found.append(replace(level, marks=()))
     return found
 
 
 def _curve(series: Series, style: int) -> charts.Series:
     points = [p for p in series.points if p.y]
-    line = [(p.x, 100 * mean(p.y)) for p in points]
-    return charts.Series(series.label, style, line, [(p.x, *_ends(p)) for p in points])
+    marks = [_mark(p, series.label) for p in points]
+    return charts.through(series.label, style, marks, [(p.x, *_ends(p)) for p in points])
 
 
 def _points(figure: Figure) -> list[charts.Series]:
