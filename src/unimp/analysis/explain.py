@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -263,8 +263,11 @@ def _rolled_out(answers: ChangeableLogits, graph: Graph, node: int) -> tuple[Rol
         return roll_out(graph, node, SPREAD, weigh_evenly), False
     weigh = weigh_by_attention(answers)
     start = int(answers.here(torch.tensor([node])))
-    rollout = roll_out(answers.graph, start, answers.model.num_layers, weigh or weigh_evenly)
-    return rollout.renumbered(answers.held.numpy()), weigh is not None
+    found = roll_out(answers.graph, start, answers.model.num_layers, weigh or weigh_evenly)
+    ends = {
+        name: answers.held.numpy()[getattr(found, name)] for name in ("nodes", "source", "target")
+    }
+    return replace(found, **ends), weigh is not None
 
 
 def _joined_ways(rollout: Rollout, count: int) -> dict[tuple[int, int], float]:

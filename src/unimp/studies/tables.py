@@ -39,9 +39,9 @@ def scored_row(
     return Row(words, scores, {"test": number} if number else {}, outcome.remark)
 
 
-def slips(subject: Subject, study: str) -> tuple[str, ...]:
+def slips(subject: Subject, study_name: str) -> tuple[str, ...]:
     """Known mistakes in the paper's numbers, and whether the task is synthetic."""
-    notes = paper.SLIPS.get(study, ()) + paper.SLIPS_OF_DATA.get(subject.data_set or "", ())
+    notes = paper.SLIPS.get(study_name, ()) + paper.SLIPS_OF_DATA.get(subject.data_set or "", ())
     name = subject.recipe.task.name
     if name in SYNTHETIC:
         notes += (
@@ -76,9 +76,10 @@ def results(subject: Subject, outcomes: Outcomes) -> Findings:
     if others:
         best = max(others, key=lambda model: others[model]["test"].value)
         level = dict.fromkeys(test, others[best]["test"].value)
-        pairs[
+        sentence = (
             "our unified model outperform all other comparative models in three OGBN datasets"
-        ] = [(f"test vs. {best}, the best of them:", test, level)]
+        )
+        pairs[sentence] = [(f"test vs. {best}, the best of them:", test, level)]
     model = build_model(outcome.cell.recipe.model, subject.sizes)
     norm, count = getattr(model, "input_norm", None), count_parameters(model)
     note = f"UniMP has {count:,} parameters"
