@@ -11,7 +11,7 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters
-from unimp.model.registry import MODELS, ModelEntry, build_model, find_model
+from unimp.model.registry import MODELS, ModelEntry, build_model, find_model, inputs_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 
@@ -37,14 +37,30 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("entry", "inputs"), ROWS)
-def test_a_model_learns_and_attends_as_its_row_states(
+def test_a_model_takes_the_labels_of_its_inputs_and_learns_if_it_has_parameters(
     entry: ModelEntry, inputs: str, task: Task
 ) -> None:
-    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
-    assert model.learns == entry.learns
-    assert (count_parameters(model) > 0) == entry.learns
-    assert model.attends == entry.attends
+    model = model_of(task, entry.name, inputs)
+    assert (count_parameters(model) > 0) == model.learns
     assert model.takes_labels == ("Y" in inputs)
+
+
+@pytest.mark.parametrize("entry", MODELS.values(), ids=lambda entry: entry.name)
+def test_inputs_that_are_not_in_the_row_are_refused(entry: ModelEntry, task: Task) -> None:
+    default = ModelOptions().inputs
+    for inputs in get_args(Inputs):
+        options = ModelOptions(name=entry.name, inputs=inputs)
+        if inputs in entry.inputs:
+            assert inputs_of(options, asked=True) == inputs
+            continue
+        with pytest.raises(ModelError, match=rf"{inputs}, but {entry.name} takes"):
+            inputs_of(options, asked=True)
+        if inputs == default:  # nobody asked for it
+            assert inputs_of(options) == entry.inputs[0]
+            assert model_of(task, entry.name).takes_labels == ("Y" in entry.inputs[0])
+        else:
+            with pytest.raises(ModelError, match=rf"{inputs}, but {entry.name} takes"):
+                model_of(task, entry.name, inputs)
 
 
 @pytest.mark.parametrize(("entry", "inputs"), ROWS)
@@ -52,7 +68,7 @@ def test_a_model_depends_on_exactly_the_inputs_of_its_row(
     entry: ModelEntry, inputs: str, task: Task
 ) -> None:
     """Features X, edges A and labels Y are changed one at a time."""
-    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
+    model = model_of(task, entry.name, inputs)
     observed = reveal_only(task.split.train, task.labels)
     other = torch.where(observed >= 0, (observed + 1) % 3, observed)
     edges = task.graph.edge_index.clone()

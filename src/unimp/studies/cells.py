@@ -94,6 +94,8 @@ class Subject:
         with_inputs = model in ("unimp", "gcn", "gat")
         if with_inputs:
             settings.append(f"model.inputs={inputs}")
+        elif self.sizes.features:  # the recipe may set the inputs of another model
+            settings.append(f"model.inputs={Recipe().model.inputs}")
         if self.has_edge_features and not edge_features:
             settings.append("model.edge_features=false")
         usual = kind_of_residual(self.recipe) if model == "unimp" else "none"
