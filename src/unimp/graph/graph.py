@@ -217,7 +217,7 @@ class Graph:
         """The subgraph of `nodes` and the edges among them; new node i is nodes[i]."""
         nodes = self.checked_nodes(nodes)
         local = torch.full((self.num_nodes,), -1, dtype=self.source.dtype, device=self.device)
-        local[nodes] = torch.arange(nodes.numel(), dtype=self.source.dtype, device=self.device)
+        number_nodes(nodes, local)
         picked, slots = pick_rows(self.indptr, nodes)
         source = local[self.source[slots].long()]
         inside = source >= 0
@@ -283,14 +283,12 @@ class Graph:
         )
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
-        """Check that node numbers are valid and distinct; return them on the graph's device."""
+        """Check that node numbers are valid; return them as int64 on the graph's device."""
         nodes = as_tensor(nodes, "nodes").to(self.device)
         if nodes.numel() and nodes.dtype not in _INTEGERS:
             raise GraphError(f"nodes must be integer node numbers, not {_kind(nodes)}")
         nodes = nodes.long()
         _check_range(nodes, self.num_nodes, "node")
-        if nodes.numel() != torch.unique(nodes).numel():
-            raise GraphError("a node occurs twice; each node may occur only once")
         return nodes
 
     def __repr__(self) -> str:
@@ -301,6 +299,14 @@ class Graph:
         if self.edge_attr is not None:
             parts.append(f"{self.num_edge_features} edge features")
         return f"Graph({', '.join(parts)})"
+
+
+def number_nodes(nodes: Tensor, local: Tensor) -> None:
+    """Store the position of each of `nodes` in `local`, one entry per node of the graph."""
+    position = torch.arange(len(nodes), dtype=local.dtype, device=local.device)
+    local[nodes] = position
+    if not torch.equal(local[nodes], position):
+        raise GraphError("a node occurs twice; each node may occur only once")
 
 
 def _sorted_by_target(

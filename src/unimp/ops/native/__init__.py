@@ -14,16 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from unimp.errors import BackendError
 from unimp.graph.graph import Graph
 from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward
-
-Integers = npt.NDArray[np.integer[Any]]
 
 FOLDER = Path(__file__).parent
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
@@ -255,46 +251,32 @@ class Arguments:
 
 def sample(
     graph: Graph,
-    local: Integers,
-    nodes: Integers,
-    count: tuple[int, int],
+    local: Tensor,
+    nodes: Tensor,
+    known: int,
     take: int,
     seed: int,
-    drawn: tuple[Integers, Integers, Integers],
+    drawn: tuple[Tensor, Tensor, Tensor],
 ) -> int:
-    """Draw in-edges of nodes[:count[0]] and number their sources; see sampling.cpp.
+    """Draw in-edges of the first `known` nodes and number their sources; see sampling.cpp.
 
-    The first count[1] of `nodes` already have a number. `drawn` are the row pointers, slots and
-    sources to fill. Returns how many nodes have a number afterwards.
+    `drawn` are the row pointers, slots and sources to fill. Returns how many nodes have a number
+    afterwards; `nodes` has space for them.
     """
-    indptr, slots, source = drawn
+    counts = (ctypes.c_int64(number) for number in (known, known, take))
+    where = _pointers(graph.indptr, graph.source, local, nodes)
+    is_wide = graph.source.dtype == torch.int64
     return int(
-        library().unimp_sample(
-            graph.source.dtype == torch.int64,
-            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
-            *(ctypes.c_int64(number) for number in (*count, take)),
-            ctypes.c_uint64(seed),
-            *_pointers(indptr, slots, source),
-        )
+        library().unimp_sample(is_wide, *where, *counts, ctypes.c_uint64(seed), *_pointers(*drawn))
     )
 
 
-def induce(
-    graph: Graph,
-    local: Integers,
-    nodes: Integers,
-    drawn: tuple[Integers, Integers, Integers],
-) -> int:
+def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:
     """Write the edges among `nodes` to row pointers, slots and sources; return their number."""
-    return int(
-        library().unimp_induce(
-            graph.source.dtype == torch.int64,
-            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
-            ctypes.c_int64(len(nodes)),
-            *_pointers(*drawn),
-        )
-    )
+    where = _pointers(graph.indptr, graph.source, local, nodes)
+    is_wide, count = graph.source.dtype == torch.int64, ctypes.c_int64(len(nodes))
+    return int(library().unimp_induce(is_wide, *where, count, *_pointers(*drawn)))
 
 
-def _pointers(*arrays: Integers) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+def _pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
