@@ -244,10 +244,11 @@ for dtype, width, edge_width, dropout in (
     query, key, value = (torch.zeros(n, 2, width, dtype=dtype) for n in (2, 10, 10))
     u = torch.zeros(2, 2, edge_width, dtype=dtype) if edge_width else None
     attr = torch.zeros(10, edge_width) if edge_width else None
-    found = attention.forward(query, key, value, u, attr, edges, dropout, seed)
-    attention.backward(
-        found, query, key, value, u, attr, found, edges, dropout, seed, edge_width > 0
-    )
+    given = fused.Operands(query, key, value, u, attr, edges, dropout, seed)
+    found = attention.forward(given)
+    empty = torch.empty(0)
+    grads = (empty if t is None else torch.empty_like(t) for t in given[:5])
+    attention.backward(given, found, found, fused.Backward(*grads))
 rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):

@@ -30,7 +30,7 @@ from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
 from unimp.ops.block_diagonal import block_diagonal, blocks
-from unimp.ops.fused import Backward, Edges, Forward
+from unimp.ops.fused import Backward, Edges, Forward, Operands
 from unimp.ops.projection import Projection, Shape
 from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
@@ -298,9 +298,10 @@ def _attend(
     if weights.edge is not None:
         encoder = block_diagonal(weights.edge.to(dtype), shape.heads)
         edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
-    result = fused.kernels(call.kernel).forward(
+    given = Operands(
         *parts.queries_keys_values(), edge_query, edge_attr, edges, shape.dropout, call.seed
     )
+    result = fused.kernels(call.kernel).forward(given)
     message = result.out.flatten(1)
     if encoder is not None:
         message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
@@ -337,16 +338,16 @@ def _attend_backward(
         nothing if edge_query is None else torch.empty_like(edge_query),
         nothing,
     )
-    fused.kernels(kernel).backward(
-        Forward(
-            parts.by_head(grad_message),
-            nothing if grad_mean is None else grad_mean,
-            nothing if grad_mass is None else grad_mass,
-            nothing,
-        ),
-        *parts.queries_keys_values(), edge_query, saved.edge_attr, result, edges,
-        shape.dropout, seed, False, into,
-    )  # fmt: skip
+    given = Operands(
+        *parts.queries_keys_values(), edge_query, saved.edge_attr, edges, shape.dropout, seed
+    )
+    grads = Forward(
+        parts.by_head(grad_message),
+        nothing if grad_mean is None else grad_mean,
+        nothing if grad_mass is None else grad_mass,
+        nothing,
+    )
+    fused.kernels(kernel).backward(given, result, grads, into)
     if encoder is None:
         return None, None
     d_edge_query = into.edge_query.flatten(1)
