@@ -20,7 +20,7 @@ import triton.language as tl
 
 from unimp.graph.hop import Hop, cut_rows
 from unimp.ops import fused, reference
-from unimp.ops.triton import kernels as triton_kernels
+from unimp.ops.triton import rows as triton_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS = 3
@@ -189,9 +189,9 @@ def test_large_scores_do_not_overflow() -> None:
 @triton.jit
 def draw(out, seed, first, DROPOUT_THRESHOLD: tl.constexpr, LONG: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     slot = tl.load(first) + tl.arange(0, 16)
-    salt = triton_kernels.mix(tl.load(seed).to(tl.uint32))
+    salt = triton_rows.mix(tl.load(seed).to(tl.uint32))
     ones = tl.full([16], 1.0, tl.float32)
-    kept = triton_kernels.drop(ones, slot, 2, salt, 3, DROPOUT_THRESHOLD, 2.0, LONG)
+    kept = triton_rows.drop(ones, slot, 2, salt, 3, DROPOUT_THRESHOLD, 2.0, LONG)
     tl.store(out + tl.arange(0, 16), kept)
 
 

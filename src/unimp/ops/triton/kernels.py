@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from unimp.ops.triton.rows import load_piece, load_row, load_rows, store_row
+from unimp.ops.triton.rows import drop, load_piece, load_row, load_rows, mix, store_row
 
 
 @triton.jit
@@ -386,33 +386,3 @@ def merge(
             part = part * tl.exp(logs - top)[:, None]
         numbers += tl.sum(part, axis=0)
     store_row(whole, None, numbers, row, -1, head, STRIDE, HEADS, WIDTH, BLOCK)
-
-
-@triton.jit
-def drop(
-    p,
-    slot,
-    head,
-    salt,
-    HEADS: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    FACTOR: tl.constexpr,
-    LONG: tl.constexpr,
-):
-    """Compute a_ij = p_ij m_ij, m as in `reference.dropout_factors`; LONG: 64-bit counters."""
-    if FACTOR == 1.0:
-        return p
-    else:
-        counter = slot.to(tl.int64) * HEADS + head
-        bits = counter.to(tl.uint32) ^ salt
-        if LONG:
-            bits = bits ^ mix((counter >> 32).to(tl.uint32))
-        return tl.where(mix(bits) >= THRESHOLD, p * FACTOR, 0.0)
-
-
-@triton.jit
-def mix(bits):
-    """Hash 32-bit words as `reference._mix` does."""
-    bits = ((bits >> 16) ^ bits) * 0x7FEB352D
-    bits = ((bits >> 15) ^ bits) * 0x846CA68B
-    return (bits >> 16) ^ bits
