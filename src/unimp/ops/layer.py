@@ -30,7 +30,7 @@ from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
 from unimp.ops.fused import Backward, Edges, Forward, Operands
-from unimp.ops.projection import Projection, Shape
+from unimp.ops.projection import Projection, Shape, project
 from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
 
@@ -160,7 +160,7 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     absorbs = (
         kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
     )
-    parts = Projection(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
+    parts = project(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
     attention: _Attended | absorbed.Absorbed
     if absorbs:
         h = h.contiguous()
@@ -193,7 +193,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
     step = Residual(*islice(tensors, 5))._replace(eps=shape.eps, relu=shape.relu)
     edges, attention = _take(Edges, tensors), _take(ctx.attention_kind, tensors)
     of_sources = attention.of_sources if isinstance(attention, _Attended) else None
-    parts = Projection.of(of_targets, of_sources, shape)
+    parts = Projection(of_targets, of_sources, shape)
     found = parts.like()
     grad_message, sums = residual.kernels(kernel).residual_backward(
         grad, message, parts.kept, step, row_stats, found.kept

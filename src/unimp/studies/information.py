@@ -11,7 +11,6 @@ from torch import Tensor
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
-from unimp.model.label_propagation import propagate_labels
 from unimp.model.registry import build_model
 from unimp.runs.preparation import seeded
 from unimp.studies import paper
@@ -75,7 +74,7 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
         observed = reveal_only(task.split.train, task.labels)
         if other_labels:
             observed = next_class(observed, task.num_classes)
-        return [propagate_labels(task.graph, observed, task.num_classes)]
+        return [infer(recipe, task, [], observed)]
     known = mask_of(task.split.train, task.graph.num_nodes)
     with seeded(0, "cpu"):
         model = build_model(recipe.model, task.sizes)
@@ -97,12 +96,10 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
 
 def infer(recipe: Recipe, task: Task, weights: Sequence[Tensor], observed: Tensor) -> Tensor:
     """The output of a trained model for features and observed labels."""
-    if recipe.model.name == "label-propagation":
-        return propagate_labels(task.graph, observed, task.num_classes)
     with seeded(0, "cpu"):
         model = build_model(recipe.model, task.sizes)
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), weights, strict=True):
+        for parameter, value in zip(model.parameters(), weights, strict=model.learns):
             parameter.copy_(value)
     return predict_logits(model, model.prepare(task.graph), observed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -16,10 +16,11 @@ from torch import Tensor
 from unimp.config.choices import Precision
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
-from unimp.inference.exact import exact_logits, layer_states
+from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change, refuse_self_loops
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
+from unimp.inference.logits import predict_logits
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
@@ -144,15 +145,15 @@ class IncrementalLogits:
             logits = self._logits.new_full(self._logits.shape, torch.nan)
             logits[self._place[targets]] = found
             return self._to_task(logits)
-        with self._in_precision():
-            logits = exact_logits(
-                self.model,
-                self.graph,
-                torch.full_like(self.observed, UNLABELED),
-                chunk_edges=self.chunk_edges,
-                device=self.device,
-            )
-        return self._to_task(logits.float())
+        logits = predict_logits(
+            self.model,
+            self.graph,
+            torch.full_like(self.observed, UNLABELED),
+            chunk_edges=self.chunk_edges,
+            device=self.device,
+            precision=self.precision,
+        )
+        return self._to_task(logits)
 
     def state(self, layer: int, nodes: Tensor) -> Tensor:
         """Return the inputs of a layer for nodes in the numbers of the stored graph."""
@@ -309,8 +310,7 @@ class IncrementalLogits:
     def _computed(self, planned: Sequence[Planned]) -> Iterator[Tensor]:
         """Yield the planned rows of h⁰ and of each layer, one plan after the other."""
         with self._in_precision():
-            parts = [self._embedded(one) for one in planned]
-            rows = torch.cat(parts)
+            rows = torch.cat([self._embedded(one) for one in planned])
             yield rows
             for index in range(self.model.num_layers):
                 rows = self._propagated(planned, rows, index)
@@ -349,7 +349,5 @@ class IncrementalLogits:
 
     @contextmanager
     def _in_precision(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(matmuls_in(self.precision))
-            stack.enter_context(autocast(self.device, self.precision))
+        with matmuls_in(self.precision), autocast(self.device, self.precision):
             yield
