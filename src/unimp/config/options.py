@@ -140,8 +140,8 @@ class ModelOptions(Section):
 
     name: str = option(
         "unimp",
-        "unimp; gcn or gat (UniMP with the layers of a GCN or a GAT); or a baseline: mlp, appnp, "
-        "gcn-lpa, label-propagation",
+        "unimp, UniMP with the layers of a GCN or a GAT, or a baseline; `unimp recipe show` lists "
+        "the names",
     )
     inputs: Inputs = option(
         "X,A,Y",
