@@ -166,19 +166,11 @@ class Graph:
         first[1:] = (self.source[1:] != self.source[:-1]) | (self.target[1:] != self.target[:-1])
         if bool(first.all()):
             return self
-        kept = torch.nonzero(first).squeeze(1)
-        indptr = torch.zeros(self.num_nodes + 1, dtype=torch.int64)
-        indptr[1:] = torch.bincount(self.target[kept], minlength=self.num_nodes).cumsum(0)
-        edge_id, edge_attr = self.edge_id[kept], self.edge_attr
-        if edge_attr is not None and merge != "first":
-            edge_id, edge_attr = _merge_edges(first, kept, self.edge_id, edge_attr, merge)
-        return Graph(
-            indptr=indptr.to(self.indptr.dtype),
-            source=self.source[kept],
-            edge_id=edge_id,
-            x=self.x,
-            edge_attr=edge_attr,
-        )
+        kept = self._keep(first)
+        if self.edge_attr is None or merge == "first":
+            return kept
+        edge_id, edge_attr = _merge_edges(first, self.edge_id, self.edge_attr, merge)
+        return replace(kept, edge_id=edge_id, edge_attr=edge_attr)
 
     def with_self_loops(self) -> Graph:
         """Add a self-loop to each node that has none; the edge features of a new loop are zero."""
@@ -334,16 +326,19 @@ def _sorted_by_target(
 
 
 def _merge_edges(
-    first: Tensor, kept: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
+    first: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
 ) -> tuple[Tensor, Tensor]:
-    """Compute ids and features of merged edges; rows that were already shared stay shared."""
+    """Compute ids and features of merged edges; rows that were already shared stay shared.
+
+    first: [E], whether an edge is kept; those that follow it are merged with it.
+    """
     unique = (torch.cumsum(first, 0) - 1).long()  # [E] the kept edge of each slot
-    merged_id = edge_id[kept].clone().long()
+    merged_id = edge_id[first].long()
     differs = edge_id.long() != merged_id[unique]
     groups = torch.unique(unique[differs])  # the kept edges that merge several rows
     if groups.numel() == 0:
         return merged_id.to(edge_id.dtype), edge_attr
-    place = torch.full((kept.numel(),), -1, dtype=torch.int64)
+    place = torch.full_like(merged_id, -1)
     place[groups] = torch.arange(groups.numel())
     involved = place[unique] >= 0
     rows, into = edge_attr[edge_id[involved].long()], place[unique[involved]]
