@@ -112,8 +112,8 @@ def require_label_inputs(loaded: Run, option: str) -> None:
     """Refuse to reveal labels to a model that does not use them."""
     if not loaded.takes_labels:
         raise RunError(
-            f"{option} has no effect: the model of this run takes no labels as inputs (inputs "
-            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+            f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
+            "labels as inputs"
         )
 
 

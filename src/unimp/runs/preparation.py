@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
-from unimp.model.registry import MODELS, build_model, find_model
+from unimp.model.registry import build_model, find_model, inputs_of
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.runs.folder.names import TASK
@@ -46,21 +47,20 @@ def resolve_recipe(
     if own:
         task = resolved.task.model_copy(update={"name": TASK})
         resolved = resolved.model_copy(update={"task": task})
+    names = {name for name, _ in read_settings(settings)}
     try:
-        entry = find_model(resolved.model.name)
+        row = find_model(resolved.model.name)
     except ModelError as error:
         raise RecipeError(f"model.name: {error}") from None
-    # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
-    typed = () if isinstance(settings, dict) else read_settings(settings)
-    names = {name for name, _ in typed}
-    fixed = entry.inputs if len(entry.inputs) == 1 else (resolved.model.inputs,)
-    if "model.inputs" in names and resolved.model.inputs not in fixed:
-        several = ", ".join(name for name, row in MODELS.items() if len(row.inputs) > 1)
-        raise RecipeError(
-            f"model.inputs is {resolved.model.inputs}, but {entry.name} always takes "
-            f"{entry.inputs[0]}; leave it out, or choose one of {several} (in Python, "
-            "MaskedLabels gives labels to other models)"
-        )
+    # Inputs that a recipe sets for its own model do not apply to another model.
+    is_other = "model.name" in names and "model.inputs" not in names
+    if is_other and resolved.model.inputs not in row.inputs:
+        resolved = resolved.with_settings({"model.inputs": Recipe().model.inputs})
+    try:
+        # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
+        inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
+    except ModelError as error:
+        raise RecipeError(f"model.inputs: {error}") from None
     return resolved
 
 
@@ -171,6 +171,11 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     exact = recipe.inference.regime == "exact"
     chunk_edges = recipe.inference.chunk_edges if exact else None
     return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
+
+
+def inference_options(recipe: Recipe) -> dict[str, Any]:
+    """The options of `predict_logits` that a recipe sets."""
+    return {**recipe.inference.model_dump(), "precision": recipe.train.precision}
 
 
 def choose_device(device: str) -> str:

@@ -27,7 +27,7 @@ from unimp.inference.calibration import as_logits, calibrate, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.incremental.changes import FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.inference.logits import probabilities
+from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
@@ -35,10 +35,11 @@ from unimp.runs.preparation import (
     cannot_smooth,
     graph_for,
     groups_of,
+    inference_options,
     preparation,
     refuse_smoothing,
 )
-from unimp.runs.scoring import logits_of, score_split
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, nodes_of
@@ -95,12 +96,9 @@ class Run:
 
         `unimp predict` writes this table; `predictions_table` describes its columns.
         """
-        return predictions_table(
-            self.task,
-            self.predict(labels, reveal=reveal),
-            self.observed_labels(labels, reveal),
-            every_class=probabilities,
-        )
+        observed = self.observed_labels(labels, reveal)
+        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        return predictions_table(self.task, given, observed, every_class=probabilities)
 
     def explain(
         self,
@@ -255,8 +253,9 @@ class Run:
     def logits(self, observed: Tensor) -> Tensor:
         """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
         graph = graph_for(self.recipe, self.model, self.task, self.device)
-        return logits_of(
-            self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
+        options = inference_options(self.recipe)
+        return predict_logits(
+            self.model, graph, observed, seed=self.seed, device=self.device, **options
         )
 
     def outputs(self, observed: Tensor) -> Tensor:

@@ -97,6 +97,8 @@ class Subject:
         if takes_inputs:
             settings.append(f"model.inputs={inputs}")
             name += f"-{inputs.replace(',', '').lower()}"
+        elif self.sizes.features:  # the recipe may set the inputs of another model
+            settings.append(f"model.inputs={Recipe().model.inputs}")
         usual = kind_of_residual(self.recipe) if model == "unimp" else "none"
         residual = residual or usual
         if takes_inputs and residual != kind_of_residual(self.recipe, model):

@@ -12,7 +12,7 @@ from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
-from unimp.model.registry import build_model, find_model
+from unimp.model.registry import build_model
 from unimp.runs.preparation import seeded
 from unimp.studies import paper
 from unimp.studies.cells import Subject
@@ -106,8 +106,10 @@ def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
     other = with_other_features(task)
     observed = reveal_only(task.split.train, task.labels)
     wrong = next_class(observed, task.num_classes)
-    learns = find_model(recipe.model.name).learns
-    model = train(recipe, task) if learns else build_model(recipe.model, task.sizes)
+    model = build_model(recipe.model, task.sizes)
+    learns = model.learns
+    if learns:
+        model = train(recipe, task)
     output = infer(model, task, observed)
 
     def trained(given: Task, *, other_labels: bool = False) -> Tensor:

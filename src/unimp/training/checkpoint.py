@@ -47,9 +47,7 @@ def load_weights(model: NodeModel, path: Path) -> None:
 
 def refuse_other_shape(state: TrainingState, model: NodeModel, path: Path) -> None:
     """Raise RunError if the model does not have the structure of the stored one."""
-    stored = ((name.partition("."), value) for name, value in state.tensors.items())
-    weights = {name: value for (kind, _, name), value in stored if kind == "weights"}
-    if problems := _misfits(weights, model.state_dict()):
+    if problems := _misfits(state.part("weights"), model.state_dict()):
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise RunError(
             f"cannot resume from {path} with a different model: "
