@@ -21,7 +21,8 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from unimp.cli.console import app, main, out, parse_seeds, print_rows
+from unimp.cli.console import app, main, out, print_rows
+from unimp.config.seeds import parse_seeds
 from unimp.cli.recipe import size_of_model
 from unimp.cli.train import new_folder
 from unimp.config.recipe import load_recipe, options, recipe_names

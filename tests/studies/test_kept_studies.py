@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unimp.cli.console import parse_seeds
+from unimp.config.seeds import parse_seeds
 from unimp.config.recipe import load_recipe
 from unimp.studies import pages
 from unimp.studies.cells import (

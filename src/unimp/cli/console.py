@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -98,19 +97,6 @@ def before_any_command(
     ] = False,
 ) -> None:
     """Label the rest of a graph from its features and the labels already known."""
-
-
-def parse_seeds(text: str) -> list[int]:
-    """The numbers in a text such as `0`, `0-9` or `0,3,5-7`."""
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
-        raise UnimpError(f"--seeds {text!r}: write one seed or several, such as 0, 0-9 or 0,3,5-7")
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        seeds.extend(range(int(first), int(last or first) + 1))
-    if not seeds:
-        raise UnimpError(f"--seeds {text!r} contains no seed; write the smaller number first")
-    return list(dict.fromkeys(seeds))
 
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.config.presets import PRESETS, preset_help
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import exit_code, signals_held, signals_raised

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimp.config.recipe import Recipe
-from unimp.ops.memory import peak_memory
+from unimp.data.memory import peak_memory
 from unimp.training.loop import Epoch
 
 if TYPE_CHECKING:
