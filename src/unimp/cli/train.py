@@ -78,7 +78,7 @@ def train(
         try:
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
-                    chosen = new_folder(Path("runs"), recipe.name)
+                    chosen = new_folder(Path("runs"), recipe.folder_name)
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             runs = run(
                 recipe,

@@ -67,6 +67,12 @@ class Recipe(Section):
         is_file = self.task.name == "tables" or self.task.name.endswith(".npz")
         return is_file and self.name not in (*BUNDLED, *OGB)
 
+    @property
+    def folder_name(self) -> str:
+        """The name for a folder of this recipe, which cannot lead to another folder."""
+        letters = (c if c.isprintable() and c not in "/\\" else "-" for c in self.name[:100])
+        return "".join(letters).strip(". ") or "run"
+
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""
         task = self.task.model_copy(update={"name": str(path.resolve())})
