@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unimp.config.options import TaskOptions
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
 from unimp.data.catalog import load_task, prepare, refuse_unused
@@ -42,7 +43,7 @@ def resolve_recipe(
     own = isinstance(recipe, Task)
     if isinstance(recipe, Task):
         preset = preset or (FOR_TABLES if recipe.tables is not None else None)
-        recipe = Recipe(name=recipe.name)
+        recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
     settings = settings if isinstance(settings, dict) else tuple(_listed(settings))
     resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if own:
@@ -178,7 +179,7 @@ def refuse_backend(recipe: Recipe, device: str) -> None:
         try:
             choose_backend(recipe.model.backend, device.partition(":")[0])
         except BackendError as error:
-            raise RecipeError(f"model.backend: {error}") from None
+            raise BackendError(f"model.backend: {error}") from None
 
 
 def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
