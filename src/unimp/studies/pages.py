@@ -166,7 +166,7 @@ def table_lines(table: Table) -> list[str]:
         if column in compared:
             head += [f"paper: {column.title}", "difference"]
     head += ["remark"] if remarked else []
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(map(plain, head)) + " |", "|" + "---|" * len(head)]
     for row in table.rows:
         cells = list(row.words)
         for column in table.columns:
