@@ -19,8 +19,29 @@ import difflib
 from collections.abc import Iterable
 
 
+def _escapes() -> dict[int, str]:
+    """Characters that control a terminal, reverse the direction of text or start a line."""
+    controls = [*range(32), *range(127, 160), 0x2028, 0x2029]
+    directions = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    return {n: f"\\u{n:04x}" for n in (*controls, *directions) if chr(n) not in "\t\n"}
+
+
+ESCAPES = _escapes()
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, except tabs and line ends.
+
+    Ids, class names and paths come from files of unknown origin and are part of messages.
+    """
+    return text.translate(ESCAPES)
+
+
 class UnimpError(ValueError):
-    """The base class of all errors that this package raises."""
+    """The base class of all errors that this package raises; their messages are printable."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class GraphError(UnimpError):

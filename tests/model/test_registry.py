@@ -48,7 +48,8 @@ def test_a_model_takes_the_labels_of_its_inputs_and_learns_if_it_has_parameters(
     entry: ModelEntry, inputs: str, task: Task
 ) -> None:
     model = model_of(task, entry.name, inputs)
-    assert (count_parameters(model) > 0) == model.learns
+    assert (count_parameters(model) > 0) == model.learns == entry.learns
+    assert model.attends == entry.attends
     assert model.takes_labels == ("Y" in inputs)
 
 

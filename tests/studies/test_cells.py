@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unimp.cli.console import parse_seeds
 from unimp.config.recipe import Recipe, load_recipe
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.studies.cells import (
     Subject,

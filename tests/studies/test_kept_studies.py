@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from unimp.cli.console import parse_seeds
 from unimp.config.recipe import load_recipe
+from unimp.config.seeds import parse_seeds
 from unimp.studies import pages
 from unimp.studies.cells import (
     Subject,

@@ -14,6 +14,7 @@ from torch import Tensor
 from unimp.analysis.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
 from unimp.analysis.table import Table, tables_html
 from unimp.config.choices import ALL
+from unimp.errors import printable
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
@@ -152,7 +153,7 @@ class Explanation:
         without = [f"{self.without_edges:.1%} without edges"]
         if self.without_labels is not None:
             without.insert(0, f"{self.without_labels:.1%} without labels")
-        summary = (
+        summary = printable(
             f"{found['node']}: {found['class']} with probability {self.probability:.1%} "
             f"({', '.join(without)})"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimp.data.tables.writing import write_table
-from unimp.errors import UnimpError
+from unimp.errors import UnimpError, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,7 @@ class Table:
     def _shown(self) -> tuple[list[str], list[list[str]]]:
         names = self.column_names[:COLUMNS]
         rows = self._arrow.select(names).slice(0, ROWS).to_pylist()
-        return names, [[_text(row[name]) for name in names] for row in rows]
+        return [*map(_text, names)], [[_text(row[name]) for name in names] for row in rows]
 
     def _more(self) -> list[str]:
         rows, columns = len(self) - ROWS, len(self.column_names) - COLUMNS
@@ -105,5 +105,5 @@ def _text(value: Any) -> str:
     """Format a cell as one line."""
     if value is None:
         return ""
-    text = f"{value:.4f}" if isinstance(value, float) else " ".join(str(value).split())
+    text = f"{value:.4f}" if isinstance(value, float) else printable(" ".join(str(value).split()))
     return text if len(text) <= CELL else text[: CELL - 1] + "…"

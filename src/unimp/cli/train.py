@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.config.presets import PRESETS, preset_help
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import exit_code, signals_held, signals_raised
@@ -77,7 +78,7 @@ def train(
         try:
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
-                    chosen = new_folder(Path("runs"), recipe.name)
+                    chosen = new_folder(Path("runs"), recipe.folder_name)
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             runs = run(
                 recipe,

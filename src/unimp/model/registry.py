@@ -1,7 +1,7 @@
 """The table of models: a name, how the model is built, and which inputs it takes.
 
-To add a model, write its file beside this one and add a row to `MODELS`. Everything else about a
-model, such as whether it learns, is an attribute of its class (see `NodeModel`).
+To add a model, write its file beside this one and add a row to `MODELS`. A row repeats two
+attributes of its class (see `NodeModel`), so that they are known without building the model.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class ModelEntry(NamedTuple):
     name: str
     build: Build
     inputs: tuple[Inputs, ...]  # that `model.inputs` may be; the first is the model's default
+    learns: bool = True  # whether it has parameters that training changes
+    attends: bool = False  # whether it uses `graph_attention`
 
 
 def _unimp(layer: LayerKind) -> Build:
@@ -99,7 +101,7 @@ ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 MODELS: dict[str, ModelEntry] = {
     entry.name: entry
     for entry in (
-        ModelEntry("unimp", _unimp("transformer"), ANY),
+        ModelEntry("unimp", _unimp("transformer"), ANY, attends=True),
         ModelEntry("gcn", _unimp("gcn"), ANY),
         ModelEntry("gat", _unimp("gat"), ANY),
         ModelEntry(
@@ -107,7 +109,7 @@ MODELS: dict[str, ModelEntry] = {
         ),
         ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
         ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
-        ModelEntry("label-propagation", _label_propagation, ("A,Y",)),
+        ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Unpack, overload
 
 from unimp.config.recipe import Recipe, Settings
-from unimp.errors import RecipeError
+from unimp.config.seeds import check_seeds
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
@@ -33,6 +33,7 @@ from unimp.runs.preparation import (
     ModelFactory,
     choose_device,
     model_of,
+    refuse_backend,
     resolve_recipe,
     seeded,
 )
@@ -77,14 +78,15 @@ def run(
     finished one is loaded.
     """
     resolved = resolve_recipe(recipe, settings, preset)
-    numbers = [seed] if seeds is None else list(dict.fromkeys(seeds))
-    if not numbers or min(numbers) < 0:
-        raise RecipeError(f"seeds are {numbers}; give at least one seed, and no negative ones")
+    numbers = check_seeds([seed] if seeds is None else seeds)
+    device = choose_device(resolved.train.device)
+    if model is None:
+        refuse_backend(resolved, device)
     folders = seed_folders(Path(out), numbers) if out is not None else {}
     first = Experiment(
         resolved,
         numbers[0],
-        choose_device(resolved.train.device),
+        device,
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,

@@ -13,15 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimp.config.options import TaskOptions
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
-from unimp.config.recipe import Recipe, Settings, read_settings
+from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
 from unimp.data.catalog import load_task, prepare, refuse_unused
+from unimp.data.memory import shortage
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
-from unimp.errors import ModelError, RecipeError
+from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
-from unimp.model.node_model import NodeModel
+from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import build_model, find_model, inputs_of
+from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.runs.folder.names import TASK
@@ -41,7 +44,7 @@ def resolve_recipe(
     own = isinstance(recipe, Task)
     if isinstance(recipe, Task):
         preset = preset or (FOR_TABLES if recipe.tables is not None else None)
-        recipe = Recipe(name=recipe.name)
+        recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
     settings = settings if isinstance(settings, dict) else tuple(_listed(settings))
     resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if own:
@@ -117,6 +120,7 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
     """The recipe's model, or the user's own, for a task; checked against both."""
     if factory is None:
         try:
+            refuse_too_many_parameters(recipe, task)
             model = build_model(recipe.model, task.sizes)
         except ModelError as error:
             raise RecipeError(f"[model] of recipe {recipe.name}: {error}") from None
@@ -137,6 +141,45 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
             "would be hidden and predicted; provide more labels, or lower mask.label_rate"
         )
     return model
+
+
+def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
+    """Refuse a model that does not fit into memory, before it is built."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # allocates nothing
+        parameters = count_parameters(build_model(recipe.model, task.sizes))
+    # Weights and their gradients, or weights in memory and in a file.
+    if short := shortage(2 * 4 * parameters):
+        raise RecipeError(
+            f"the model has {parameters:,} parameters; {short}; {what_to_reduce(recipe)}"
+        )
+
+
+def what_to_reduce(recipe: Recipe) -> str:
+    """Name the option that makes a recipe need memory: the one farthest above its default."""
+    factors = {}
+    for name in (
+        "model.width",
+        "model.heads",
+        "model.layers",
+        "model.label_width",
+        "model.propagation_steps",
+        "tables.text_width",
+        "batch.workers",
+    ):
+        section, _, key = name.partition(".")
+        factors[name] = getattr(getattr(recipe, section), key) / DECLARED[name].default
+    name = max(factors, key=factors.__getitem__)
+    smaller = "set batch.regime=neighbors with a small batch.batch_size, or reduce model.width"
+    return f"reduce {name}" if factors[name] > 1 else smaller
+
+
+def refuse_backend(recipe: Recipe, device: str) -> None:
+    """Refuse a backend that cannot compute on this device."""
+    if find_model(recipe.model.name).attends:
+        try:
+            choose_backend(recipe.model.backend, device.partition(":")[0])
+        except BackendError as error:
+            raise BackendError(f"model.backend: {error}") from None
 
 
 def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:

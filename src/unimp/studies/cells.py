@@ -147,7 +147,7 @@ def subject_of(
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
     if folder == "recipe":  # `unimp init` gives every recipe this name: use that of the nodes
-        folder = Path(recipe.name).name
+        folder = recipe.folder_name
     if quick:
         folder += "-quick"
     options = ["--task", name, "--seeds", in_ranges(seeds, "-", ",")]

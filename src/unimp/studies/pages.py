@@ -103,8 +103,8 @@ def markdown(
     if findings.uses_task:
         seeds = ", ".join(map(str, made["seeds"]))
         settings = f" with {', '.join(made['settings'])}" if made["settings"] else ""
-        lines += [f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}."]
-    lines += [f"Protocol: {findings.protocol}.", ""]
+        lines += [plain(f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}.")]
+    lines += [f"Protocol: {plain(findings.protocol)}.", ""]
     if drawing is not None:
         lines += [f"![{study.title}]({drawing.name})", ""]
     for table in findings.tables:
@@ -112,18 +112,28 @@ def markdown(
     if findings.claims:
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
-            lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {claim.agrees} |")
+            cells = (claim.sentence, claim.place, claim.ours, claim.agrees)
+            lines.append(f"| {' | '.join(map(plain, cells))} |")
         lines += ["", findings.judged or VERDICT, ""]
-    lines += [f"- {note}" for note in (*findings.notes, *paper_notes(findings.tables))]
-    lines += ["", f"`{made['command']}`", ""]
+    lines += [f"- {plain(note)}" for note in (*findings.notes, *paper_notes(findings.tables))]
+    lines += ["", f"`{' '.join(made['command'].replace('`', chr(39)).split())}`", ""]
     commits = [
         f"{code['commit'][:12]}{' with local changes' if code['dirty'] else ''}"
         for code in made.get("code", ())
         if code["commit"]
     ]
     at = f", at commit {' and '.join(commits)}" if commits else ""
-    lines.append(f"Made with {'; '.join(made['versions'])} on {'; '.join(made['hardware'])}{at}.")
+    where = f"Made with {'; '.join(made['versions'])} on {'; '.join(made['hardware'])}{at}."
+    lines.append(plain(where))
     return "\n".join(lines) + "\n"
+
+
+def plain(text: str) -> str:
+    """The text as Markdown shows it unchanged: names and settings may contain markup."""
+    return " ".join(text.translate(_MARKUP).split())
+
+
+_MARKUP = {ord(letter): f"&#{ord(letter)};" for letter in "<>[]`|\\"}
 
 
 def table_lines(table: Table) -> list[str]:
@@ -137,7 +147,7 @@ def table_lines(table: Table) -> list[str]:
         if column in compared:
             head += [f"paper: {column.title}", "difference"]
     head += ["remark"] if remarked else []
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(map(plain, head)) + " |", "|" + "---|" * len(head)]
     for row in table.rows:
         cells = list(row.words)
         for column in table.columns:
@@ -145,7 +155,7 @@ def table_lines(table: Table) -> list[str]:
             if column in compared:
                 cells += paper_texts(column, row)
         cells += [row.remark] if remarked else []
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(map(plain, cells)) + " |")
     return lines
 
 
