@@ -25,7 +25,7 @@ from unimp.errors import ModelError, RunError
 from unimp.model.masked_labels import MaskedLabels
 from unimp.runs.experiment import run
 from unimp.runs.folder.lock import in_use, locked
-from unimp.runs.folder.names import CHECKPOINT, LOCK, MANIFEST, TRACKERS
+from unimp.config.run_files import CHECKPOINT, LOCK, MANIFEST, TRACKERS
 from unimp.runs.folder.resume import held_folder, interrupted_folder
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import tables_of

@@ -10,15 +10,18 @@ import typer
 
 from unimp.cli.console import RunFolder, app, out, print_rows
 from unimp.cli.later import (
+    Force,
     LaterEdges,
     LaterLabels,
     LaterNodes,
     RevealOption,
     TableFile,
     UnknownEnds,
+    check_outputs,
     load_with_later,
     reveal_of,
 )
+from unimp.data.outputs import TABLE
 from unimp.errors import RunError
 
 if TYPE_CHECKING:
@@ -46,10 +49,12 @@ def suggest(
         ),
     ] = None,
     path: TableFile = Path("suggestions.csv"),
+    force: Force = False,
 ) -> None:
     """Write a table of unknown nodes whose labels would help most, to be filled in."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
+    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(
         folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
     )
@@ -65,7 +70,7 @@ def suggest(
             "nodes of the test set are suggested."
         )
         return
-    table.write(path)
+    table.write(path, force=force)
     rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
     rest = len(table) - len(rows)

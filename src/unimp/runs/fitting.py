@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from statistics import median
 
+from unimp.config.run_files import CHECKPOINT
 from unimp.errors import NonFiniteError
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
-from unimp.runs.folder.names import CHECKPOINT
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.preparation import graph_for, groups_of
 from unimp.runs.scoring import logits_of, score_split

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import Recipe, Settings, read_settings
+from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
@@ -23,7 +24,6 @@ from unimp.model.node_model import NodeModel
 from unimp.model.registry import MODELS, build_model, find_model
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
-from unimp.runs.folder.names import TASK
 from unimp.tasks.task import Sizes, Task
 
 ModelFactory = Callable[[Sizes], NodeModel]

@@ -18,17 +18,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unimp.data.files import write_atomically
+from unimp.config.run_files import TRACKERS as IDS_FILE
+from unimp.data.files import read_regular, write_atomically
 from unimp.errors import RecipeError, UnimpError, nearest_names
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
     from unimp.training.loop import Epoch
 
+MOST_BYTES = 1 << 20  # of the file with the ids of a run
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Each is a module of this package with a class `Run`, and an extra to install."""
-IDS_FILE = "trackers.json"
-"""The file of a run folder that contains the id of the run in each tracker."""
 
 Values = Mapping[str, float]
 Ending = Literal["finished", "interrupted", "failed"]
@@ -115,8 +115,10 @@ def _stored_ids(place: Place) -> dict[str, str]:
     ids: Any = {}
     with suppress(FileNotFoundError):
         try:
-            ids = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            ids = json.loads(read_regular(path, MOST_BYTES))
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, RecursionError):
             ids = None
     if isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values()):
         return ids
