@@ -17,6 +17,7 @@ from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.files import read_history, read_part, read_run
+from unimp.runs.folder.schemas import FIX
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
@@ -117,8 +118,10 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
     import pyarrow.parquet
 
     data = read_part(evidence.folder / PREDICTIONS, evidence.manifest)
-    # read_table would import pandas
-    table = pyarrow.parquet.ParquetFile(pa.BufferReader(data)).read()
+    try:  # read_table would import pandas
+        table = pyarrow.parquet.ParquetFile(pa.BufferReader(data)).read()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise RunError(f"cannot read {evidence.folder / PREDICTIONS}: {error}. {FIX}") from error
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
     evidence = replace(evidence, sizes=sizes, classes=task.num_classes if task else 0)

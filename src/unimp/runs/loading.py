@@ -8,7 +8,7 @@ from pathlib import Path
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
 from unimp.runs.context import Experiment
-from unimp.runs.folder.files import check_task, read_part, read_run
+from unimp.runs.folder.files import check_part, check_task, read_run
 from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_of
 from unimp.runs.run import Run
@@ -36,7 +36,8 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
         )
     device = choose_device(device)
     loaded = model_of(recipe, task, model)
-    load_weights(loaded, read_part(folder / WEIGHTS, manifest), folder / WEIGHTS)
+    check_part(folder / WEIGHTS, manifest)
+    load_weights(loaded, folder / WEIGHTS)
     for scores in metrics["scores"].values():  # JSON has no NaN for a score that is not defined
         scores.update({name: math.nan for name, value in scores.items() if value is None})
     return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)

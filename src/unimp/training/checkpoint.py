@@ -32,11 +32,12 @@ def save_weights(model: NodeModel, path: Path) -> None:
     write_atomically(path, save(_distinct(model)))
 
 
-def load_weights(model: NodeModel, data: bytes, path: Path) -> None:
-    """Put the weights in `data`, the bytes of a file, into a model; refuse any that do not fit."""
+def load_weights(model: NodeModel, path: Path) -> None:
+    """Read weights into a model; raise RunError with the differences if they do not fit."""
     try:
-        tensors = load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
+        with open_regular(path) as file:
+            tensors = load(file.read())
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"cannot read the weights in {path}: {error}") from error
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):

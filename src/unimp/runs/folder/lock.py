@@ -59,7 +59,7 @@ def refuse_foreign_lock(folder: Path) -> None:
     path = folder / LOCK
     why = "has a second name or content that is not a process id"
     try:
-        if path.lstat().st_nlink == 1 and re.fullmatch(r"\d*", _process_in(path)):
+        if re.fullmatch(r"\d*", _process_in(path)) and path.lstat().st_nlink == 1:
             return
     except (FileNotFoundError, PermissionError):  # Windows does not let a locked file be read
         return

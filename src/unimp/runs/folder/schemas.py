@@ -242,6 +242,11 @@ def parse(schema: type[AnySchema], data: bytes | str, path: Path, fix: str = FIX
         return schema.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if first["loc"] == ("format",) and first["type"] == "literal_error":
+            raise RunError(
+                f"{path} has format {first['input']}; this version of unimp reads format {FORMAT}. "
+                "Use the version that wrote it."
+            ) from None
         field = ".".join(str(part) for part in first["loc"])
         problem = first["msg"][:1].lower() + first["msg"][1:]
         if field and first["type"] != "missing":
