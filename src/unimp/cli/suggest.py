@@ -54,16 +54,16 @@ def suggest(
     """Write a table of unknown nodes whose labels would help most, to be filled in."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
-    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
-    loaded, extra = load_with_later(
-        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
-    )
-    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
     if answered := labels_filled_in(path):
         raise RunError(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
+    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    loaded, extra = load_with_later(
+        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
+    )
+    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
     if not len(table):
         out.print(
             "Every node has a known label, so no node can be suggested. With --reveal train, "

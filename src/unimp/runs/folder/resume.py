@@ -22,6 +22,7 @@ from unimp.config.recipe import DECLARED, Recipe, read_recipe
 from unimp.config.run_files import (
     CHECKPOINT,
     EXPLANATIONS,
+    HISTORY,
     LOCK,
     MANIFEST,
     RECIPE,
@@ -37,10 +38,10 @@ from unimp.config.run_files import (
 )
 from unimp.data.files import read_regular, special_kind
 from unimp.errors import RunError
-from unimp.runs.folder.files import read_run, write_history
+from unimp.runs.folder.files import MOST_BYTES, read_run, write_history
 from unimp.runs.folder.lock import in_use, locked
 from unimp.runs.folder.paths import paths_in
-from unimp.runs.folder.schemas import Checkpoint, parse
+from unimp.runs.folder.schemas import Checkpoint, HistoryLine, parse
 from unimp.tracking import trackers
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
@@ -149,9 +150,14 @@ def _refuse_files_of_others(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     if names & {CHECKPOINT, MANIFEST}:  # `find_run` has read them
         return
-    lost = [name for name in WRITTEN if name in names]
-    if names & {LOCK, *STARTED}:  # a run leaves one of these, whenever it was killed
-        lost = [RECIPE] if RECIPE in names and not _is_stored_recipe(folder / RECIPE) else []
+    ours = set()
+    if LOCK in names:  # of a run that was killed before its first epoch
+        ours = {TASK, TRANSFORMS}
+    if TRACKERS in names or (HISTORY in names and _is_history(folder / HISTORY)):
+        ours = {*WRITTEN}
+    if RECIPE in names and not _is_stored_recipe(folder / RECIPE):
+        ours -= {RECIPE}
+    lost = [name for name in WRITTEN if name in names - ours]
     if lost:
         raise RunError(
             f"{folder} contains {' and '.join(lost)}, but no run; this run would overwrite it. "
@@ -159,10 +165,20 @@ def _refuse_files_of_others(folder: Path) -> None:
         )
 
 
+def _is_history(path: Path) -> bool:
+    """Whether a file contains epochs as a run writes them."""
+    try:
+        for line in read_regular(path, MOST_BYTES).splitlines():
+            parse(HistoryLine, line, path)
+    except (OSError, RunError):
+        return False
+    return True
+
+
 def _is_stored_recipe(path: Path) -> bool:
     """Whether a recipe has exactly the form in which a run stores one, with every option."""
     try:
-        text = read_regular(path, 1 << 20).decode()
+        text = read_regular(path, MOST_BYTES).decode()
         return read_recipe(text, path.parent.name).to_toml() == text
     except (OSError, ValueError):
         return False
