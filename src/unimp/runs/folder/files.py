@@ -107,6 +107,12 @@ def with_transforms(task: Task, folder: Path) -> Task:
     transforms = Transforms(
         found.tables, tuple(found.nodes), tuple(found.edges), found.sparse, found.whole_ids
     )
+    widths = [sum(encoder.width for encoder in part) for part in (found.nodes, found.edges)]
+    sizes = task.sizes
+    if (*widths, found.sparse, found.tables.is_multilabel) != (
+        *(sizes.features, sizes.edge_features, sizes.sparse, sizes.multilabel),
+    ):
+        raise RunError(f"{path} does not describe the features and labels of {TASK}. {FIX}")
     return replace(task, tables=transforms)
 
 
