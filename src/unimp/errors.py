@@ -8,7 +8,8 @@
     ├── RecipeError    an option that does not exist, or an invalid value
     ├── TrainingError  a loss that is not finite, or a mask without hidden labels
     │   └── NonFiniteError  outputs that are not finite
-    └── RunError       a run folder that is damaged, missing, or from other data
+    ├── RunError       a run folder that is damaged, missing, or from other data
+    └── OutputError    a file that must not be written, because another one would be lost
 
 All are subclasses of `ValueError`, so callers can catch them without importing this package.
 """
@@ -74,6 +75,10 @@ class NonFiniteError(TrainingError):
 
 class RunError(UnimpError):
     """A run folder cannot be used."""
+
+
+class OutputError(UnimpError):
+    """A file must not be written there."""
 
 
 def nearest_names(name: str, known: Iterable[str]) -> str:

@@ -403,7 +403,7 @@ def test_reveal_chooses_the_labels_that_are_inputs(
         "known": range(200),
     }
     for reveal, nodes in revealed.items():
-        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv")
+        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv", "--force")
         observed = pyarrow.csv.read_csv(here / "p.csv")["observed"].to_pylist()
         assert [node for node in range(200) if observed[node]] == sorted(nodes)
         assert re.search(rf"inputs: (all )?{len(nodes)} ", text), text

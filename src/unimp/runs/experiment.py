@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Unpack, overload
 
 from unimp.config.recipe import Recipe, Settings
+from unimp.config.run_files import seed_folders
 from unimp.config.seeds import check_seeds
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.names import seed_folders
 from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from statistics import median
 
+from unimp.config.run_files import CHECKPOINT
 from unimp.errors import NonFiniteError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
-from unimp.runs.folder.names import CHECKPOINT
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.preparation import graph_for, groups_of, inference_options
 from unimp.runs.scoring import score_split

@@ -16,6 +16,7 @@ from torch import Tensor
 from unimp.config.options import TaskOptions
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
+from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.memory import shortage
 from unimp.data.tables.checking import Rows, read_rows
@@ -27,7 +28,6 @@ from unimp.model.registry import build_model, find_model, inputs_of
 from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
-from unimp.runs.folder.names import TASK
 from unimp.tasks.task import Sizes, Task
 
 ModelFactory = Callable[[Sizes], NodeModel]

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
-from unimp.data.files import write_atomically
+from unimp.config.run_files import TRACKERS as IDS_FILE
+from unimp.data.files import read_regular, write_atomically
 from unimp.errors import RecipeError, UnimpError, nearest_names
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
     from unimp.training.loop import Epoch
 
+MOST_BYTES = 1 << 20  # of the file with the ids of a run
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Each is a module of this package with a class `Run`, and an extra to install."""
-IDS_FILE = "trackers.json"
-"""The file of a run folder that contains the id of the run in each tracker."""
 
 Values = Mapping[str, float]
 Ending = Literal["finished", "interrupted", "failed"]
@@ -114,10 +114,10 @@ class Trackers:
 def _stored_ids(place: Place) -> dict[str, str]:
     path = (place.folder or Path()) / IDS_FILE
     try:
-        return TypeAdapter(dict[str, str]).validate_json(path.read_bytes())
+        return TypeAdapter(dict[str, str]).validate_json(read_regular(path, MOST_BYTES))
     except FileNotFoundError:
         pass
-    except ValueError:
+    except (OSError, ValueError):
         place.report(f"{path} is damaged, so this becomes a new run in the trackers")
     return {}
 
