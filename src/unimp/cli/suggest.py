@@ -51,9 +51,11 @@ def suggest(
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
     loaded, extra = load_with_later(
-        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
+        folder, labels, nodes, edges, unknown_ids, smooth=bool(smooth), labels_are_inputs=False
     )
-    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
+    if smooth is None:  # as `Run.suggest` does
+        loaded = loaded.smoothed_if_better()
+    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded), smooth=False)
     if answered := labels_filled_in(path):
         raise RunError(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "

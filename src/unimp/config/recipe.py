@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Regime
 from unimp.config.options import (
     BatchOptions,
@@ -133,6 +134,7 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
+@checked
 def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     """Read a recipe by name or path; the name of a task gives the default recipe for it."""
     path = Path(name)

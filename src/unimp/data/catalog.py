@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Metric, Pooling
 from unimp.config.task_names import (
     BUNDLED,
@@ -45,6 +46,7 @@ def is_generated(name: str) -> bool:
     return name in GENERATED
 
 
+@checked
 def load_task(
     name: str,
     *,

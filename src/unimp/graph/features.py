@@ -136,11 +136,13 @@ def as_float(values: Any, what: str) -> Tensor:
 
 def as_tensor(values: Any, what: str) -> Tensor:
     """Convert any array-like to a tensor, with a clear error where torch and numpy would fail."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().clone()
+    if isinstance(values, Tensor) and values.layout == torch.strided:
+        if values.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+            return values.detach().cpu().clone()
+        values = values.cpu()
     try:
         array = np.asarray(values)
-    except ValueError as error:  # rows of different length
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length
         raise GraphError(f"{what} must be a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise GraphError(
@@ -148,6 +150,11 @@ def as_tensor(values: Any, what: str) -> Tensor:
             f"{array.reshape(-1)[:1].tolist()}); encode text and categories as numbers first"
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise GraphError(f"{what} contain {array.max()}; numbers must be below 2**63")
         array = array.astype(np.int64)
     # A copy, because the caller's array may be read-only or change later.
-    return torch.from_numpy(np.array(array, order="C", copy=True))
+    native = array.dtype.newbyteorder("=")
+    if array.dtype.itemsize > 8:  # long double
+        native = np.dtype(np.float64)
+    return torch.from_numpy(np.array(array, dtype=native, order="C", copy=True))

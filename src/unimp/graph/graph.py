@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import checked
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
@@ -38,6 +39,7 @@ class Graph:
     edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
 
     @classmethod
+    @checked
     def from_edges(
         cls,
         edge_index: Any,

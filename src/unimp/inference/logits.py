@@ -1,20 +1,33 @@
-"""Compute the logits of all nodes, given observed labels: the entry point of inference."""
+"""Compute the logits of all nodes, given observed labels: the entry point of inference.
+
+Scores are checked here before anything is computed from them: NaN would become the first class.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Precision
+from unimp.errors import NonFiniteError
+from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
 from unimp.training.precision import autocast, matmuls_in
 
+MAX_SCORE = 1e30
+"""A larger score could become infinite when it is divided by a temperature."""
+SHOWN = 5
+"""The number of nodes that an error names."""
 
+
+@checked
 def predict_logits(
     model: NodeModel,
     graph: Graph,
@@ -30,7 +43,8 @@ def predict_logits(
 ) -> Tensor:
     """Compute logits [N, classes], float32 on the CPU; `observed` are the labels that are inputs.
 
-    The computation runs on `device`, by default that of the model, and in `precision`.
+    The computation runs on `device`, by default that of the model, and in `precision`. Logits that
+    are not finite are refused with `NonFiniteError`.
     """
     if device is None:
         device = next((weight.device for weight in model.parameters()), observed.device)
@@ -41,9 +55,57 @@ def predict_logits(
             logits = partition_logits(
                 model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
             )
-    return logits.float()
+    logits = logits.float()
+    if bad := non_finite_rows(logits):
+        raise non_finite_error(bad, model, graph)
+    return logits
 
 
 def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:
     """Turn logits into probabilities: softmax over classes, or a sigmoid per binary task."""
     return torch.sigmoid(logits) if multilabel else torch.softmax(logits, 1)
+
+
+def non_finite_rows(scores: Tensor) -> list[int]:
+    """Return the rows of scores [n, classes] with a value that is NaN, infinite or too large."""
+    if scores.numel():
+        low, high = torch.aminmax(scores)
+        if low < -MAX_SCORE or high > MAX_SCORE or bool(low.isnan()):
+            rows: list[int] = torch.nonzero(~(scores.abs() <= MAX_SCORE).all(1)).squeeze(1).tolist()
+            return rows
+    return []
+
+
+def non_finite_error(
+    nodes: Sequence[int], model: NodeModel, graph: Graph, ids: Sequence[object] | None = None
+) -> NonFiniteError:
+    """Return an error that names the nodes, by `ids` if given, and the probable cause."""
+    ids = range(graph.num_nodes) if ids is None else ids
+    more = ", …" if len(nodes) > SHOWN else ""
+    shown = ", ".join(str(ids[node]) for node in nodes[:SHOWN]) + more
+    what = f"the scores of {len(nodes):,} nodes are not finite (node {shown})"
+    for name, value in model.state_dict().items():
+        if not bool(value.isfinite().all()):
+            return NonFiniteError(
+                f"{what}, because the weights {name!r} are not finite. Train again.", nodes
+            )
+    cause = "the weights of the model are too large. Train again with a smaller train.lr."
+    if graph.x is not None and graph.num_features:
+        value, node, column = _largest_feature(graph.x)
+        cause = (
+            f"the largest feature is {value:g}, in column {column} of node {ids[node]}. Correct it "
+            f"if it is wrong, or scale the features. Otherwise {cause}"
+        )
+    return NonFiniteError(f"{what}. Probable cause: {cause}", nodes)
+
+
+def _largest_feature(x: Tensor | SparseFeatures) -> tuple[float, int, int]:
+    """Return the feature with the largest absolute value, its node and its column."""
+    values = x.value if isinstance(x, SparseFeatures) else x.reshape(-1)
+    if not values.numel():
+        return 0.0, 0, 0
+    place = int(values.abs().argmax())
+    if isinstance(x, SparseFeatures):
+        node = int(torch.searchsorted(x.indptr, torch.tensor(place), right=True)) - 1
+        return float(values[place]), node, int(x.column[place])
+    return float(values[place]), *divmod(place, x.shape[1])

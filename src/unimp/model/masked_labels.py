@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Inputs
 from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
@@ -46,6 +47,7 @@ class MaskedLabels(NodeModel):
     away.
     """
 
+    @checked
     def __init__(
         self,
         module: nn.Module,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from unimp.config.arguments import checked
 from unimp.errors import GraphError, ModelError
 from unimp.graph.csr import group, index_dtype, row_of_entry
 from unimp.graph.hop import Hop
@@ -42,6 +43,7 @@ class TransformerConv(nn.Module):
     default, because this layer has no messages to which another value could apply.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int | tuple[int, int],

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Backend
 from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
@@ -43,6 +44,7 @@ class UniMP(NodeModel):
     graph attention network (gat) or a graph convolution (gcn), which use no edge features.
     """
 
+    @checked
     def __init__(
         self,
         sizes: Sizes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from unimp.errors import NonFiniteError
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.names import CHECKPOINT
@@ -70,8 +69,6 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
 
     def evaluate() -> dict[str, float]:
         logits = logits_of(model, recipe, graph, observed, seed=seed, device=device)
-        if not bool(logits.isfinite().all()):  # finite weights may still be too large
-            raise NonFiniteError("a logit became non-finite")
         return score_split(logits, task, "train")
 
     options = recipe.train

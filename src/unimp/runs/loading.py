@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+from unimp.config.arguments import checked
 from unimp.errors import RunError
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run, with_transforms
@@ -13,7 +15,10 @@ from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_o
 from unimp.runs.run import Run
 from unimp.training.checkpoint import load_weights
 
+LOG = logging.getLogger("unimp")
 
+
+@checked
 def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
     """Load a run from its folder, after checking that data and weights are those of the run.
 
@@ -36,7 +41,10 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
     task = with_transforms(task, folder)
     loaded = model_of(recipe, task, model)
     load_weights(loaded, folder / WEIGHTS)
-    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    run = Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    if run.failure:
+        LOG.warning(f"{folder}: {run.failure}")
+    return run
 
 
 def load_finished(experiment: Experiment) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Decimal, Metric, UnknownIds
 from unimp.data.tables.checking import read_rows
 from unimp.data.tables.guessing import guess
@@ -16,6 +17,7 @@ from unimp.tasks.task import Task
 _SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
 
 
+@checked
 def task_from_tables(
     nodes: Any,
     edges: Any,
