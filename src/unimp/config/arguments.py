@@ -11,13 +11,32 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
 
+from unimp.config.seeds import MAX_SEED
 from unimp.errors import ArgumentError, nearest_names
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_PATH = 4000
+
+
+class Range(NamedTuple):
+    """The numbers that an argument accepts; the upper end is not included."""
+
+    low: float
+    high: float
+
+
+Size = Annotated[int, Range(1, 65_537)]
+"""A width, or a number of heads or layers."""
+Count = Annotated[int, Range(1, 2**60)]
+Seed = Annotated[int, Range(0, MAX_SEED + 1)]
+Share = Annotated[float, Range(0, 1)]
+"""A rate of dropout."""
 
 _PLAIN: dict[Any, tuple[Any, str]] = {  # numbers of numpy are numbers too
     int: (Integral, "a whole number"),
@@ -47,7 +66,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 @functools.cache
 def _hints(function: Any) -> dict[str, Any]:
-    return typing.get_type_hints(function)
+    return typing.get_type_hints(function, include_extras=True)
 
 
 def checked_methods(kind: type[T]) -> type[T]:
@@ -68,6 +87,16 @@ def check_fields(value: object, *names: str) -> None:
 
 def check_argument(function: str, name: str, value: object, kind: Any) -> None:
     """Raise ArgumentError unless the value is of a kind, which is an annotation."""
+    if isinstance(value, str | Path) and "\0" in str(value):
+        raise ArgumentError(f"{function}: {name} contains a NUL character; remove it")
+    if Path in get_args(kind) and isinstance(value, str) and len(value) > MAX_PATH:
+        raise ArgumentError(
+            f"{function}: {name} has {len(value):,} characters; no path has so many"
+        )
+    if Path in get_args(kind) and isinstance(value, str) and not value:
+        raise ArgumentError(f"{function}: {name} is empty; give a path, '.' for the current folder")
+    if getattr(value, "is_sparse", False) is True:  # a tensor of torch
+        raise ArgumentError(f"{function}: {name} is a sparse tensor; give {name}.to_dense()")
     if fits(value, kind):
         return
     words = [str(word) for word in get_args(kind) if get_origin(kind) is Literal]
@@ -80,13 +109,16 @@ def check_argument(function: str, name: str, value: object, kind: Any) -> None:
     )
 
 
-def fits(value: object, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
     """Whether a value is of a kind, as far as that can be checked without using it."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
     if kind is Any:
         return True
+    if origin is Annotated:
+        base, limits = parts
+        return fits(value, base) and limits.low <= value < limits.high
     if origin in (UnionType, typing.Union):
         return any(fits(value, part) for part in parts)
     if origin is Literal:
@@ -100,9 +132,11 @@ def fits(value: object, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(
             fits(key, keys) and fits(entry, values) for key, entry in value.items()
         )
+    if isinstance(value, tuple) and origin is tuple and ... not in parts:
+        return len(value) == len(parts) and all(map(fits, value, parts))
     if isinstance(value, list | tuple) and parts:
         return all(fits(entry, parts[0]) for entry in value)
-    return not isinstance(value, str | bytes)
+    return not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
 
 
 def _is_instance(value: object, kind: Any) -> bool:
@@ -125,6 +159,9 @@ def in_words(kind: Any) -> str:
         return "a function"
     if kind is NoneType:
         return "None"
+    if origin is Annotated:
+        base, limits = parts
+        return f"{in_words(base)}, at least {limits.low:g} and below {limits.high:g}"
     if origin is None:
         return f"a {getattr(kind, '__name__', kind)}"
     inner = [in_words(part) for part in parts if part not in (..., Any)]

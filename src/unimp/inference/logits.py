@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unimp.config.arguments import checked
+from unimp.config.arguments import Count, Seed, checked
 from unimp.config.choices import Precision
-from unimp.errors import NonFiniteError
+from unimp.errors import ArgumentError, NonFiniteError, TaskError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
@@ -34,10 +34,10 @@ def predict_logits(
     observed: Tensor,
     *,
     regime: Literal["exact", "partition"] = "exact",
-    chunk_edges: int = 5_000_000,
-    parts: int = 5,
-    passes: int = 1,
-    seed: int = 0,
+    chunk_edges: Count = 5_000_000,
+    parts: Count = 5,
+    passes: Count = 1,
+    seed: Seed = 0,
     device: torch.device | str | None = None,
     precision: Precision = "fp32",
 ) -> Tensor:
@@ -46,19 +46,38 @@ def predict_logits(
     The computation runs on `device`, by default that of the model, and in `precision`. Logits that
     are not finite are refused with `NonFiniteError`.
     """
+    _check_observed(observed, graph)
     if device is None:
         device = next((weight.device for weight in model.parameters()), observed.device)
-    with matmuls_in(precision), autocast(device, precision):
-        if regime == "exact":
-            logits = exact_logits(model, graph, observed, chunk_edges=chunk_edges, device=device)
-        else:
-            logits = partition_logits(
-                model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
-            )
+    try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        raise ArgumentError(f"device is {device!r}; use cpu, cuda or cuda:0") from error
+    try:
+        with matmuls_in(precision), autocast(device, precision):
+            if regime == "exact":
+                logits = exact_logits(
+                    model, graph, observed, chunk_edges=chunk_edges, device=device
+                )
+            else:
+                logits = partition_logits(
+                    model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
+                )
+    except IndexError as error:  # of the label embedding
+        raise TaskError("observed contains a class that the model does not have") from error
     logits = logits.float()
     if bad := non_finite_rows(logits):
         raise non_finite_error(bad, model, graph)
     return logits
+
+
+def _check_observed(observed: Tensor, graph: Graph) -> None:
+    whole = not (observed.is_floating_point() or observed.dtype == torch.bool)
+    if not whole or observed.ndim not in (1, 2) or len(observed) != graph.num_nodes:
+        raise TaskError(
+            f"observed is {observed.dtype} of shape {tuple(observed.shape)}; it must be whole "
+            f"numbers, one label or one row per node ({graph.num_nodes}), -1 where it is unknown"
+        )
 
 
 def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:

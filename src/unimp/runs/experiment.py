@@ -22,6 +22,7 @@ from typing import Unpack, overload
 
 from unimp.config.arguments import checked
 from unimp.config.recipe import Recipe, Settings
+from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
@@ -32,7 +33,7 @@ from unimp.runs.loading import load_finished
 from unimp.runs.preparation import ModelFactory, choose_device, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run, scored_run
-from unimp.runs.seeds import Runs, seeds_of
+from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
 
@@ -72,7 +73,8 @@ def run(
     finished one is loaded. If training fails, for example because the loss becomes NaN, the last
     good state is stored and TrainingError is raised.
     """
-    resolved, numbers = resolve_recipe(recipe, settings, preset), seeds_of(seed, seeds)
+    resolved = resolve_recipe(recipe, settings, preset)
+    numbers = check_seeds([seed] if seeds is None else seeds)
     device = choose_device(resolved.train.device)
     task = recipe if isinstance(recipe, Task) else None
     root = None if out is None else Path(out)

@@ -17,13 +17,13 @@ from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
 from unimp.analysis.table import Table
-from unimp.config.arguments import check_fields, checked_methods
+from unimp.config.arguments import Seed, check_fields, checked_methods
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given, later_labels
-from unimp.errors import NonFiniteError, RunError, TrainingError
+from unimp.errors import NonFiniteError, RunError, TaskError, TrainingError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
@@ -35,19 +35,27 @@ from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
 from unimp.runs.preparation import (
     cannot_smooth,
+    choose_device,
     graph_for,
     groups_of,
     preparation,
     refuse_smoothing,
 )
 from unimp.runs.scoring import logits_of, score_split
-from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
+from unimp.tasks.labels import (
+    PROTOCOLS,
+    checked_labels,
+    is_known,
+    mask_labels,
+    mask_of,
+    reveal_only,
+)
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task
 from unimp.training.loop import Fit
 
-UNLIMITED = 2**62
+UNLIMITED = 2**60
 LOWER_RATE = "Try a smaller train.lr, or scale the features."
 
 
@@ -57,7 +65,7 @@ class Run:
     """A trained model with its task, and the folder that stores both."""
 
     recipe: Recipe
-    seed: int
+    seed: Seed
     task: Task
     model: NodeModel
     metrics: Mapping[str, Any]
@@ -66,6 +74,7 @@ class Run:
 
     def __post_init__(self) -> None:
         check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
+        choose_device(self.device)
         _ = self.temperature  # refuses one that would spoil every probability
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
@@ -128,6 +137,9 @@ class Run:
         labels and edges with the largest shares are removed one by one, as far as `budget` (edges
         to compute; None: no limit) allows.
         """
+        for name, value, least in (("top", top, 1), ("exact", exact, 0), ("budget", budget, 0)):
+            if value is not None and not least <= value <= UNLIMITED:
+                raise RunError(f"{name} is {value}; it must be from {least} to {UNLIMITED}")
         number = nodes_of(self.task).find(node)
         target = None if about is None else classes_of(self.task).find(about)
         observed = self.observed_labels(labels, reveal)
@@ -281,11 +293,22 @@ class Run:
 
     def logits(self, observed: Tensor) -> Tensor:
         """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
+        observed = self._checked(observed)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
         with self._nodes_named():
             return logits_of(
                 self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
             )
+
+    def _checked(self, observed: Tensor) -> Tensor:
+        """Labels as inputs; refused if they are not in the form of the task's labels."""
+        labels = checked_labels(observed, self.task.graph.num_nodes, self.task.num_classes)
+        if labels.ndim != self.task.labels.ndim:
+            raise TaskError(
+                f"observed has shape {tuple(labels.shape)}; it must have the shape "
+                f"{tuple(self.task.labels.shape)} of the task's labels."
+            )
+        return labels
 
     @contextmanager
     def _nodes_named(self) -> Iterator[None]:
@@ -315,6 +338,11 @@ class Run:
     def probabilities_of(self, outputs: Tensor) -> Tensor:
         """Calibrated probabilities [N, classes] from outputs."""
         multilabel, temperature = self.task.is_multilabel, self.temperature
+        if outputs.ndim != 2 or outputs.shape[1] != self.task.num_classes:
+            raise TaskError(
+                f"outputs have shape {tuple(outputs.shape)}; they must have {self.task.num_classes}"
+                " columns, one per class."
+            )
         if self.smooths:
             return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
         return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
@@ -341,7 +369,9 @@ class Run:
         will be asked for. A model that cannot run one layer at a time, and smoothed outputs, are
         computed as a whole after each change.
         """
-        observed = self.observed_labels() if observed is None else observed
+        observed = self.observed_labels() if observed is None else self._checked(observed)
+        if around is not None:
+            around = self.task.graph.checked_nodes(around.reshape(-1))
         if not self.model.by_layer or self.smooths:
 
             def outputs(graph: Graph, observed: Tensor) -> Tensor:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
 from unimp.analysis.table import Table
-from unimp.errors import RecipeError
 from unimp.runs.folder.files import write_json
 from unimp.runs.folder.names import SUMMARY
 from unimp.runs.run import Run
 from unimp.tasks.metrics import mean_and_std, mean_text
-
-MAX_SEEDS = 10_000
-
-
-def seeds_of(seed: int, seeds: Iterable[int] | None) -> list[int]:
-    """The different seeds of `run`, in order; refuses what is not a seed."""
-    if seeds is not None and (isinstance(seeds, str) or not isinstance(seeds, Iterable)):
-        raise RecipeError(f"seeds is {seeds!r}; give several seeds, such as [0, 1, 2] or range(3)")
-    given = [seed] if seeds is None else list(islice(seeds, MAX_SEEDS + 1))
-    if not 1 <= len(given) <= MAX_SEEDS:
-        raise RecipeError(f"there are {len(given)} seeds; give between 1 and {MAX_SEEDS:,}")
-    for one in given:
-        if not isinstance(one, Integral) or isinstance(one, bool) or not 0 <= one < 2**63:
-            raise RecipeError(f"the seed {one!r} is not a whole number from 0 to 2**63 - 1")
-    return [int(one) for one in dict.fromkeys(given)]
 
 
 @dataclass(frozen=True)

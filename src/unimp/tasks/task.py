@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,8 +76,11 @@ class Task:
 
     def __post_init__(self) -> None:
         check_fields(self, "name", "graph", "split", "num_classes")
-        if self.num_classes < 1:
-            raise TaskError(f"num_classes is {self.num_classes}; there must be at least one.")
+        if not 1 <= self.num_classes < 2**31:
+            raise TaskError(
+                f"num_classes is {self.num_classes}; there must be at least one class, and fewer "
+                "than 2**31."
+            )
         labels = checked_labels(self.labels, self.graph.num_nodes, self.num_classes)
         object.__setattr__(self, "labels", labels)
         check_argument("Task", "metric", self.metric, str)
@@ -88,8 +90,16 @@ class Task:
             raise TaskError(
                 f"rocauc needs two classes or binary tasks; there are {self.num_classes} classes."
             )
-        self._check_names("class_names", self.num_classes)
-        self._check_names("node_names", self.graph.num_nodes)
+        for key in ("class_names", "node_names"):
+            if (given := getattr(self, key)) is not None:
+                check_argument("Task", key, given, Sequence[str])
+                object.__setattr__(self, key, tuple(given))
+        for names, count, what in (
+            (self.class_names, self.num_classes, "class"),
+            (self.node_names, self.graph.num_nodes, "node"),
+        ):
+            if names is not None and len(names) != count:
+                raise TaskError(f"there are {len(names)} {what} names, but {count} are needed.")
         self._check_groups()
         self._check_positions()
         known = is_known(labels)
@@ -104,19 +114,6 @@ class Task:
                 )
         if self.split.train.numel() == 0:
             raise TaskError("the train set is empty. Add at least one node with a known label.")
-
-    def _check_names(self, field_name: str, count: int) -> None:
-        given = getattr(self, field_name)
-        if given is None:
-            return
-        check_argument("Task", field_name, given, Sequence[str])
-        names = tuple(given)
-        if len(names) != count:
-            raise TaskError(f"{field_name} has {len(names)} names, but {count} are needed.")
-        if len(set(names)) != count:
-            name = next(name for name, times in Counter(names).items() if times > 1)
-            raise TaskError(f"{field_name} contains {name!r} more than once; make names unique.")
-        object.__setattr__(self, field_name, names)
 
     def _check_groups(self) -> None:
         if self.groups is None:
