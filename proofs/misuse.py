@@ -360,8 +360,8 @@ class World:
                  "dropout": 0.0, "edge_dim": None, "bias": True, "flow": "source_to_target"},
                 {"in_channels": either(number(1, 10_000), one_of(-1)),
                  "out_channels": number(1, 10_000), "heads": number(1, 10_000), "concat": flag,
-                 "beta": flag, "dropout": share, "edge_dim": either(none, one_of(-1), number(1, 10_000)),
-                 "bias": flag},
+                 "beta": flag, "dropout": share, "bias": flag,
+                 "edge_dim": either(none, one_of(-1), number(1, 10_000))},
             ),
             Call(
                 "MaskedLabels",
@@ -436,8 +436,9 @@ class World:
                 "task_from_tables",
                 unimp.task_from_tables,
                 table,
-                {"directed": either(none, flag), "features": either(none, empty), "edge_features": either(none, empty),
-                 "split": one_of("", None), "train_share": either(none, number(0.1, 0.8, whole=False)),
+                {"directed": either(none, flag), "features": either(none, empty),
+                 "edge_features": either(none, empty), "split": one_of("", None),
+                 "train_share": either(none, number(0.1, 0.8, whole=False)),
                  "val_share": either(none, number(0, 0.5, whole=False)), "group": one_of("", None),
                  "text_width": either(none, number(1, 10_000)), "name": text, "metric": none,
                  "seed": number(0, 2**32 - 1), "unknown_ids": none, "decimal": none,
@@ -490,7 +491,8 @@ class World:
             Call("Run", lambda **fields: unimp.Run(**fields),
                  {key: getattr(run, key)
                   for key in ("recipe", "seed", "task", "model", "metrics", "device", "folder")},
-                 {"seed": number(0, 2**32 - 1), "folder": none, "metrics": lambda v: isinstance(v, dict)}),
+                 {"seed": number(0, 2**32 - 1), "folder": none,
+                  "metrics": lambda v: isinstance(v, dict)}),
         ]  # fmt: skip
 
     def of_classifier(self) -> list[Call]:
@@ -515,7 +517,7 @@ class World:
         return [
             Call("UniMPClassifier(…).fit",
                  lambda **more: self.fresh_classifier(**more).fit(graph, y), options, valid),
-            Call("UniMPClassifier.fit", lambda X, y: self.fresh_classifier().fit(X, y),
+            Call("UniMPClassifier.fit", lambda X, y: self.fresh_classifier().fit(X, y),  # noqa: N803
                  {"X": graph, "y": y},
                  {"X": either(matrix, numbers_like(NODES, CLASSES)), "y": self.is_y}),
             Call("UniMPClassifier.predict", self.classifier.predict, {"X": graph, "labels": None},

@@ -169,8 +169,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if labels is not None:
             check_argument("UniMPClassifier", "labels", labels, Mapping | Sequence | np.ndarray)
-            with _our_errors():
-                given = len(labels) > 0
+            if isinstance(labels, np.ndarray) and labels.ndim == 0:
+                raise TaskError("labels is one value; give one label per node, or {node: label}")
+            given = len(labels) > 0
             if given and not _is_graph(X):
                 raise TaskError(
                     "labels need nodes of a graph, but X is a plain matrix; leave them out"
