@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
@@ -15,7 +16,7 @@ import unimp
 from unimp.config.recipe import Recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import BackendError, RecipeError, RunError, TaskError, TrainingError
+from unimp.errors import BackendError, RecipeError, RunError, TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.registry import build_model
@@ -241,6 +242,40 @@ def test_a_tensor_with_an_unknown_class_is_refused_with_its_node(homophilous: Ru
     labels[3] = 4
     with pytest.raises(TaskError, match="node 3"):
         homophilous.predict(labels)
+
+
+def test_later_labels_may_be_a_list_an_array_or_a_tensor(homophilous: Run) -> None:
+    labels = torch.full((800,), -1)
+    labels[3] = 2
+    expected = homophilous.predict({3: 2})
+    for given in (labels, labels.numpy(), labels.tolist(), labels.numpy().astype(np.int8)):
+        assert torch.equal(homophilous.predict(given), expected)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.ones(800, dtype=torch.bool),
+        np.ones(800, dtype=bool),
+        [True] * 800,
+        np.full(800, np.nan),
+        torch.full((800,), -2),
+        np.full(800, 2**64 - 1, dtype=np.uint64),
+        ["a"] * 800,
+        3,
+        {1, 2},
+        object(),
+    ],
+)
+def test_masks_and_other_values_are_refused_as_labels(labels: Any, homophilous: Run) -> None:
+    with pytest.raises(UnimpError, match="label"):
+        homophilous.predict(labels)
+
+
+@pytest.mark.parametrize("settings", [42, [42], "train.epochs", {"train.epochs": [1]}, {3: 4}])
+def test_what_is_not_a_setting_is_refused(settings: Any) -> None:
+    with pytest.raises(UnimpError):
+        run("synthetic", settings=settings)
 
 
 def test_one_class_per_node_is_refused_for_binary_tasks(proteins_like: Run) -> None:
