@@ -71,6 +71,13 @@ def audit(
     """
     if by_group and task.groups is None:
         raise TaskError(f"{task.name} has no groups. Hide its labels one by one instead.")
+    if folds is not None and (folds < 0 or folds == 1):
+        raise TaskError(
+            f"folds is {folds}; use 2 or more parts, or 0 to hide each label alone. One part would "
+            "hide every label at once."
+        )
+    if not len(known):
+        raise TaskError("no label is known, so there is nothing to audit. Reveal some labels.")
     units = list(_units(known, task.groups if by_group else None))
     folds = choose_folds(answers, units) if folds is None else min(folds, len(units))
     if folds:

@@ -19,6 +19,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Metric
 from unimp.data.array_file import Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
@@ -94,7 +95,8 @@ def load_npz(
     )
 
 
-def save_npz(task: Task, path: Path, *, force: bool = False) -> None:
+@checked
+def save_npz(task: Task, path: Path | str, *, force: bool = False) -> None:
     """Write a task to one `.npz` file, from which `load_npz` reads the same task.
 
     All edges of the graph are written, with both directions if it has both (directed = 1). force:

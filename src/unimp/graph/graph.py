@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import checked
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
 from unimp.graph.hop import Hop, is_on
 from unimp.graph.node_view import NodeView
 
+MAX_NODES = 2**33
 Merge = Literal["mean", "sum", "max", "min", "first"]
 
 
@@ -38,6 +40,7 @@ class Graph:
     edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
 
     @classmethod
+    @checked
     def from_edges(
         cls,
         edge_index: Any,
@@ -62,6 +65,8 @@ class Graph:
                 num_nodes = 1 + max(int(source.max()), int(target.max())) if len(source) else 0
         if num_nodes < 1:
             raise GraphError("a graph needs at least one node; pass x, num_nodes or edges")
+        if num_nodes > MAX_NODES:
+            raise GraphError(f"num_nodes is {num_nodes}; a graph has at most {MAX_NODES:,} nodes")
         for end, name in ((source, "source"), (target, "target")):
             _check_range(end, num_nodes, name)
         if features is not None and features.shape[0] != num_nodes:
@@ -145,6 +150,7 @@ class Graph:
             return None
         return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
 
+    @checked
     def symmetrize(self, merge: Merge = "mean") -> Graph:
         """Add the reverse of every edge, with the same features, and merge duplicate edges."""
         other = self.source != self.target  # a self-loop is its own reverse
@@ -154,6 +160,7 @@ class Graph:
         both = _sorted_by_target(source, target, edge_id, self.num_nodes, self.x, self.edge_attr)
         return both.deduplicate(merge)
 
+    @checked
     def deduplicate(self, merge: Merge = "mean") -> Graph:
         """Keep one edge per (source, target); `merge` combines the features of its duplicates."""
         if merge not in get_args(Merge):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unimp.config.arguments import Share, Size, checked
 from unimp.config.choices import Backend
 from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
@@ -48,16 +49,17 @@ class UniMP(NodeModel):
     graph attention network (gat) or a graph convolution (gcn), which use no edge features.
     """
 
+    @checked
     def __init__(
         self,
         sizes: Sizes,
         *,
-        layers: int = 3,
-        width: int = 128,
-        heads: int = 2,
-        dropout: float = 0.3,
-        input_dropout: float | None = None,
-        attention_dropout: float = 0.0,
+        layers: Size = 3,
+        width: Size = 128,
+        heads: Size = 2,
+        dropout: Share = 0.3,
+        input_dropout: Share | None = None,
+        attention_dropout: Share = 0.0,
         residual: Literal["none", "simple", "gated"] = "gated",
         gate: Literal["none", "last", "all"] = "last",
         gate_bias: bool = True,
@@ -68,7 +70,7 @@ class UniMP(NodeModel):
         use_features: bool = True,
         use_labels: bool = True,
         use_edge_features: bool = True,
-        label_width: int = 128,
+        label_width: Size = 128,
         backend: Backend = "auto",
         layer: LayerKind = "transformer",
     ) -> None:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from unimp.errors import ModelError
 from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
@@ -111,12 +112,12 @@ def attention_layer(
 ) -> Tensor:
     """Run a layer: h [num_sources, F] → [num_targets, C]; C is H·D with `concat`, else D."""
     if len(h) != hop.num_sources:
-        raise ValueError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
+        raise ModelError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
     if weights.edge is not None:
         wanted = (hop.num_edges, weights.edge.shape[1])
         if hop.edge_attr is None or hop.edge_attr.shape != wanted:
             given = None if hop.edge_attr is None else tuple(hop.edge_attr.shape)
-            raise ValueError(
+            raise ModelError(
                 f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
             )
     device = h.device.type

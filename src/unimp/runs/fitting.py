@@ -6,7 +6,6 @@ import time
 from statistics import median
 
 from unimp.config.run_files import CHECKPOINT
-from unimp.errors import NonFiniteError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
@@ -73,8 +72,6 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         logits = predict_logits(
             model, graph, observed, seed=seed, device=device, **inference_options(recipe)
         )
-        if not bool(logits.isfinite().all()):  # finite weights may still be too large
-            raise NonFiniteError("a logit became non-finite")
         return score_split(logits, task, "train")
 
     options = recipe.train

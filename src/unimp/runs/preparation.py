@@ -5,6 +5,7 @@ Lower packages raise errors in their own words; here the option's name is added.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from unimp.tasks.task import Sizes, Task
 
 ModelFactory = Callable[[Sizes], NodeModel]
 """Makes a user's own model for the sizes of a task."""
+ONE_AT_A_TIME = threading.RLock()
 
 
 def resolve_recipe(
@@ -238,8 +240,11 @@ def choose_device(device: str) -> str:
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
-    """Seed torch for initialization and dropout, and restore its random state afterwards."""
+    """Seed torch for initialization and dropout, and restore its random state afterwards.
+
+    All threads share this state, so the others wait: each would change the results of the others.
+    """
     cuda = [device] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=cuda):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
         yield

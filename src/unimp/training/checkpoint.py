@@ -42,6 +42,11 @@ def load_weights(model: NodeModel, path: Path) -> None:
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
         raise RunError(f"the weights in {path} do not fit their recipe: {'; '.join(problems)}")
+    if broken := [name for name, value in tensors.items() if not bool(value.isfinite().all())]:
+        raise RunError(
+            f"the weights in {path} are not finite in {', '.join(broken)}. Restore the file from a "
+            "copy, or train again."
+        )
     for name, value in expected.items():
         value.copy_(tensors[name])
 

@@ -211,8 +211,8 @@ def fit(
         trained = time.perf_counter()
         try:
             scores = evaluate() if schedule.scores_at(epoch) else None
-        except NonFiniteError as error:
-            end = End(f"{error} in epoch {epoch}", failed=True)
+        except NonFiniteError:
+            end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
             break
         now = time.perf_counter()
         record = Epoch(epoch, loss, now - epoch_started, scores)

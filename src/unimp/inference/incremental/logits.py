@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import Precision
-from unimp.errors import GraphError
+from unimp.errors import GraphError, NonFiniteError
 from unimp.graph.graph import Graph
 from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change, refuse_self_loops
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
-from unimp.inference.logits import predict_logits
+from unimp.inference.logits import non_finite_rows, predict_logits
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
@@ -86,6 +86,8 @@ class IncrementalLogits:
                 )
             )
         self._logits = self._read_out(self._states[-1])
+        rows = self._rows[-1] if self._rows else torch.arange(len(self._logits))
+        _refuse_non_finite(self._logits[rows], self.held[rows])
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
@@ -179,6 +181,7 @@ class IncrementalLogits:
         try:
             computed = list(self._computed([replace(planned, gone=planned.gone[:, :0])]))
             logits = self._read_out(computed[-1])
+            _refuse_non_finite(logits, torch.from_numpy(planned.rows[-1]))
         except BaseException:  # the change is complete, or nothing changes
             self._use_graph(before)
             raise
@@ -293,6 +296,7 @@ class IncrementalLogits:
                 at = torch.searchsorted(rows, places).clamp(max=len(rows) - 1)
                 is_new = rows[at] == places
                 logits[is_new] = found[at[is_new]]
+            _refuse_non_finite(logits, one.targets)
             answers.append(logits)
             begin += len(rows)
         return answers
@@ -342,3 +346,15 @@ class IncrementalLogits:
     def _in_precision(self) -> Iterator[None]:
         with matmuls_in(self.precision), autocast(self.device, self.precision):
             yield
+
+
+def _refuse_non_finite(logits: Tensor, nodes: Tensor) -> None:
+    """Raise NonFiniteError if logits [n, classes] of the nodes [n] are not finite."""
+    if rows := non_finite_rows(logits):
+        bad: list[int] = torch.unique(nodes[rows]).tolist()
+        shown = ", ".join(map(str, bad[:5]))
+        raise NonFiniteError(
+            f"the scores of {len(bad):,} nodes are not finite, such as those of node {shown}. "
+            "Check the weights and the features.",
+            bad,
+        )
