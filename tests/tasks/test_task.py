@@ -50,7 +50,7 @@ def test_a_task_says_the_sizes_a_model_is_built_for() -> None:
 def test_homophily_counts_edges_between_known_nodes() -> None:
     # Edges 0→1 (0, 0), 1→2 (0, 2), 2→3 (2, 1); 3→4 has an unknown end.
     assert small_task().homophily == pytest.approx(1 / 3)
-    labels = torch.tensor([0, UNLABELED, 0, UNLABELED, 0])
+    labels = torch.tensor([0, UNLABELED, 1, UNLABELED, 0])
     split = Split(torch.tensor([0]), torch.tensor([2]), torch.tensor([4]))
     assert math.isnan(small_task(labels=labels, split=split).homophily)
 

@@ -41,6 +41,10 @@ def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEF
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
+BETWEEN_NAMES = b"\xff"
+"""Separates names that contain line breaks; UTF-8 never contains this byte."""
+
+
 class ArrayFile:
     """The wanted arrays of a file; each check returns a valid array, or adds a problem.
 
@@ -164,7 +168,9 @@ class ArrayFile:
             return None
         if array.dtype == np.uint8 and array.ndim == 1:
             try:
-                array = np.array(array.tobytes().decode().split("\n"), dtype=object)
+                data = array.tobytes()
+                between = BETWEEN_NAMES if BETWEEN_NAMES in data else b"\n"
+                array = np.array([name.decode() for name in data.split(between)], dtype=object)
             except UnicodeDecodeError as error:
                 self.note(f"{key}: not UTF-8 text ({error}). Write the names again.")
                 return None

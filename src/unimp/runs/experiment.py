@@ -92,7 +92,9 @@ def run(
         log=log,
         report=report,
     )
-    experiments = [replace(first, seed=n, folder=folders.get(n)) for n in numbers]
+    experiments = [
+        replace(first, seed=n, folder=folders.get(n), warn=n == numbers[0]) for n in numbers
+    ]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
         find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
     done = []
