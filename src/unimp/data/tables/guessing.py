@@ -152,9 +152,8 @@ def _join(
         ends2 = (source or best[2][0], target or best[2][1])
         if len(best[3]) > 2 and not (source and target):
             cautions.append(
-                f"{', '.join(best[3][:-1])} and {best[3][-1]} of {edges.name} all contain values of "
-                f"{best[1]}; the ends of edges are taken from {ends2[0]} and {ends2[1]}. Check "
-                "source and target"
+                f"{', '.join(best[3][:-1])} and {best[3][-1]} of {edges.name} all contain ids of "
+                f"nodes; source is {ends2[0]} and target is {ends2[1]}. Check both"
             )
         return best[1], ends2, "unique in nodes, and contains the ids in edges"
     both = [c for c in edges.columns if c not in doubtful] + ["source", "target"]

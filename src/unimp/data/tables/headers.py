@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from unimp.data.tables.values import NO_VALUE
+
 ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "uid", "uuid")
 END_NAMES = (
     *(("source", "target"), ("src", "dst"), ("from", "to"), ("source_id", "target_id")),
@@ -13,91 +15,32 @@ END_NAMES = (
 LABEL_NAMES = ("label", "labels", "class", "classes", "y", "target", "category", "tag", "tags")
 GROUP_NAMES = ("group", "groups", "group_id")
 ROW_NAMES = ("", "index", "idx", "row", "rows", "line", "unnamed: 0", "nr", "no")
-AMOUNT_WORDS = frozenset(
-    [
-        "amount",
-        "amounts",
-        "weight",
-        "weights",
-        "value",
-        "values",
-        "count",
-        "counts",
-        "number",
-        "num",
-        "price",
-        "cost",
-        "total",
-        "sum",
-        "quantity",
-        "qty",
-        "score",
-        "rank",
-        "rating",
-        "size",
-        "length",
-        "distance",
-        "duration",
-        "time",
-        "timestamp",
-        "date",
-        "year",
-        "month",
-        "day",
-        "hour",
-        "age",
-        "frequency",
-        "freq",
-        "probability",
-        "share",
-        "rate",
-        "level",
-    ]
+_AMOUNT = re.compile(
+    r"\b(amount|weight|value|count|number|num|price|cost|total|sum|quantity|qty|score|rank|rating|"
+    r"size|length|distance|duration|time|timestamp|date|year|month|day|hour|age|frequency|freq|"
+    r"probability|share|rate|level)s?\b"
 )
-"""Words in the names of columns that contain amounts, even if these happen to be equal to ids."""
-END_WORDS = frozenset(
-    [
-        "id",
-        "ids",
-        "node",
-        "user",
-        "customer",
-        "account",
-        "person",
-        "author",
-        "paper",
-        "sender",
-        "receiver",
-        "buyer",
-        "seller",
-        "payer",
-        "payee",
-        "parent",
-        "child",
-        "follower",
-    ]
-).union(*END_NAMES)
-
+_END = re.compile(
+    r"\b(id|ids|node|user|customer|account|person|author|paper|sender|receiver|buyer|seller|payer|"
+    rf"payee|parent|child|{'|'.join(name for pair in END_NAMES for name in pair)})\b"
+)
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?", re.IGNORECASE)
-_USUAL = {
-    name.lower()
-    for names in (ID_NAMES, *END_NAMES, LABEL_NAMES, GROUP_NAMES, ROW_NAMES[1:], AMOUNT_WORDS)
-    for name in names
-}
+_USUAL = {name for names in (ID_NAMES, *END_NAMES, LABEL_NAMES, GROUP_NAMES) for name in names}
 
 
 def is_amount(column: str) -> bool:
-    """Return whether a name means row numbers or amounts: `row`, `weight`, `total_amount`."""
-    return column.strip().lower() in ROW_NAMES or not AMOUNT_WORDS.isdisjoint(_words(column))
+    """Return whether a name means row numbers or amounts: `row`, `weight`, `totalAmount`."""
+    return column.strip().lower() in ROW_NAMES or bool(_AMOUNT.search(_words(column)))
 
 
 def is_end(column: str) -> bool:
     """Return whether a name may mean one end of edges: `from_node`, `senderId`."""
-    return not END_WORDS.isdisjoint(_words(column))
+    return bool(_END.search(_words(column)))
 
 
-def _words(column: str) -> list[str]:
-    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", column).lower())
+def _words(column: str) -> str:
+    """Return the words of a name: `senderId` and `sender_id` are both `sender id`."""
+    return re.sub(r"[\W\d_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", column)).lower()
 
 
 def is_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -106,20 +49,22 @@ def is_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     Every cell of a row resembles its column: it is a number above numbers, or its letters and
     digits alternate as in most cells below. In addition, one cell must be evidence against a name:
     a number above numbers, or a value that occurs again below. A usual name such as `id` that does
-    not occur again is evidence for a header.
+    not occur again is evidence for a header. (Numbers as the names of all columns are also refused:
+    pandas writes 0, 1, … if columns have no names.)
     """
     below = {cell.strip() for row in rows for cell in row}
     evidence = False
     for column, name in enumerate(first):
         name = name.strip()
         cells = [row[column].strip() for row in rows if len(row) == len(first)]
-        cells = [cell for cell in cells if cell]
-        numbers = bool(cells) and all(map(_NUMBER.fullmatch, cells))
+        cells = [cell for cell in cells if cell not in NO_VALUE]
         if not cells:
             continue
+        numbers = all(map(_NUMBER.fullmatch, cells))
         if bool(_NUMBER.fullmatch(name)) != numbers:
             return False
-        if name.lower() in _USUAL and name not in below:
+        usual = name.lower() in _USUAL or is_amount(name)
+        if usual and name not in below:
             return False
         if not numbers and 2 * [_form(cell) for cell in cells].count(_form(name)) < len(cells):
             return False

@@ -92,25 +92,46 @@ def _how(
 
     accident: the logarithm of the chance above which a relation may be an accident.
     """
-    sizes = np.bincount(codes + 1)  # the first is for missing values
-    distinct = int(np.count_nonzero(sizes[1:]))
-    if distinct * _ROWS_PER_VALUE > len(codes) - sizes[0]:
-        return ""
-    pair, count = np.unique((codes + 1) * len(classes) + label, return_counts=True)
-    value, of_class = np.divmod(pair, len(classes))
-    present = value > 0
-    if np.count_nonzero(present) == distinct:  # each value has one class
-        counts = np.bincount(of_class[present], weights=count[present])
+    there = codes >= 0
+    value, of_class, count = _pairs(codes[there], label[there], len(classes))
+    distinct = len(np.unique(value))
+    few = 0 < distinct * _ROWS_PER_VALUE <= np.count_nonzero(there)
+    if few and len(value) == distinct:  # each value has one class
+        counts = np.bincount(of_class, weights=count)
         counts = counts[counts > 0]
         orders = lgamma(counts.sum() + 1) - sum(lgamma(c + 1) for c in counts)
         if distinct * log(len(counts)) - orders < accident:
-            one_to_one = "like a copy or a code of it" if distinct == len(counts) else "like a code"
-            return f"its {distinct:,} different values determine the label, {one_to_one}"
-    in_class = np.bincount(label, minlength=len(classes))
-    for place in np.flatnonzero((count == sizes[value]) & (count == in_class[of_class])):
+            like = "a copy or a code of it" if distinct == len(counts) else "a code"
+            return f"its {distinct:,} different values determine the label, like {like}"
+    if few and (marked := _marked(codes, label, len(classes), accident)) is not None:
+        return f"one of its values marks exactly the class {classes[marked]}"
+    if not there.all():
+        marked = _marked(there.astype(np.int64), label, len(classes), accident)
+        if marked is not None:
+            return f"which cells are empty marks exactly the class {classes[marked]}"
+    return ""
+
+
+def _marked(
+    codes: NDArray[np.int64], label: NDArray[np.int64], num_classes: int, accident: float
+) -> int | None:
+    """Return a class that has one value in all of its rows, which no other row has."""
+    value, of_class, count = _pairs(codes, label, num_classes)
+    all_of_value = np.bincount(value, weights=count)[value]
+    exact = (count == all_of_value) & (count == np.bincount(label)[of_class])
+    for place in np.flatnonzero(exact):
         chosen, total = int(count[place]), len(codes)
         orders = lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1)
-        if log(len(sizes) * len(classes)) - orders < accident:
-            what = "one of its values" if value[place] else "a missing value"
-            return f"{what} marks exactly the class {classes[of_class[place]]}"
-    return ""
+        if log(len(value)) - orders < accident:
+            return int(of_class[place])
+    return None
+
+
+def _pairs(
+    codes: NDArray[np.int64], label: NDArray[np.int64], num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return each pair of value and class that occurs, and how often; values count from 0."""
+    pair, count = np.unique(
+        (codes - codes.min(initial=0)) * num_classes + label, return_counts=True
+    )
+    return *np.divmod(pair, num_classes), count
