@@ -53,10 +53,11 @@ class Numeric:
         present = values[~missing]
         if not len(present):
             return cls(column, 0.0, 1.0, bool(missing.any()))
-        spread = float(np.ptp(present))
+        spread, largest = float(np.ptp(present)), float(np.abs(present).max())
         # Only differences in the last bits of float64 are rounding errors of a constant.
-        if spread <= 4 * np.spacing(np.abs(present).max()):
-            return cls(column, float(present.mean()), 1.0, bool(missing.any()))
+        if spread <= 4 * np.spacing(largest):
+            std = max(1.0, largest) if spread else 1.0
+            return cls(column, float(present[0]), std, bool(missing.any()))
         scale = min(1.0, spread * 2.0**500)  # squares of tiny numbers would become 0
         std = float((present / scale).std()) * scale
         return cls(column, float(present.mean()), std, bool(missing.any()))
