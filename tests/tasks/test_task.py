@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unimp.errors import TaskError
 from unimp.graph.graph import Graph
@@ -159,3 +161,41 @@ def test_the_hash_does_not_look_at_the_width_of_sparse_places(width: Any) -> Non
     other.indices, other.indptr = rows.indices.astype(width), rows.indptr.astype(width)
     one, two = (small_task(graph=small_graph(x=x)) for x in (rows, other))
     assert one.data_hash() == two.data_hash()
+
+
+@pytest.mark.parametrize("names", [("a", "b", "a"), ("a", "b", " a ")])
+def test_class_names_that_occur_twice_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(TaskError, match="two class names are 'a'"):
+        small_task(class_names=names)
+
+
+@given(st.lists(st.text(max_size=3), min_size=5, max_size=5))
+def test_node_names_are_different_or_refused(names: list[str]) -> None:
+    if len({name.strip() for name in names}) == 5:
+        assert small_task(node_names=tuple(names)).node_names == tuple(names)
+    else:
+        with pytest.raises(TaskError, match="two node names are"):
+            small_task(node_names=tuple(names))
+
+
+def test_a_position_that_is_not_finite_is_named() -> None:
+    positions = torch.zeros(5, 2)
+    positions[3, 1] = math.nan
+    with pytest.raises(TaskError, match=r"position of node 3 is \(0\.0, nan\)"):
+        small_task(positions=positions)
+
+
+@pytest.mark.parametrize(
+    ("labels", "num_classes"),
+    [([0, 0, 0, 0, 0], 1), ([1, -1, 1, -1, 1], 2), ([2, 2, 2, -1, -1], 3)],
+)
+def test_one_class_alone_is_refused(labels: list[int], num_classes: int) -> None:
+    split = Split([0], [2], [])
+    with pytest.raises(TaskError, match="there is only one class"):
+        small_task(labels=torch.tensor(labels), num_classes=num_classes, split=split)
+
+
+def test_binary_tasks_without_a_zero_are_refused() -> None:
+    labels = torch.tensor([[1, -1], [-1, 1], [1, 1], [1, -1], [-1, -1]])
+    with pytest.raises(TaskError, match="there is only one class"):
+        multilabel_task(labels=labels)

@@ -48,12 +48,12 @@ def is_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
     Every cell of a row resembles its column: it is a number above numbers, or its letters and
     digits alternate as in most cells below. In addition, one cell must be evidence against a name:
-    a number above numbers, or a value that occurs again below. A usual name such as `id` that does
+    a number above numbers, or a value that occurs again. A usual name such as `id` that does
     not occur again is evidence for a header. (Numbers as the names of all columns are also refused:
     pandas writes 0, 1, … if columns have no names.)
     """
     below = {cell.strip() for row in rows for cell in row}
-    evidence = False
+    evidence = len(set(first)) < len(first)
     for column, name in enumerate(first):
         name = name.strip()
         cells = [row[column].strip() for row in rows if len(row) == len(first)]
