@@ -61,7 +61,9 @@ SETS = {
     "amazon-computers": Graph("94.09 (tunedGNN)"),
     "coauthor-physics": Graph("97.46 (tunedGNN)"),
     # The search uses the validation sets of the first three of ten splits.
-    "minesweeper": Graph("97.86 (tunedGNN, splits 0 to 2)", search_seeds=(0, 1, 2), layers=("4", "6", "8")),
+    "minesweeper": Graph(
+        "97.86 (tunedGNN, splits 0 to 2)", search_seeds=(0, 1, 2), layers=("4", "6", "8")
+    ),
     "actor": Graph("37.99 (OrderedGNN)", search_seeds=(0, 1, 2)),
     "chameleon-filtered": Graph("46.29 (tunedGNN)", search_seeds=(0, 1, 2)),
     "blogcatalog": Graph(

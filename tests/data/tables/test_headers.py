@@ -30,6 +30,7 @@ def refusal(path: Path, **options: list[str]) -> str:
         "a,b\nb,c\nc,a\n",  # a and b are usual names, but they occur again
         "n1,red,5\nn2,blue,7\nn3,red,NA\n",
         "n1\t0.5\nn2\t0.25\n",
+        "n1,,5\nn2,red,6\nn3,,7\n",  # the first row has a gap, as others have
         '"anna","paper, on graphs",1\n"bert","paper, on trees",2\n',
     ],
 )

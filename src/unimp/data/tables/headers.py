@@ -57,16 +57,16 @@ def is_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     for column, name in enumerate(first):
         name = name.strip()
         cells = [row[column].strip() for row in rows if len(row) == len(first)]
-        cells = [cell for cell in cells if cell not in NO_VALUE]
-        if not cells:
+        filled = [cell for cell in cells if cell not in NO_VALUE]
+        if not filled or (name in NO_VALUE and len(filled) < len(cells)):  # a gap like others
             continue
-        numbers = all(map(_NUMBER.fullmatch, cells))
+        numbers = all(map(_NUMBER.fullmatch, filled))
         if bool(_NUMBER.fullmatch(name)) != numbers:
             return False
         usual = name.lower() in _USUAL or is_amount(name)
         if usual and name not in below:
             return False
-        if not numbers and 2 * [_form(cell) for cell in cells].count(_form(name)) < len(cells):
+        if not numbers and 2 * [_form(cell) for cell in filled].count(_form(name)) < len(filled):
             return False
         evidence = evidence or numbers or name in below
     return evidence

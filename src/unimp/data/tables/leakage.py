@@ -92,35 +92,36 @@ def _how(
 
     accident: the logarithm of the chance above which a relation may be an accident.
     """
-    there = codes >= 0
-    value, of_class, count = _pairs(codes[there], label[there], len(classes))
-    distinct = len(np.unique(value))
-    few = 0 < distinct * _ROWS_PER_VALUE <= np.count_nonzero(there)
-    if few and len(value) == distinct:  # each value has one class
-        counts = np.bincount(of_class, weights=count)
-        counts = counts[counts > 0]
-        orders = lgamma(counts.sum() + 1) - sum(lgamma(c + 1) for c in counts)
-        if distinct * log(len(counts)) - orders < accident:
-            like = "a copy or a code of it" if distinct == len(counts) else "a code"
-            return f"its {distinct:,} different values determine the label, like {like}"
-    if few and (marked := _marked(codes, label, len(classes), accident)) is not None:
-        return f"one of its values marks exactly the class {classes[marked]}"
-    if not there.all():
-        marked = _marked(there.astype(np.int64), label, len(classes), accident)
+    empty = codes < 0
+    few = (codes.max(initial=-1) + 1) * _ROWS_PER_VALUE <= len(codes) - np.count_nonzero(empty)
+    if few:
+        pairs = _pairs(codes, label, len(classes))
+        value, of_class, count = (part[pairs[0] >= 0] for part in pairs)
+        distinct = len(np.unique(value))
+        if 0 < distinct == len(value):  # each value has one class
+            counts = np.bincount(of_class, weights=count)
+            counts = counts[counts > 0]
+            orders = lgamma(counts.sum() + 1) - sum(lgamma(c + 1) for c in counts)
+            if distinct * log(len(counts)) - orders < accident:
+                like = "a copy or a code of it" if distinct == len(counts) else "a code"
+                return f"its {distinct:,} different values determine the label, like {like}"
+        if (marked := _marked(*pairs, accident)) is not None:
+            return f"one of its values marks exactly the class {classes[marked]}"
+    if empty.any():
+        marked = _marked(*_pairs(empty.astype(np.int64), label, len(classes)), accident)
         if marked is not None:
             return f"which cells are empty marks exactly the class {classes[marked]}"
     return ""
 
 
 def _marked(
-    codes: NDArray[np.int64], label: NDArray[np.int64], num_classes: int, accident: float
+    value: NDArray[np.int64], of_class: NDArray[np.int64], count: NDArray[np.int64], accident: float
 ) -> int | None:
     """Return a class that has one value in all of its rows, which no other row has."""
-    value, of_class, count = _pairs(codes, label, num_classes)
-    all_of_value = np.bincount(value, weights=count)[value]
-    exact = (count == all_of_value) & (count == np.bincount(label)[of_class])
-    for place in np.flatnonzero(exact):
-        chosen, total = int(count[place]), len(codes)
+    alone = (np.bincount(value + 1)[value + 1] == 1) & (np.bincount(of_class)[of_class] == 1)
+    total = int(count.sum())
+    for place in np.flatnonzero(alone):
+        chosen = int(count[place])
         orders = lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1)
         if log(len(value)) - orders < accident:
             return int(of_class[place])
@@ -130,8 +131,6 @@ def _marked(
 def _pairs(
     codes: NDArray[np.int64], label: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return each pair of value and class that occurs, and how often; values count from 0."""
-    pair, count = np.unique(
-        (codes - codes.min(initial=0)) * num_classes + label, return_counts=True
-    )
+    """Return the values and classes that occur together, and how often each pair does."""
+    pair, count = np.unique(codes * num_classes + label, return_counts=True)
     return *np.divmod(pair, num_classes), count
