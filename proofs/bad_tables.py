@@ -816,6 +816,8 @@ def refusal(case: Case, run: Path | None) -> str:
         write_case(case, folder, run)
         before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
         code, out, err = run_command(command_line(case), folder)
+        while err.startswith("warning: "):  # `train` repeats the cautions of `check` first
+            err = err.partition("\n")[2]
         after = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     context = f"{case.command} {case.defects} {case.form}: {err!r}"
     assert code == 1, f"exit code {code}, {context}"

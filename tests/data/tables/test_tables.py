@@ -172,6 +172,15 @@ def test_class_counts_are_readable_if_names_contain_commas_or_end_with_numbers()
     assert summary(found, found.split(0))["classes"] == "3: blue 2, 'red, dark' 2, 'type 2' 2"
 
 
+def test_many_constant_columns_are_one_warning_and_many_features_are_counted() -> None:
+    columns = {f"g{n}": [1.0] * 6 for n in range(150)}
+    found = rows(nodes=with_column(NODES, **columns), features=dict.fromkeys(columns, "numeric"))
+    constant = [c for c in cautions(found, found.split(0)) if "same value" in c]
+    assert len(constant) == 1
+    assert "150 columns g0, g1" in constant[0]
+    assert summary(found, found.split(0))["features"] == "150: 150 numeric"
+
+
 def test_groups_that_are_equal_numbers_are_one_group() -> None:
     nodes = with_column(NODES, team=["1", "1.0", "2", "2.", "3", "3"])
     found = rows(nodes=nodes, group="team").groups

@@ -27,10 +27,10 @@ def leaking_columns(
 ) -> dict[str, str]:
     """Return the columns that determine the label, and how.
 
-    A column is one if, among the known labels, each of its values belongs to one class, or one of
-    its values marks exactly one class. It must have few values, and so many known labels that this
-    cannot be an accident: of all orders in which the labels could be assigned to the rows, less
-    than a millionth per column of the table fits as well. Unique ids and measurements therefore do
+    A column determines the label if, among the known labels, each of its values belongs to one
+    class, or one of its values marks exactly one class. It must have few values and so many known
+    labels that this is not an accident: if the labels were shuffled, the chance that any column of
+    the table fits as well would be below 1 in a million. Unique ids and measurements therefore do
     not count, however well they predict. Columns of our own predictions files are found by name.
 
     values: the columns as `read_values` returns them. labels: [N] classes, or [N, T] of 0 and 1;

@@ -16,6 +16,7 @@ from unimp.tasks.metrics import FEW_NODES
 
 _SHOWN_CLASSES = 12
 _SHOWN_COLUMNS = 100
+_SHOWN_LEAKS = 10
 FEW_LABELS = 10
 """A class with fewer known labels can hardly be learned or scored."""
 UNEVEN = 0.2
@@ -57,14 +58,20 @@ def cautions(rows: Rows, split: Split) -> list[str]:
     """Return warnings about things that are allowed but probably not intended."""
     found = list(rows.warnings)
     for option, values in (("features", rows.node_values), ("edge_features", rows.edge_values)):
-        for column, given in values.items():
-            if _is_constant(given):
-                found.append(f"{option}: the column {column} has the same value in every row")
-    for column, why in leaking_columns(rows.node_values, rows.labels, rows.class_names).items():
+        same = [column for column, given in values.items() if _is_constant(given)]
+        if same:
+            many = len(same) > 1
+            what = f"{len(same):,} columns {_some(same)} have" if many else f"column {same[0]} has"
+            found.append(f"{option}: the {what} the same value in every row")
+    leaks = leaking_columns(rows.node_values, rows.labels, rows.class_names)
+    for column, why in list(leaks.items())[:_SHOWN_LEAKS]:
         found.append(
             f"features: the column {column} seems to contain the answer: {why}. Remove it, unless "
             "it is known before the label is"
         )
+    if len(leaks) > _SHOWN_LEAKS:
+        more = len(leaks) - _SHOWN_LEAKS
+        found.append(f"features: {more:,} further columns seem to contain the answer")
     if not rows.node_values:
         found.append("there are no feature columns: only edges and labels describe the nodes")
     if split.val.numel() == 0:
