@@ -54,6 +54,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
+    warn: bool = True  # log the cautions about tables; one seed of several does
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
@@ -68,7 +69,7 @@ class Experiment:
     def of_seed(self, seed: int) -> Experiment:
         """This experiment with another seed, stored in a folder of its own."""
         folder = None if self.folder is None else self.folder / seed_folder(seed)
-        return replace(self, seed=seed, folder=folder)
+        return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
 
     @property
     def stored_recipe(self) -> Recipe:
@@ -80,7 +81,7 @@ class Experiment:
         """This experiment with the task read from its tables, if the recipe names tables."""
         if self.own_task is not None or self.recipe.task.name != "tables":
             return self
-        return replace(self, own_task=tables_of(self.recipe, self.seed))
+        return replace(self, own_task=tables_of(self.recipe, self.seed, warn=self.warn))
 
     def task(self) -> Task:
         """The task with its graph prepared as the recipe states."""
