@@ -13,10 +13,11 @@ as one of the others; if training had no others, it sets no column.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from unimp.config.choices import ColumnKind
 from unimp.data.tables.ids import positions
@@ -39,7 +40,7 @@ class Numeric:
     kind: ClassVar[ColumnKind] = "numeric"
     column: str
     mean: float
-    std: float
+    std: Annotated[float, Field(gt=0)]
     indicator: bool  # some values were missing in training
 
     @property
