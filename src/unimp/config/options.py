@@ -14,6 +14,7 @@ from unimp.config.choices import (
     ColumnKind,
     Decimal,
     EdgeColumnKind,
+    Inputs,
     Normalization,
     Precision,
     UnknownIds,
@@ -150,11 +151,12 @@ class ModelOptions(Section):
 
     name: str = option(
         "unimp",
-        "unimp; gcn or gat (UniMP with the layers of a GCN or a GAT); or a baseline: mlp, appnp, "
-        "gcn-lpa, label-propagation",
+        "unimp, UniMP with the layers of a GCN or a GAT, or a baseline; `unimp recipe show` lists "
+        "the names",
     )
-    inputs: Literal["X,A,Y", "X,A", "A,Y"] = option(
-        "X,A,Y", "inputs of unimp, gcn and gat: features X, edges A, observed labels Y"
+    inputs: Inputs = option(
+        "X,A,Y",
+        "features X, edges A, observed labels Y; unimp, gcn and gat take any two with A, or all",
     )
     layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1, le=256)
     width: int = option(

@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Regime
 from unimp.config.options import (
     BatchOptions,
@@ -56,6 +57,19 @@ class Recipe(Section):
     train: TrainOptions = TrainOptions()
     inference: InferenceOptions = InferenceOptions()
     smooth: SmoothOptions = SmoothOptions()
+
+    def __init__(self, **values: Any) -> None:
+        if "\0" in f"{values.get('name', '')}{values.get('about', '')}":
+            raise RecipeError("name or about contains a NUL character; remove it")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise RecipeError("\n".join(problems_in_words(error.errors(), DECLARED))) from error
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Recipe:
+        """Check the values of a recipe; pydantic would put an error of `__init__` into its own."""
+        return cls(**obj) if isinstance(obj, dict) else super().model_validate(obj, **options)
 
     @property
     def is_of_own_data(self) -> bool:
@@ -113,6 +127,11 @@ class Recipe(Section):
             values.setdefault(section, {})[key] = value
         return _validate(values)
 
+    def settings(self) -> dict[str, Any]:
+        """Every option and its value: {"section.key": value}."""
+        values = self.model_dump(exclude={"name", "about"})
+        return {f"{name}.{key}": value for name in values for key, value in values[name].items()}
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
 
@@ -140,6 +159,7 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
+@checked
 def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     """Read a recipe by name or path; the name of a task gives the default recipe for it."""
     path = Path(name)
@@ -215,10 +235,15 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     return _validate({"name": name, **values})
 
 
+_HOW_TO_SET = 'give {"train.epochs": 50}, or a list of texts such as "train.epochs=50"'
+
+
 def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """The full name of the option and the value of each setting."""
     if isinstance(settings, str):
         settings = (settings,)
+    if not isinstance(settings, Iterable) or getattr(settings, "ndim", 1) == 0:
+        raise RecipeError(f"settings are {settings!r}; {_HOW_TO_SET}")
     pairs: Iterable[tuple[str, Any]]
     if isinstance(settings, Mapping):
         # Search libraries give numpy's numbers, and tuples.
@@ -227,11 +252,13 @@ def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
         pairs = map(_parse_setting, settings)
     for name, value in pairs:
         if name not in DECLARED:
-            raise RecipeError(_no_option(name))
+            raise RecipeError(_no_option(str(name)))
         yield name, value
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:
+    if not isinstance(setting, str):
+        raise RecipeError(f"{setting!r} is not a setting; {_HOW_TO_SET}")
     name, equals, text = (part.strip() for part in setting.partition("="))
     if not equals:
         raise RecipeError(f"{setting!r} is not a setting; write section.key=value")
@@ -242,7 +269,7 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
     return list(value) if isinstance(value, tuple) else value
 
 
