@@ -115,7 +115,8 @@ def test_a_page_is_well_formed_and_fetches_nothing(text: str) -> None:
     assert "<script" not in text
     assert "@import" not in text
     assert "url(" not in text
-    assert "http" not in text
+    assert "http:" not in text
+    assert "https:" not in text
 
 
 def test_a_page_follows_the_theme_and_the_width_of_its_reader(text: str) -> None:
@@ -275,7 +276,7 @@ def with_validation(folder: Path, place: Path, width: int, score: float | None) 
     """A run like another, except for its width and its validation score."""
     shutil.copytree(folder, place)
     recipe = (folder / "recipe.toml").read_text(encoding="utf-8")
-    recipe = recipe.replace("width = 4", f"width = {width}")
+    recipe = recipe.replace("\nwidth = 4\n", f"\nwidth = {width}\n")
     (place / "recipe.toml").write_text(recipe, encoding="utf-8")
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     metrics["scores"]["train"]["val"] = score
