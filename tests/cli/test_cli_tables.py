@@ -226,15 +226,20 @@ def test_reveal_chooses_the_inputs_of_predictions_and_suggestions(
         (run.observed_labels(reveal=reveal) != UNLABELED).sum()
     )
     text = printed("suggest", finished, "--no-smooth", "--out", "s.parquet", "--reveal", reveal)
-    expected = run.suggest(50, reveal=reveal).to_arrow()
+    expected = run.suggest(50, reveal=reveal, smooth=False).to_arrow()
     assert pyarrow.parquet.read_table("s.parquet").equals(expected)
     assert next_command(text)[-2:] == ["--reveal", reveal]  # the same inputs beside the answers
 
 
-def test_suggest_writes_the_table_that_the_run_returns(finished: Path, here: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "smooth"), [([], None), (["--smooth"], True), (["--no-smooth"], False)]
+)
+def test_suggest_writes_the_table_that_the_run_returns(
+    option: list[str], smooth: bool | None, finished: Path, here: Path
+) -> None:
     run = unimp.load_run(finished)
-    text = printed("suggest", finished, "-n", 5, "--no-smooth", "--out", "s.parquet")
-    expected = run.suggest(5)
+    text = printed("suggest", finished, "-n", 5, *option, "--out", "s.parquet")
+    expected = run.suggest(5, smooth=smooth)
     assert pyarrow.parquet.read_table("s.parquet").equals(expected.to_arrow())
     for row in expected.to_pylist():
         assert row["node"] in text

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LaterLabels = Annotated[
     list[Path] | None,
     typer.Option(
-        help="CSV or Parquet file with the columns node,label: labels that came after training. "
-        "May be repeated; later files take precedence.",
+        help="CSV or Parquet file with labels that came after training, in the columns node,label "
+        "or with the names of your tables. May be repeated; later files take precedence.",
     ),
 ]
 LaterNodes = Annotated[
@@ -56,13 +56,12 @@ def load_with_later(
     edges: Path | None,
     unknown_ids: str,
     *,
-    smooth: bool | None = False,
+    smooth: bool = False,
     labels_are_inputs: bool = True,
 ) -> tuple[Run, Tensor | None]:
     """Load a run on the graph that these tables extend, and read the labels that came later.
 
-    smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
-    refuse labels if the model takes no labels.
+    smooth: apply Correct & Smooth. labels_are_inputs: refuse labels if the model takes no labels.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.data.tables.label_files import read_label_files
@@ -72,9 +71,7 @@ def load_with_later(
     if unknown_ids not in choices:
         raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
     loaded = load_run(folder)
-    if smooth is None:
-        loaded = loaded.smoothed_if_better()
-    elif smooth:
+    if smooth:
         loaded = loaded.smoothed()
     if labels and labels_are_inputs:
         require_label_inputs(loaded, "--labels")
@@ -120,8 +117,8 @@ def require_label_inputs(loaded: Run, option: str) -> None:
     """Refuse to reveal labels to a model that does not use them."""
     if not loaded.takes_labels:
         raise RunError(
-            f"{option} has no effect: the model of this run takes no labels as inputs (inputs "
-            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+            f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
+            "labels as inputs"
         )
 
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from unimp.cli.console import Settings, app, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.later import Force
+from unimp.config.seeds import parse_seeds
 from unimp.ops.allocator import keep_freed_memory
 from unimp.training.interruption import signals_held
 

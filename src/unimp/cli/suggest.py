@@ -61,9 +61,11 @@ def suggest(
         )
     check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(
-        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
+        folder, labels, nodes, edges, unknown_ids, smooth=bool(smooth), labels_are_inputs=False
     )
-    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
+    if smooth is None:  # as `Run.suggest` does
+        loaded = loaded.smoothed_if_better()
+    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded), smooth=False)
     if not len(table):
         out.print(
             "Every node has a known label, so no node can be suggested. With --reveal train, "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
+from unimp.config.arguments import checked
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
 from unimp.runs.context import Experiment
@@ -14,7 +16,10 @@ from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_o
 from unimp.runs.run import Run
 from unimp.training.checkpoint import load_weights
 
+LOG = logging.getLogger("unimp")
 
+
+@checked
 def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
     """Load a run from its folder, after checking that data and weights are those of the run.
 
@@ -40,7 +45,10 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
     load_weights(loaded, folder / WEIGHTS)
     for scores in metrics["scores"].values():  # JSON has no NaN for a score that is not defined
         scores.update({name: math.nan for name, value in scores.items() if value is None})
-    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    run = Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    if run.failure:
+        LOG.warning(f"{folder}: {run.failure}")
+    return run
 
 
 def load_finished(experiment: Experiment) -> Run:

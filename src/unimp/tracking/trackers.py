@@ -12,11 +12,12 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter
 
 from unimp.config.run_files import TRACKERS as IDS_FILE
 from unimp.data.files import read_regular, write_atomically
@@ -112,17 +113,12 @@ class Trackers:
 
 def _stored_ids(place: Place) -> dict[str, str]:
     path = (place.folder or Path()) / IDS_FILE
-    ids: Any = {}
-    with suppress(FileNotFoundError):
-        try:
-            ids = json.loads(read_regular(path, MOST_BYTES))
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, RecursionError):
-            ids = None
-    if isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values()):
-        return ids
-    place.report(f"{path} is damaged, so this becomes a new run in the trackers")
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(read_regular(path, MOST_BYTES))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError):
+        place.report(f"{path} is damaged, so this becomes a new run in the trackers")
     return {}
 
 

@@ -42,15 +42,18 @@ def load_weights(model: NodeModel, path: Path) -> None:
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
         raise RunError(f"the weights in {path} do not fit their recipe: {'; '.join(problems)}")
+    if broken := [name for name, value in tensors.items() if not bool(value.isfinite().all())]:
+        raise RunError(
+            f"the weights in {path} are not finite in {', '.join(broken)}. Restore the file from a "
+            "copy, or train again."
+        )
     for name, value in expected.items():
         value.copy_(tensors[name])
 
 
 def refuse_other_shape(state: TrainingState, model: NodeModel, path: Path) -> None:
     """Raise RunError if the model does not have the structure of the stored one."""
-    stored = ((name.partition("."), value) for name, value in state.tensors.items())
-    weights = {name: value for (kind, _, name), value in stored if kind == "weights"}
-    if problems := _misfits(weights, model.state_dict()):
+    if problems := _misfits(state.part("weights"), model.state_dict()):
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise RunError(
             f"cannot resume from {path} with a different model: "

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from unimp.config.arguments import Range, Seed, Share, checked
 from unimp.config.choices import Decimal, Metric, UnknownIds
 from unimp.data.tables.checking import read_rows
 from unimp.data.tables.guessing import guess
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
+from unimp.data.tables.summary import cautions
 from unimp.data.tables.transforms import Layout
 from unimp.tasks.task import Task
 
+LOG = logging.getLogger("unimp")
 _SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
 
 
+@checked
 def task_from_tables(
     nodes: Any,
     edges: Any,
@@ -29,18 +34,18 @@ def task_from_tables(
     edge_features: Mapping[str, str] | None = None,
     label_separator: str | None = None,
     split: str | None = None,
-    train_share: float | None = None,
-    val_share: float | None = None,
+    train_share: Share | None = None,
+    val_share: Share | None = None,
     group: str | None = None,
     train_ids: str | None = None,
     val_ids: str | None = None,
     test_ids: str | None = None,
     decimal: Decimal | None = None,
-    text_width: int | None = None,
+    text_width: Annotated[int, Range(1, 1_000_001)] | None = None,
     unknown_ids: UnknownIds | None = None,
     name: str = "tables",
     metric: Metric | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Task:
     """Build a task from a table of nodes and a table of edges.
 
@@ -76,7 +81,11 @@ def task_from_tables(
     if train_share is not None or val_share is not None:
         given.setdefault("split", "")
     layout = Layout(**given) if given.keys() >= _SUFFICES else _guessed(nodes, edges, given)
-    return read_rows(nodes, edges, layout).task(name, split=seed, metric=metric)
+    rows = read_rows(nodes, edges, layout)
+    task = rows.task(name, split=seed, metric=metric)
+    for caution in cautions(rows, task.split):
+        LOG.warning(caution)
+    return task
 
 
 def _guessed(nodes: Any, edges: Any, given: Mapping[str, Any]) -> Layout:
@@ -86,4 +95,7 @@ def _guessed(nodes: Any, edges: Any, given: Mapping[str, Any]) -> Layout:
     problems.refuse()
     assert node_table is not None
     assert edge_table is not None
-    return guess(node_table, edge_table, given).layout
+    found = guess(node_table, edge_table, given)
+    for caution in found.cautions:
+        LOG.warning(caution)
+    return found.layout

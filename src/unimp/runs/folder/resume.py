@@ -193,7 +193,7 @@ def _remove_beginning(folder: Path, before: Set[str]) -> None:
 
 def interrupted_folder(parent: Path, recipe: Recipe, seeds: Sequence[int]) -> Path | None:
     """The newest folder NAME, NAME-2, … in which the same command was interrupted, if any."""
-    numbered = re.compile(re.escape(recipe.name) + r"(-(\d+))?")
+    numbered = re.compile(re.escape(recipe.folder_name) + r"(-(\d+))?")
     found = {
         int(match[2] or 1): folder
         for folder in (parent.iterdir() if parent.is_dir() else ())
