@@ -39,7 +39,7 @@ from unimp.model.layers import GraphTransformerLayer
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
-from unimp.ops.memory import peak_memory, resident_memory
+from unimp.data.memory import peak_memory, resident_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import FullBatch, Masks
 from unimp.training.objective import masked_label_loss

@@ -1,13 +1,17 @@
-"""Kill training at random moments, resume it with the same command, and compare the bytes.
+"""Kill commands at random moments, repeat them, and compare the bytes with an uninterrupted run.
 
-    python proofs/kill.py                      20 kills in each regime → proofs/results/kill.json
-    python proofs/kill.py --kills 1 --aimed 0  a short form
+    python proofs/kill.py                      200 kills in each regime → proofs/results/kill.json
+    python proofs/kill.py --kills 1 --aimed 0 --others 1    a short form
 
-Each run is a separate process, `unimp train … --out DIR`. It is killed (SIGKILL) at a random moment
-between locking its folder and its end, including scoring and writing. A few more kills are aimed at
-the writing of a checkpoint and of the last files. The same command then resumes the run, which must
-write the weights, predictions and history of an uninterrupted run, byte for byte (the history
-without its seconds).
+Each command is a separate process, killed (SIGKILL) at a random moment between its start and its
+end. Training (`unimp train … --out DIR`) is killed after it locked its folder, including scoring
+and writing; a few more kills are aimed at the writing of a checkpoint and of the last files. The
+same command then resumes the run, which must write the weights, predictions and history of an
+uninterrupted run, byte for byte (the history without its seconds).
+
+Every other command that writes a file is killed too. After the kill the run must be unchanged, and
+the file that the command writes must be absent or complete. The same command must then write the
+file of an uninterrupted command, byte for byte (pages without the seconds that they print).
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +70,45 @@ REGIMES = {
     ],
 }
 AIMS = (".checkpoint.safetensors.", ".predictions.parquet.", ".checkpoint.safetensors.", "manifest")
+TEMPORARY = "."  # every file is written under a temporary name that begins with a dot
 BYTES = ("model.safetensors", "predictions.parquet")
+# Commands beside `train`. Each works in a folder that contains the run `run` and two tables, and
+# writes files into `out`, or pages into the run.
+OTHERS = {
+    "predict": "predict run --out out/predictions.csv",
+    "audit": "audit run --out out/audit.csv",
+    "suggest": "suggest run --out out/suggestions.csv",
+    "explain": "explain run 3 --report out/explanation.html",
+    "report": "report run --out out/report.html",
+    "export": "data export california --out out/tables",
+    "init": "init nodes.csv edges.csv --out out/recipe.toml",
+}
 
 
-def command(regime: str, folder: Path, more: list[str]) -> None:
-    """Run `unimp train …` without output, in a child process."""
-    settings = [f"--set={setting}" for setting in (*SETTINGS, *REGIMES[regime], *more)]
-    sys.argv = ["unimp", "train", "synthetic", *settings, "--out", str(folder)]
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+@dataclass(frozen=True)
+class Kill:
+    """One process to kill: what it runs, and when it is killed."""
+
+    regime: str
+    command: str  # "train", or a key of OTHERS
+    seed: int  # of the random moment
+    aim: str = ""  # kill as soon as a file whose name begins with it exists
+
+
+def unimp(arguments: list[str], folder: Path) -> None:
+    """Run a command of unimp in `folder` without output, in a child process."""
+    os.chdir(folder)
+    sys.argv = ["unimp", *arguments]
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
         main_of_unimp()
 
 
-def begin(regime: str, folder: Path, more: list[str]) -> Process:
-    process = FORKS.Process(target=command, args=(regime, folder, more))
+def begin(arguments: list[str], folder: Path) -> Process:
+    process = FORKS.Process(target=unimp, args=(arguments, folder))
     process.start()
     return process
 
@@ -84,7 +116,14 @@ def begin(regime: str, folder: Path, more: list[str]) -> Process:
 def finish(process: Process) -> None:
     process.join()
     if process.exitcode != 0:
-        raise SystemExit(f"A run ended with exit code {process.exitcode}.")
+        raise SystemExit(f"A command ended with exit code {process.exitcode}.")
+
+
+def arguments_of(kill: Kill, settings: list[str]) -> list[str]:
+    if kill.command != "train":
+        return OTHERS[kill.command].split()
+    chosen = (*SETTINGS, *REGIMES[kill.regime], *settings)
+    return ["train", "synthetic", *(f"--set={setting}" for setting in chosen), "--out", "run"]
 
 
 def wait_for_lock(process: Process, folder: Path) -> float:
@@ -95,15 +134,32 @@ def wait_for_lock(process: Process, folder: Path) -> float:
 
 
 def results_in(folder: Path) -> dict[str, bytes | list[Any]]:
-    """The results that must not depend on a kill."""
+    """The results of training that must not depend on a kill."""
     kept: dict[str, bytes | list[Any]] = {name: (folder / name).read_bytes() for name in BYTES}
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     kept["history"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return kept
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    """All files below a folder except temporary ones, which begin with a dot."""
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+    return {name: without_seconds(name, data) for name, data in files.items()}
+
+
+def without_seconds(name: str, data: bytes) -> bytes:
+    """A file without the times of the command, which pages and explanations contain."""
+    if name.endswith(".html") or "explanations/" in name:
+        return re.sub(rb'\d+(\.\d+)? s\b|"asked": "[^"]*"', b"", data)
+    return data
+
+
 def moment(folder: Path) -> str:
-    """What the process was doing when it was killed, judged by its files."""
+    """What the training was doing when it was killed, judged by its files."""
     names = {path.name for path in folder.iterdir()}
     if any(name.startswith(".checkpoint.safetensors.") for name in names):
         return "writing a checkpoint"
@@ -114,59 +170,124 @@ def moment(folder: Path) -> str:
     return "training or scoring" if "checkpoint.safetensors" in names else "before a checkpoint"
 
 
-def kill_once(
-    regime: str, folder: Path, lasts: float, draw: random.Random, more: list[str], aim: str = ""
-) -> dict[str, Any] | None:
-    """Kill one process at a random moment; None if it ended before.
-
-    With an aim, kill it as soon as a file whose name begins with it exists after that moment.
-    """
-    process = begin(regime, folder, more)
-    start, after = wait_for_lock(process, folder), draw.uniform(0, lasts / 2 if aim else lasts)
+def kill_once(kill: Kill, arguments: list[str], folder: Path, lasts: float, seed: int) -> float:
+    """Kill one process and return its age; 0 if it ended before."""
+    process = begin(arguments, folder)
+    training = kill.command == "train"
+    start = wait_for_lock(process, folder / "run") if training else time.perf_counter()
+    latest = lasts / 2 if kill.aim else lasts
+    after = random.Random(f"{kill.regime} {kill.command} {seed}").uniform(0, latest)
     time.sleep(max(0.0, start + after - time.perf_counter()))
-    while aim and process.is_alive():
-        if any(name.startswith(aim) for name in os.listdir(folder)):  # noqa: PTH208
+    seen = folder / "run" if training else folder
+    while kill.aim and process.is_alive():
+        if any(path.name.startswith(kill.aim) for path in seen.rglob("*")):
             break
     process.kill()
     process.join()
-    if process.exitcode != -signal.SIGKILL:
-        return None
-    after = time.perf_counter() - start
-    return {"after_seconds": round(after, 3), "aim": aim, "state": moment(folder)}
+    return time.perf_counter() - start if process.exitcode == -signal.SIGKILL else 0.0
 
 
-def prove(
-    regime: str, kills: int, aimed: int, draw: random.Random, more: list[str]
-) -> dict[str, Any]:
-    """Kill the training of a regime several times, each time in a new run, and compare each."""
-    aims = [""] * kills + [AIMS[number % len(AIMS)] for number in range(aimed)]
-    done: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as place:
-        process = begin(regime, Path(place) / "whole", more)
-        start = wait_for_lock(process, Path(place) / "whole")
+def prove(kill: Kill, place: Path, lasts: float, settings: list[str]) -> dict[str, Any]:
+    """Kill a command, repeat it, and compare its files with those of an uninterrupted one."""
+    torch.set_num_threads(1)
+    arguments = arguments_of(kill, settings)
+    whole = place / kill.regime / "train"
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        after = 0.0
+        tries = 0
+        while not after:  # a process that ended before its kill does not count
+            folder = Path(scratch) / str(tries)
+            folder.mkdir() if kill.command == "train" else shutil.copytree(whole, folder)
+            seed = kill.seed + 1_000_003 * tries
+            after = kill_once(kill, arguments, folder, lasts, seed)
+            tries += 1
+        if kill.command == "train":
+            state = moment(folder / "run")
+            finish(begin(arguments, folder))
+            kept: dict[str, Any] = results_in(folder / "run")
+            expected: dict[str, Any] = results_in(whole / "run")
+        else:
+            expected = files_in(place / kill.regime / kill.command)
+            before, killed = files_in(whole), files_in(folder)
+            # Between the two moments every file is the old one or the new one.
+            half_written = [
+                name
+                for name, data in killed.items()
+                if data not in (before.get(name), expected.get(name))
+            ]
+            lost = [name for name in before if name not in killed]
+            state = "nothing written" if killed == before else "some files written"
+            if killed.keys() == expected.keys():
+                state = "all files written"
+            if half_written or lost:
+                state = f"half-written: {half_written}; lost: {lost}"
+            shutil.rmtree(folder / "out", ignore_errors=True)
+            (folder / "out").mkdir()
+            finish(begin(arguments, folder))
+            kept = files_in(folder)
+            if half_written or lost:
+                kept = {}
+        different = [name for name in {**expected, **kept} if kept.get(name) != expected.get(name)]
+        return {
+            "command": kill.command,
+            "regime": kill.regime,
+            "aim": kill.aim,
+            "after_seconds": round(after, 3),
+            "state": state,
+            "equal": not different,
+            "different": different,
+        }
+
+
+def prepare(regime: str, commands: list[str], place: Path, settings: list[str]) -> dict[str, float]:
+    """Run each command once without a kill; return how long each took."""
+    torch.set_num_threads(1)
+    lasts = {}
+    whole = place / regime / "train"
+    whole.mkdir(parents=True)
+    for command in ("train", *commands):
+        folder = place / regime / command
+        if command != "train":
+            shutil.copytree(whole, folder)
+        process = begin(arguments_of(Kill(regime, command, 0), settings), folder)
+        training = command == "train"
+        start = wait_for_lock(process, folder / "run") if training else time.perf_counter()
         finish(process)
-        lasts = time.perf_counter() - start
-        whole = results_in(Path(place) / "whole")
-        while len(done) < len(aims):
-            folder = Path(place) / "killed"
-            killed = kill_once(regime, folder, lasts, draw, more, aims[len(done)])
-            if killed is not None:
-                finish(begin(regime, folder, more))
-                kept = results_in(folder)
-                killed["equal"] = kept == whole
-                killed["different"] = [name for name in whole if kept[name] != whole[name]]
-                killed["files"] = sorted(p.name for p in folder.iterdir())
-                done.append(killed)
-                print(f"{regime} {len(done)} of {len(aims)}: {killed}", flush=True)
-            shutil.rmtree(folder)
-    return {
-        "kills": len(done),
-        "equal": sum(entry["equal"] for entry in done),
-        "at_random_moments": kills,
-        "seconds_uninterrupted": round(lasts, 2),
-        "epochs": len(whole["history"]),
-        "moments": done,
-    }
+        lasts[command] = time.perf_counter() - start
+        if training:
+            (whole / "out").mkdir()
+            write_tables(whole)
+    return lasts
+
+
+def write_tables(folder: Path) -> None:
+    """Two small tables for `unimp init`."""
+    draw = random.Random(0)
+    nodes = [f"n{i},{draw.random():.3f},{draw.choice(['red', 'blue', ''])}" for i in range(200)]
+    edges = [f"n{draw.randrange(200)},n{draw.randrange(200)}" for _ in range(600)]
+    (folder / "nodes.csv").write_text("\n".join(("id,size,color", *nodes)) + "\n")
+    (folder / "edges.csv").write_text("\n".join(("from,to", *edges)) + "\n")
+
+
+def kills_of(regime: str, kills: int, aimed: int, others: int, seed: int) -> list[Kill]:
+    """The processes to kill in one regime."""
+    commands = list(OTHERS)
+    return [
+        *(Kill(regime, "train", seed + number) for number in range(kills)),
+        *(
+            Kill(regime, "train", seed + number, AIMS[number % len(AIMS)])
+            for number in range(aimed)
+        ),
+        *(
+            Kill(
+                regime,
+                commands[number // 2 % len(commands)],
+                seed + number,
+                TEMPORARY if number % 2 else "",
+            )
+            for number in range(others)
+        ),
+    ]
 
 
 def as_given(arguments: list[str]) -> str:
@@ -176,33 +297,48 @@ def as_given(arguments: list[str]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20, help="Number of kills in each regime.")
-    parser.add_argument(
-        "--aimed", type=int, default=4, help="Number of further kills during the writing of files."
-    )
-    parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
-    parser.add_argument(
-        "--set", action="append", default=[], help="section.key=value for all runs."
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    add = parser.add_argument
+    add("--kills", type=int, default=110, help="Kills of training in each regime.")
+    add("--aimed", type=int, default=20, help="Further kills during the writing of files.")
+    add("--others", type=int, default=70, help="Kills of other commands in each regime.")
+    add("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
+    add("--seed", type=int, default=0, help="Seed of the random moments.")
+    add("--set", action="append", default=[], help="section.key=value for all runs.")
+    add("--jobs", type=int, default=1, help="Number of kills at a time.")
+    add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    draw = random.Random(options.seed)
-    torch.set_num_threads(1)
-    found = {
-        regime: prove(regime, options.kills, options.aimed, draw, options.set)
-        for regime in options.regimes
-    }
-    kills, equal = (sum(entry[key] for entry in found.values()) for key in ("kills", "equal"))
+    done: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ProcessPoolExecutor(options.jobs, mp_context=FORKS) as pool,
+    ):
+        place = Path(name)
+        commands = list(OTHERS)[: (options.others + 1) // 2]
+        regimes = options.regimes
+        ready = [pool.submit(prepare, one, commands, place, options.set) for one in regimes]
+        lasts = {regime: task.result() for regime, task in zip(regimes, ready, strict=True)}
+        waiting = [
+            pool.submit(prove, kill, place, lasts[kill.regime][kill.command], options.set)
+            for regime in regimes
+            for kill in kills_of(regime, options.kills, options.aimed, options.others, options.seed)
+        ]
+        for task in waiting:
+            done.append(task.result())
+            print(f"{len(done)} of {len(waiting)}: {done[-1]}", flush=True)
+    kills, equal = len(done), sum(entry["equal"] for entry in done)
     result = {
-        "what": "training killed (SIGKILL) at random moments and resumed by the same command: "
-        "weights, predictions and history equal those of an uninterrupted run, byte for byte",
+        "what": "commands killed (SIGKILL) at random moments and repeated: training writes the "
+        "weights, predictions and history of an uninterrupted run, byte for byte; other commands "
+        "leave the run unchanged and no half-written file, and write the same bytes when repeated",
         "kills": kills,
         "equal": equal,
-        "at_random_moments": options.kills * len(found),
-        "regimes": found,
+        "at_random_moments": sum(not entry["aim"] for entry in done),
+        "by_regime": count(done, "regime"),
+        "by_command": count(done, "command"),
+        "by_state": count(done, "state"),
+        "moments": done,
         "command": as_given(sys.argv[1:]),
-        "hardware": f"{platform.machine()}, 1 thread of {os.cpu_count()} cores",
+        "hardware": f"{platform.machine()}, 1 thread per process, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "unimp": __version__,
         "code": code_origin(),
@@ -210,6 +346,15 @@ def main() -> int:
     write_atomically(options.out, (json.dumps(result, indent=1) + "\n").encode())
     print(f"{equal} of {kills} equal: {options.out}")
     return 0 if equal == kills else 1
+
+
+def count(done: list[dict[str, Any]], key: str) -> dict[str, str]:
+    """How many of the kills with each value of a key were equal."""
+    return {
+        value: f"{sum(e['equal'] for e in done if e[key] == value)} of "
+        f"{sum(e[key] == value for e in done)}"
+        for value in sorted({entry[key] for entry in done})
+    }
 
 
 if __name__ == "__main__":

@@ -125,6 +125,8 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_bytes(tmp_path: Path) -
             "1",
             "--aimed",
             "0",
+            "--others",
+            "2",
             *settings,
             "--out",
             tmp_path / "kill.json",
@@ -134,4 +136,4 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_bytes(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 of 2 equal" in done.stdout
+    assert "6 of 6 equal" in done.stdout

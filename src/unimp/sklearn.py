@@ -28,6 +28,7 @@ from unimp.data.catalog import prepare_graph
 from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
+from unimp.model.registry import inputs_of
 from unimp.runs.experiment import run
 from unimp.runs.preparation import preparation
 from unimp.runs.run import Run
@@ -243,12 +244,14 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             }
         ).with_settings(self.settings)
         if matrix:
-            if "X" not in recipe.model.inputs or recipe.model.name == "label-propagation":
+            inputs = inputs_of(recipe.model)
+            if "X" not in inputs:
                 raise RecipeError(
                     "X is a plain matrix, but the model uses only edges and labels; give nodes of "
                     "a graph, or set inputs='X,A'"
                 )
-            recipe = recipe.with_settings({"model.inputs": "X,A"})
+            if "Y" in inputs:
+                recipe = recipe.with_settings({"model.inputs": "X,A"})
         return {f"{s}.{key}": getattr(getattr(recipe, s), key) for s, key, _ in options()}
 
     def _is_at_hand(self, graph: Graph) -> bool:

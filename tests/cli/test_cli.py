@@ -21,10 +21,11 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from unimp.cli.console import app, main, out, parse_seeds, print_rows
+from unimp.cli.console import app, main, out, print_rows
 from unimp.cli.recipe import size_of_model
 from unimp.cli.train import new_folder
 from unimp.config.recipe import load_recipe, options, recipe_names
+from unimp.config.seeds import parse_seeds
 from unimp.config.validation import choices
 from unimp.data.debian import load_debian
 from unimp.data.tables.label_files import read_labels
@@ -433,7 +434,7 @@ def test_reveal_chooses_the_labels_that_are_inputs(
         "known": range(200),
     }
     for reveal, nodes in revealed.items():
-        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv")
+        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv", "--force")
         observed = pyarrow.csv.read_csv(here / "p.csv")["observed"].to_pylist()
         assert [node for node in range(200) if observed[node]] == sorted(nodes)
         assert re.search(rf"inputs: (all )?{len(nodes)} ", text), text

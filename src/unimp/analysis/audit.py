@@ -96,6 +96,10 @@ def audit(
         task.labels[node], chances(torch.cat(logits))
     )
     found["node"] = node[found.pop("row")] if task.is_multilabel else node
+    log_given, log_suggested = (
+        found[name].clamp(min=1e-12).log() for name in ("p_given", "p_suggested")
+    )
+    found["margin"] = log_suggested - log_given
     ranking = torch.argsort(found["margin"], descending=True, stable=True)
     found = {name: values[ranking] for name, values in found.items()}
     return Audit(
@@ -134,7 +138,6 @@ def _of_classes(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
         "suggested": suggested,
         "p_given": p_given,
         "p_suggested": p_suggested,
-        "margin": _log(p_suggested) - _log(p_given),
     }
 
 
@@ -149,12 +152,7 @@ def _of_entries(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
         "suggested": 1 - label,
         "p_given": p_given,
         "p_suggested": 1 - p_given,
-        "margin": _log(1 - p_given) - _log(p_given),
     }
-
-
-def _log(chances: Tensor) -> Tensor:
-    return chances.clamp(min=1e-12).log()
 
 
 def _named(task: Task, found: dict[str, Tensor]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -37,18 +37,8 @@ UnknownEnds = Annotated[
 ]
 
 
-def table_path(path: Path) -> Path:
-    """Refuse a file that cannot be written before anything is computed."""
-    from unimp.data.tables.writing import check_path
-
-    check_path(path)
-    return path
-
-
-TableFile = Annotated[
-    Path,
-    typer.Option("--out", help="File to write: .csv, .parquet or .pq.", callback=table_path),
-]
+TableFile = Annotated[Path, typer.Option("--out", help="File to write: .csv, .parquet or .pq.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
 RevealOption = Annotated[
     str | None,
@@ -94,6 +84,24 @@ def load_with_later(
     return loaded, extra
 
 
+def check_outputs(
+    outputs: Mapping[Path | None, Sequence[str]],
+    folder: Path,
+    *reads: Path | None,
+    force: bool,
+) -> None:
+    """Refuse files that a command must not write, given by their kinds, before it computes.
+
+    reads: the files that the command reads, besides those of the run in `folder`.
+    """
+    from unimp.data.outputs import check_output
+    from unimp.runs.folder.files import files_behind
+
+    for path, kinds in outputs.items():
+        if path is not None:
+            check_output(path, kinds, reads=[*files_behind(folder), *reads], force=force)
+
+
 def reveal_of(reveal: str | None, loaded: Run) -> Reveal:
     """The value of --reveal, checked; its default depends on the run."""
     if reveal is None:
@@ -109,8 +117,8 @@ def require_label_inputs(loaded: Run, option: str) -> None:
     """Refuse to reveal labels to a model that does not use them."""
     if not loaded.takes_labels:
         raise RunError(
-            f"{option} has no effect: the model of this run takes no labels as inputs (inputs "
-            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+            f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
+            "labels as inputs"
         )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.config.presets import PRESETS, preset_help
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import exit_code, signals_held, signals_raised
@@ -63,8 +64,8 @@ def train(
     Ctrl-C stores the state of training; run the same command again to resume.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.config.run_files import is_finished, seed_folders
         from unimp.runs.experiment import run
-        from unimp.runs.folder.names import is_finished, seed_folders
         from unimp.runs.folder.resume import interrupted_folder
         from unimp.runs.preparation import resolve_recipe
         from unimp.runs.seeds import Runs
@@ -79,7 +80,7 @@ def train(
         try:
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
-                    chosen = new_folder(Path("runs"), recipe.name)
+                    chosen = new_folder(Path("runs"), recipe.folder_name)
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             several = len(numbers) > 1
             options: RunOptions = {
@@ -141,12 +142,12 @@ def new_folder(parent: Path, name: str) -> Path:
 
 def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
     """The epoch from which the same command resumes; empty if there is no checkpoint."""
-    from unimp.runs.folder.names import CHECKPOINT, is_finished, is_started
-    from unimp.training.checkpoint import read_about
+    from unimp.config.run_files import is_finished, is_started
+    from unimp.runs.folder.resume import read_begun
 
     for seed, place in places.items():
         if not is_finished(place) and is_started(place):
-            epoch = read_about(place / CHECKPOINT)["position"]["epoch"]
+            epoch = read_begun(place)["position"]["epoch"]
             return (
                 f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; run the same command "
                 f"again to resume it, in {place}"

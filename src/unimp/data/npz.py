@@ -23,6 +23,7 @@ from unimp.config.arguments import checked
 from unimp.config.choices import Metric
 from unimp.data.array_file import Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
+from unimp.data.outputs import check_output
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
@@ -95,11 +96,19 @@ def load_npz(
 
 
 @checked
-def save_npz(task: Task, path: Path | str) -> None:
+def save_npz(task: Task, path: Path | str, *, force: bool = False) -> None:
     """Write a task to one `.npz` file, from which `load_npz` reads the same task.
 
-    All edges of the graph are written, with both directions if it has both (directed = 1).
+    All edges of the graph are written, with both directions if it has both (directed = 1). force:
+    replace an existing file.
     """
+    path = Path(path)
+    check_output(path, (".npz",), force=force)
+    write_atomically(path, npz_of(task))
+
+
+def npz_of(task: Task) -> bytes:
+    """The bytes that `save_npz` writes; equal tasks give equal bytes."""
     graph = task.graph
     arrays: dict[str, Array] = {
         "edge_index": _narrow(graph.edge_index.numpy()),
@@ -127,7 +136,7 @@ def save_npz(task: Task, path: Path | str) -> None:
         arrays["groups"] = _narrow(task.groups.numpy())
     if task.positions is not None:
         arrays["positions"] = task.positions.numpy()
-    write_atomically(Path(path), npz_bytes(arrays))
+    return npz_bytes(arrays)
 
 
 def _names(names: tuple[str, ...]) -> Array:

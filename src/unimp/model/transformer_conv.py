@@ -103,16 +103,8 @@ class TransformerConv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all weights again."""
-        for linear in (
-            self.lin_key,
-            self.lin_query,
-            self.lin_value,
-            self.lin_edge,
-            self.lin_skip,
-            self.lin_beta,
-        ):
-            if linear is not None:
-                linear.reset_parameters()
+        for linear in self.children():  # in the order in which PyG draws them
+            linear.reset_parameters()  # type: ignore[operator]
 
     def forward(
         self,

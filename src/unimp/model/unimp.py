@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -29,6 +29,11 @@ from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
 LayerKind = Literal["transformer", "gat", "gcn"]
+LAYERS: dict[LayerKind, Callable[..., MessageLayer]] = {
+    "transformer": GraphTransformerLayer,
+    "gat": GATLayer,
+    "gcn": GCNLayer,
+}
 
 
 class UniMP(NodeModel):
@@ -129,56 +134,20 @@ class UniMP(NodeModel):
             if self.takes_edge_features and own_encoder is None:
                 own_encoder = EdgeEncoder(sizes.edge_features, heads * layer_width)
             gated = residual == "gated" and (gate == "all" or (gate == "last" and last))
-            self.layers.append(
-                self._layer(
-                    in_width if index == 0 else hidden,
-                    layer_width,
-                    heads=heads,
-                    concat=not averaged,
-                    residual="gated" if gated else ("none" if residual == "none" else "simple"),
-                    gate_bias=gate_bias,
-                    edge_encoder=own_encoder,
-                    attention_dropout=attention_dropout,
-                    backend=backend,
-                )
-            )
+            own: dict[str, Any] = {
+                "residual": "gated" if gated else ("none" if residual == "none" else "simple"),
+                "gate_bias": gate_bias,
+            }
+            if layer != "gcn":
+                own |= {"heads": heads, "concat": not averaged}
+                own["attention_dropout"] = attention_dropout
+            if layer == "transformer":
+                own |= {"edge_encoder": own_encoder, "backend": backend}
+            first_width = in_width if index == 0 else hidden
+            self.layers.append(LAYERS[layer](first_width, layer_width, **own))
             if not averaged:
                 self.norms.append(nn.LayerNorm(hidden))
         self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
-
-    def _layer(
-        self,
-        in_width: int,
-        width: int,
-        *,
-        heads: int,
-        concat: bool,
-        edge_encoder: EdgeEncoder | None,
-        attention_dropout: float,
-        backend: Backend,
-        **residual: Any,
-    ) -> MessageLayer:
-        if self.layer == "gcn":
-            return GCNLayer(in_width, width, **residual)
-        if self.layer == "gat":
-            return GATLayer(
-                in_width,
-                width,
-                heads=heads,
-                concat=concat,
-                attention_dropout=attention_dropout,
-                **residual,
-            )
-        return GraphTransformerLayer(
-            in_width,
-            width,
-            heads=heads,
-            concat=concat,
-            edge_encoder=edge_encoder,
-            attention_dropout=attention_dropout,
-            backend=backend,
-            **residual,
-        )
 
     def prepare(self, graph: Graph) -> Graph:
         if self.layer == "gcn":

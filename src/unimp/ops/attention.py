@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
@@ -199,6 +200,10 @@ def choose_backend(backend: str, device: str = "cpu") -> str:
             "the native backend is not available, because the native core was not built during "
             "installation; use auto or sparse, or install a C++17 compiler (such as g++) and "
             "reinstall unimp"
+        )
+    if backend == "triton" and device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendError(
+            f"the triton backend runs on GPU, but the tensors are on {device}; use auto"
         )
     if backend == "triton" and not _has_triton():
         raise BackendError("the triton backend needs Triton, which is not installed; use auto")

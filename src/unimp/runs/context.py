@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 
 from unimp.config.recipe import Recipe, Settings
+from unimp.config.run_files import TASK, is_started
 from unimp.data.catalog import prepare
 from unimp.errors import RecipeError
-from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
 from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress

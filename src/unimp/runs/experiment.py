@@ -30,7 +30,7 @@ from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, choose_device, model_of, resolve_recipe, seeded
+from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run, scored_run
 from unimp.runs.seeds import Runs
@@ -75,7 +75,7 @@ def run(
     """
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
-    device = choose_device(resolved.train.device)
+    device = device_of(resolved, model)
     task = recipe if isinstance(recipe, Task) else None
     root = None if out is None else Path(out)
     folders = [root and (root if seeds is None else root / f"seed-{n}") for n in numbers]
@@ -91,11 +91,7 @@ def run(
         if done[-1].failure:
             raise TrainingError(f"seed {experiment.seed}: {done[-1].failure}")
         on_run(done[-1])
-    if seeds is None:
-        return done[0]
-    runs = Runs(tuple(done), root)
-    runs.write_summary()
-    return runs
+    return done[0] if seeds is None else Runs(tuple(done), root).with_summary()
 
 
 def run_seed(experiment: Experiment) -> Run:

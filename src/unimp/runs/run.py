@@ -29,7 +29,12 @@ from unimp.inference.calibration import as_logits, calibrate, checked_temperatur
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.incremental.changes import FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.inference.logits import non_finite_error, non_finite_rows, probabilities
+from unimp.inference.logits import (
+    non_finite_error,
+    non_finite_rows,
+    predict_logits,
+    probabilities,
+)
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
@@ -38,10 +43,11 @@ from unimp.runs.preparation import (
     choose_device,
     graph_for,
     groups_of,
+    inference_options,
     preparation,
     refuse_smoothing,
 )
-from unimp.runs.scoring import logits_of, score_split
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import (
     PROTOCOLS,
     checked_labels,
@@ -112,12 +118,9 @@ class Run:
 
         `unimp predict` writes this table; `predictions_table` describes its columns.
         """
-        return predictions_table(
-            self.task,
-            self.predict(labels, reveal=reveal),
-            self.observed_labels(labels, reveal),
-            every_class=probabilities,
-        )
+        observed = self.observed_labels(labels, reveal)
+        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        return predictions_table(self.task, given, observed, every_class=probabilities)
 
     def explain(
         self,
@@ -296,8 +299,13 @@ class Run:
         observed = self._checked(observed)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
         with self._nodes_named():
-            return logits_of(
-                self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
+            return predict_logits(
+                self.model,
+                graph,
+                observed,
+                seed=self.seed,
+                device=self.device,
+                **inference_options(self.recipe),
             )
 
     def _checked(self, observed: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,8 +166,14 @@ class Task:
         return replace(self, graph=graph)
 
     def data_hash(self) -> str:
-        """Return the SHA-256 of everything a result depends on: graph, labels, split and groups."""
+        """Return the SHA-256 of everything a result depends on.
+
+        These are the graph, labels, split and groups, and what predictions are reported under: the
+        metric, and the names of classes and nodes.
+        """
         digest = hashlib.sha256()
+        names = [self.metric, self.num_classes, self.class_names, self.node_names]
+        digest.update(json.dumps(names).encode())
         parts = self.graph.arrays
         parts += [self.labels, self.split.train, self.split.val, self.split.test]
         parts += [] if self.groups is None else [self.groups]

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import TypeAdapter
 
-from unimp.data.tables.encoding import Categorical, Encoder, fit, from_plain, to_plain
+from unimp.data.tables.encoding import Categorical, Encoder, fit, to_plain
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.table import Table
 from unimp.data.tables.values import read_values
 from unimp.errors import TaskError
+from unimp.runs.folder.schemas import AnyEncoder
 
 
 def values_of(values: Any, kind: str) -> Any:
@@ -145,6 +147,6 @@ def test_what_does_not_fit_its_kind_is_told_with_its_rows(
 )
 def test_an_encoder_comes_back_from_json_as_it_was(values: Any, kind: str) -> None:
     encoder = fitted(values, kind)
-    again = from_plain(json.loads(json.dumps(to_plain(encoder))))
+    again = TypeAdapter(AnyEncoder).validate_json(json.dumps(to_plain(encoder)))
     assert again == encoder
     np.testing.assert_array_equal(encoded(again, values), encoded(encoder, values))

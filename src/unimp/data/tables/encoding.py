@@ -12,7 +12,6 @@ as one of the others; if training had no others, it sets no column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -162,16 +161,6 @@ def fit(column: str, kind: str, values: Any, *, text_width: int) -> Encoder:
 
 def to_plain(encoder: Encoder) -> dict[str, Any]:
     return {"kind": encoder.kind, **asdict(encoder)}
-
-
-def from_plain(plain: Mapping[str, Any]) -> Encoder:
-    """Read an encoder from `to_plain`; other input raises KeyError, TypeError or ValueError."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
-    made: Encoder = _ENCODERS[plain["kind"]](**fields)
-    numbers = [v for v in fields.values() if isinstance(v, float)] + list(fields.get("idf", ()))
-    if not np.isfinite(np.asarray(numbers, dtype=np.float64)).all():
-        raise ValueError(f"the encoder of {made.column} contains a number that is not finite")
-    return made
 
 
 def _word_counts(values: Any, width: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -66,19 +66,32 @@ class IncrementalLogits:
         self._task_nodes = graph.num_nodes
         self.observed = observed.clone()
         self.is_whole = around is None
-        # Node i of the stored graph is node _numbers[i] of the task.
-        self._numbers = torch.arange(self._task_nodes)
+        # The nodes whose states are stored: node i of the stored graph is node held[i] of the task.
+        self.held = torch.arange(self._task_nodes)
         self._place = self._placed()
         self._use_graph(graph.to("cpu"))
         self._rows: list[Tensor] | None = None
         self._leaving = NO_NODES
         if around is not None:
             self._narrow(around)
-        self._compute_all()
+        with self._in_precision():
+            self._states = list(
+                layer_states(
+                    self.model,
+                    self.graph,
+                    self.observed,
+                    chunk_edges=self.chunk_edges,
+                    device=self.device,
+                    rows=self._rows,
+                )
+            )
+        self._logits = self._read_out(self._states[-1])
+        done = self._rows[-1] if self._rows else torch.arange(len(self._logits))
+        _refuse_non_finite(self._logits[done], self.held[done])
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
-        place[self._numbers] = torch.arange(len(self._numbers))
+        place[self.held] = torch.arange(len(self.held))
         return place
 
     def _use_graph(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> None:
@@ -99,7 +112,7 @@ class IncrementalLogits:
         if self.model.weighs_by_degree:
             self._leaving = self._edges_out_of(needed[0])
         degrees = self.reach.in_degree[needed[0]], self.reach.out_degree[needed[0]]
-        self._numbers, self.observed = self._numbers[nodes], self.observed[nodes]
+        self.held, self.observed = self.held[nodes], self.observed[nodes]
         self._place = self._placed()
         self._use_graph(self.graph.induced_subgraph(nodes), degrees)
 
@@ -111,29 +124,7 @@ class IncrementalLogits:
         target = self.reach.target[slots]
         out = ~np.isin(target, nodes)
         source = np.repeat(np.arange(len(nodes)), count)[out]
-        return np.sort(source * self._task_nodes + self._numbers.numpy()[target[out]])
-
-    def _compute_all(self) -> None:
-        """Compute all states."""
-        with self._in_precision():
-            self._states = list(
-                layer_states(
-                    self.model,
-                    self.graph,
-                    self.observed,
-                    chunk_edges=self.chunk_edges,
-                    device=self.device,
-                    rows=self._rows,
-                )
-            )
-            self._logits = self._read_out(self._states[-1])
-        held = self._rows[-1] if self._rows else torch.arange(len(self._logits))
-        _refuse_non_finite(self._logits[held], self._numbers[held])
-
-    @property
-    def held(self) -> Tensor:
-        """The nodes whose states are stored, in the numbers of the task."""
-        return self._numbers
+        return np.sort(source * self._task_nodes + self.held.numpy()[target[out]])
 
     @property
     def logits(self) -> Tensor:
@@ -142,12 +133,12 @@ class IncrementalLogits:
     @cached_property
     def without_labels(self) -> Tensor:
         if self._rows is not None:
-            targets = self._numbers[self._rows[-1]] if self._rows else self._numbers
-            (found,) = self.after([Change(self._numbers)], [targets])
+            targets = self.held[self._rows[-1]] if self._rows else self.held
+            (found,) = self.after([Change(self.held)], [targets])
             logits = self._logits.new_full(self._logits.shape, torch.nan)
             logits[self._place[targets]] = found
             return self._to_task(logits)
-        return predict_logits(
+        logits = predict_logits(
             self.model,
             self.graph,
             torch.full_like(self.observed, UNLABELED),
@@ -155,6 +146,7 @@ class IncrementalLogits:
             device=self.device,
             precision=self.precision,
         )
+        return self._to_task(logits)
 
     def state(self, layer: int, nodes: Tensor) -> Tensor:
         """Return the inputs of a layer for nodes in the numbers of the stored graph."""
@@ -313,8 +305,7 @@ class IncrementalLogits:
     def _computed(self, planned: Sequence[Planned]) -> Iterator[Tensor]:
         """Yield the planned rows of h⁰ and of each layer, one plan after the other."""
         with self._in_precision():
-            parts = [self._embedded(one) for one in planned]
-            rows = torch.cat(parts)
+            rows = torch.cat([self._embedded(one) for one in planned])
             yield rows
             for index in range(self.model.num_layers):
                 rows = self._propagated(planned, rows, index)
@@ -348,14 +339,12 @@ class IncrementalLogits:
     def _to_task(self, rows: Tensor) -> Tensor:
         """Expand one row per stored node to one row per node of the task; others are NaN."""
         found = rows.new_full((self._task_nodes, rows.shape[1]), torch.nan)
-        found[self._numbers] = rows
+        found[self.held] = rows
         return found
 
     @contextmanager
     def _in_precision(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(matmuls_in(self.precision))
-            stack.enter_context(autocast(self.device, self.precision))
+        with matmuls_in(self.precision), autocast(self.device, self.precision):
             yield
 
 
