@@ -401,7 +401,7 @@ class World:
                 {
                     "seed": number(0, 2**32 - 1),
                     "seeds": either(none, self.is_seeds),
-                    "out": none,
+                    "out": one_of(None, "nonsense"),
                     "settings": either(empty, nothing),
                     "preset": one_of(None, ""),
                     "model": none,
@@ -413,7 +413,8 @@ class World:
                 },
             ),
             Call("load_run", unimp.load_run,
-                 {"folder": self.folder / "run", "device": "cpu", "model": None}, {"model": none}),
+                 {"folder": self.folder / "run", "device": "cpu", "model": None},
+                 {"model": none, "folder": one_of("nonsense")}),
             Call(
                 "load_task",
                 unimp.load_task,
