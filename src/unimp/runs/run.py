@@ -23,7 +23,7 @@ from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given, later_labels
-from unimp.errors import NonFiniteError, RunError, TaskError, TrainingError
+from unimp.errors import NonFiniteError, RunError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
@@ -35,9 +35,7 @@ from unimp.inference.logits import (
     predict_logits,
     probabilities,
 )
-from unimp.model.node_model import NodeModel, count_parameters
-from unimp.runs.context import Experiment
-from unimp.runs.fitting import seconds_per_epoch
+from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
     cannot_smooth,
     choose_device,
@@ -59,7 +57,6 @@ from unimp.tasks.labels import (
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task
-from unimp.training.loop import Fit
 
 UNLIMITED = 2**60
 LOWER_RATE = "Try a smaller train.lr, or scale the features."
@@ -441,37 +438,3 @@ class Run:
             inputs = f"{protocol} labels" if self.takes_labels else "no labels"
             lines.append(f"  {inputs} as inputs: {text}")
         return "\n".join(lines + ([f"  stored in {self.folder}"] if self.folder else []))
-
-
-def scored_run(
-    experiment: Experiment, model: NodeModel, task: Task, fit: Fit
-) -> tuple[Run, Tensor]:
-    """The run of a trained model with its metrics, and its predictions with train labels as
-    inputs: [N, classes]."""
-    run = Run(
-        experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
-    )
-    observed = run.observed_labels(reveal="train")
-    try:
-        outputs = run.outputs(observed)
-    except NonFiniteError as error:
-        if not fit.failed:
-            raise
-        raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
-    scores = {"train": score_split(outputs, task, "train")}
-    scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
-    metrics = {
-        "metric": task.metric,
-        "scores": scores,
-        "calibration": run.calibrate(outputs),
-        "best_epoch": fit.best.epoch if fit.best else None,
-        "epochs": len(fit.history),
-        "stopped": fit.stopped,
-        "cut_short": fit.cut_short,
-        "failed": fit.failed,
-        "parameters": count_parameters(model),
-        "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
-        "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
-    }
-    run = replace(run, metrics=metrics)
-    return run, keep_observed(run.probabilities_of(outputs), observed)
