@@ -35,7 +35,7 @@ from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 keep_freed_memory()
 from unimp.runs.estimate import estimate
-from unimp.ops.memory import peak_memory
+from unimp.data.memory import peak_memory
 from unimp.runs.preparation import choose_device, seeded, task_of
 from unimp.config.recipe import load_recipe
 from unimp.model.registry import build_model

@@ -34,7 +34,7 @@ def main(epochs: int = 40) -> float:
     why = run.explain(node, reveal="train")  # train labels as inputs; by default all known ones
     print(why.probability, why.without_labels, why.without_edges)
     for label in why.labels[:3]:
-        print(label.node, label.label, label.effect(why.probability))
+        print(label.node, label.label, label.effect)
     named = why.to_dict()  # the same with your own names, ready for JSON
     # [end]
 

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import unimp
 from unimp.data.npz import load_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
-from unimp.errors import TaskError, TrainingError
+from unimp.errors import TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
 from unimp.sklearn import CHECKS_THAT_DO_NOT_APPLY, UniMPClassifier, _held_out
@@ -240,6 +241,30 @@ def test_equal_random_states_give_equal_results_and_other_states_do_not(
     assert not np.array_equal(chances(3), chances(4))
 
 
+def test_fits_in_several_threads_give_the_same_results_as_one_after_the_other(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    def chances(state: int) -> Any:
+        return small(random_state=state).fit(nodes[known], y[known]).predict_proba(nodes)
+
+    states = [3, 4, 3, 5, 3, 4]
+    expected = [chances(state) for state in states]
+    with ThreadPoolExecutor(len(states)) as pool:
+        found = list(pool.map(chances, states))
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_fit_does_not_change_the_random_numbers_of_the_caller(
+    nodes: NodeView, y: Any, known: Any
+) -> None:
+    torch.manual_seed(1)
+    small().fit(nodes[known], y[known])
+    found = torch.rand(3)
+    torch.manual_seed(1)
+    assert torch.equal(found, torch.rand(3))
+
+
 def test_a_pickled_classifier_predicts_bitwise_the_same(
     fitted: UniMPClassifier, nodes: NodeView
 ) -> None:
@@ -399,6 +424,13 @@ def test_a_failed_training_is_refused_with_the_option_to_change(
         (lambda c, n, y: c.fit(n, y).predict(n, labels={0: 9}), "9"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels={999: 1}), "999"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "'a'"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels=y > 0), "True and False"),
+        (lambda c, n, y: c.fit(n, y).predict(n, labels=7), "labels"),
+        (lambda c, n, y: c.fit("nodes", y), "sequence|array|2D"),
+        (lambda c, n, y: c.fit(n, 3), "array-like"),
+        (lambda c, n, y: c.set_params(random_state="a").fit(n, y), "'a'"),
+        (lambda c, n, y: c.set_params(settings=42).fit(n, y), "settings.*42"),
+        (lambda c, n, y: c.set_params(validation_fraction="x").fit(n, y), "validation_fraction"),
         (lambda c, n, y: c.fit(n[[]], []), "no label in y is known"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels=[1, 2]), r"\(2,\).*\(300,\)"),
         (
@@ -415,7 +447,7 @@ def test_a_failed_training_is_refused_with_the_option_to_change(
 def test_wrong_arguments_are_refused_with_what_is_wrong(
     nodes: NodeView, y: Any, attempt: Callable[[Any, NodeView, Any], Any], answer: str
 ) -> None:
-    with pytest.raises(ValueError, match=answer):
+    with pytest.raises(UnimpError, match=answer):
         attempt(small(epochs=1), nodes, y)
 
 

@@ -1,26 +1,54 @@
 """The exceptions of this package; each message states the problem, its place and the fix.
 
     UnimpError
+    ├── ArgumentError  an argument of the wrong type
     ├── GraphError     invalid edges, features or node numbers
     ├── TaskError      invalid labels, splits or files; a data set that is missing
     ├── BackendError   a backend that does not exist or is not available
     ├── ModelError     sizes or options with which a model cannot be built
     ├── RecipeError    an option that does not exist, or an invalid value
     ├── TrainingError  a loss that is not finite, or a mask without hidden labels
-    │   └── NonFiniteError  outputs that are not finite
-    └── RunError       a run folder that is damaged, missing, or from other data
+    ├── NonFiniteError scores that are not finite
+    ├── RunError       a run folder that is damaged, missing, or from other data
+    └── OutputError    a file that must not be written, because another one would be lost
 
 All are subclasses of `ValueError`, so callers can catch them without importing this package.
+ArgumentError is a `TypeError` too.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+
+def _escapes() -> dict[int, str]:
+    """Characters that control a terminal, reverse the direction of text or start a line."""
+    controls = [*range(32), *range(127, 160), 0x2028, 0x2029]
+    directions = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    return {n: f"\\u{n:04x}" for n in (*controls, *directions) if chr(n) not in "\t\n"}
+
+
+ESCAPES = _escapes()
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, except tabs and line ends.
+
+    Ids, class names and paths come from files of unknown origin and are part of messages.
+    """
+    return text.translate(ESCAPES)
 
 
 class UnimpError(ValueError):
-    """The base class of all errors that this package raises."""
+    """The base class of all errors that this package raises; their messages are printable."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+class ArgumentError(UnimpError, TypeError):
+    """An argument has the wrong type."""
 
 
 class GraphError(UnimpError):
@@ -47,12 +75,20 @@ class TrainingError(UnimpError):
     """Training cannot continue."""
 
 
-class NonFiniteError(TrainingError):
-    """The outputs of the model are not finite."""
+class NonFiniteError(UnimpError):
+    """The scores of some nodes are NaN, infinite or too large; `nodes` are their numbers."""
+
+    def __init__(self, message: str, nodes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.nodes = nodes
 
 
 class RunError(UnimpError):
     """A run folder cannot be used."""
+
+
+class OutputError(UnimpError):
+    """A file must not be written there."""
 
 
 def nearest_names(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -21,11 +22,13 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed
+from unimp.config.arguments import check_argument
 from unimp.config.recipe import Recipe, Settings, options
 from unimp.data.catalog import prepare_graph
-from unimp.errors import RecipeError, TaskError, TrainingError
+from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
+from unimp.model.registry import inputs_of
 from unimp.runs.experiment import run
 from unimp.runs.preparation import preparation
 from unimp.runs.run import Run
@@ -126,16 +129,18 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "UniMPClassifier requires y to be passed, but the target y is None; give one label "
                 "per row, -1 where it is unknown"
             )
+        check_argument("UniMPClassifier", "validation_fraction", self.validation_fraction, float)
         if not 0 <= self.validation_fraction < 1:
             raise RecipeError(
                 f"validation_fraction is {self.validation_fraction}; it is a share of the known "
                 "labels, from 0 to below 1"
             )
-        view = self._view(X, reset=True)
-        check_consistent_length(view, y)
-        codes, self.classes_ = _encoded(y)
+        with _our_errors():
+            view = self._view(X, reset=True)
+            check_consistent_length(view, y)
+            codes, self.classes_ = _encoded(y)
+            draw = check_random_state(self.random_state)
         labels = _labels_of_nodes(view, codes)
-        draw = check_random_state(self.random_state)
         known = np.flatnonzero(labels != UNLABELED if labels.ndim == 1 else (labels >= 0).any(1))
         if len(known) == 0:
             raise TaskError("no label in y is known; give at least one known label")
@@ -155,28 +160,30 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.graph_ = view.graph
         self.run_ = run(task, seed=int(draw.randint(2**31 - 1)), settings=settings)
         self.n_iter_ = self.run_.metrics["epochs"]
-        if self.run_.metrics["failed"]:
-            raise TrainingError(
-                f"training stopped: {self.run_.metrics['stopped']}; a smaller lr (now {self.lr}) "
-                "or scaled features may help"
-            )
         self.transduction_ = self._most_likely(_probabilities(self.run_, task.labels))
         return self
 
     def predict_proba(self, X: Any, labels: Any = None) -> NDArray[np.float64]:
         """Probabilities of the nodes X: [rows, classes], or [rows, tasks] for class 1."""
         check_is_fitted(self)
-        view = self._view(X, reset=False)
+        with _our_errors():
+            view = self._view(X, reset=False)
         at_hand, known = self._run_on(
             view.graph, same=_is_graph(X) and self._is_at_hand(view.graph)
         )
-        if labels is not None and len(labels):
-            if not _is_graph(X):
+        if labels is not None:
+            check_argument("UniMPClassifier", "labels", labels, Mapping | Sequence | np.ndarray)
+            if isinstance(labels, np.ndarray) and labels.ndim == 0:
+                raise TaskError("labels is one value; give one label per node, or {node: label}")
+            given = len(labels) > 0
+            if given and not _is_graph(X):
                 raise TaskError(
                     "labels need nodes of a graph, but X is a plain matrix; leave them out"
                 )
-            new = self._codes(labels, known)
-            known = torch.where(new == UNLABELED, known, new)
+            if given:
+                with _our_errors():
+                    new = self._codes(labels, known)
+                known = torch.where(new == UNLABELED, known, new)
         return _probabilities(at_hand, known)[view.numbers]
 
     def predict(self, X: Any, labels: Any = None) -> NDArray[Any]:
@@ -186,14 +193,15 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any) -> float:
         """Accuracy over the known labels in y, or the mean ROC-AUC of binary tasks."""
         check_is_fitted(self)
-        check_consistent_length(X.nodes if isinstance(X, Graph) else X, y)
+        with _our_errors():
+            check_consistent_length(X.nodes if isinstance(X, Graph) else X, y)
+            entries = _encoded(y)[0] if self.run_.task.is_multilabel else column_or_1d(as_labels(y))
         if self.run_.task.is_multilabel:
             probabilities = torch.from_numpy(self.predict_proba(X))
-            entries = _encoded(y)[0]
             _refuse_nothing_known(entries)
             return score("rocauc", probabilities, torch.from_numpy(entries))
         guess = self.predict(X)
-        codes, classes = encode_classes(column_or_1d(as_labels(y)))
+        codes, classes = encode_classes(entries)
         _refuse_nothing_known(codes)
         known = codes != UNLABELED
         # A class that `fit` has not seen counts as an error, as in scikit-learn.
@@ -239,12 +247,14 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             }
         ).with_settings(self.settings)
         if matrix:
-            if "X" not in recipe.model.inputs or recipe.model.name == "label-propagation":
+            inputs = inputs_of(recipe.model)
+            if "X" not in inputs:
                 raise RecipeError(
                     "X is a plain matrix, but the model uses only edges and labels; give nodes of "
                     "a graph, or set inputs='X,A'"
                 )
-            recipe = recipe.with_settings({"model.inputs": "X,A"})
+            if "Y" in inputs:
+                recipe = recipe.with_settings({"model.inputs": "X,A"})
         return {f"{s}.{key}": getattr(getattr(recipe, s), key) for s, key, _ in options()}
 
     def _is_at_hand(self, graph: Graph) -> bool:
@@ -317,6 +327,19 @@ def _probabilities(run: Run, known: Tensor) -> NDArray[np.float64]:
             1, keepdims=True
         )  # in double precision, as metrics check it
     return probabilities
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Raise errors of scikit-learn's validation as errors of this package, with their messages."""
+    try:
+        yield
+    except UnimpError:
+        raise
+    except TypeError as error:
+        raise ArgumentError(str(error)) from error
+    except ValueError as error:
+        raise TaskError(str(error)) from error
 
 
 def _is_graph(X: Any) -> bool:

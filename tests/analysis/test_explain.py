@@ -117,7 +117,7 @@ def test_the_states_around_one_node_give_the_same_explanation() -> None:
 def test_the_strongest_effects_come_first_and_those_not_computed_last() -> None:
     run = run_of()
     found = explained(run, 3, exact=5, top=12)
-    sizes = [abs(one.effect(found.probability)) for one in found.labels if one.without is not None]
+    sizes = [abs(one.effect) for one in found.labels if one.effect is not None]
     assert len(sizes) == 5
     assert sizes == sorted(sizes, reverse=True)
     assert [one.without is None for one in found.labels] == [False] * 5 + [True] * 7

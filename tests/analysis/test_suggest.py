@@ -179,6 +179,7 @@ def test_labels_that_were_filled_in_are_not_overwritten(
     monkeypatch.chdir(tmp_path)
     command = ["suggest", str(made.folder), "-n", "3"]
     assert CliRunner().invoke(app, command).exit_code == 0
+    command.append("--force")
     assert CliRunner().invoke(app, command).exit_code == 0  # nothing was filled in
     empty = CliRunner().invoke(app, ["predict", str(made.folder), "--labels", "suggestions.csv"])
     assert empty.exit_code == 0
@@ -236,7 +237,7 @@ def test_the_command_states_the_choice_and_passes_it_to_the_next_command(
     monkeypatch.chdir(tmp_path)
 
     def printed(*more: str) -> list[str]:
-        done = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "3", *more])
+        done = CliRunner().invoke(app, ["suggest", str(made.folder), "-n", "3", "--force", *more])
         assert done.exit_code == 0, done.output
         return done.output.splitlines()
 

@@ -21,14 +21,15 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from unimp.cli.console import app, main, out, parse_seeds, print_rows
+from unimp.cli.console import app, main, out, print_rows
 from unimp.cli.recipe import size_of_model
 from unimp.cli.train import new_folder
 from unimp.config.recipe import load_recipe, options, recipe_names
+from unimp.config.seeds import parse_seeds
 from unimp.config.validation import choices
 from unimp.data.debian import load_debian
 from unimp.data.tables.label_files import read_labels
-from unimp.errors import RecipeError, TaskError, UnimpError
+from unimp.errors import RecipeError, TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.runs.folder.lock import locked
 from unimp.runs.loading import load_run
@@ -299,9 +300,40 @@ def test_a_run_that_diverges_is_reported_and_its_last_good_state_is_stored(
         main()
     assert stop.value.code == 1
     message = capsys.readouterr().err
-    assert "last good state" in message
+    assert "in epoch 1" in message
     assert "smaller train.lr" in message
     assert load_run(here / "runs" / "synthetic").metrics["failed"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["predict", "RUN", "--out", "a.csv"],
+        ["evaluate", "RUN"],
+        ["audit", "RUN", "--out", "a.csv", "--folds", "2"],
+        ["suggest", "RUN", "--out", "a.csv"],
+        ["explain", "RUN", "3", "--no-keep"],
+        ["report", "RUN"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_states_that_the_training_of_its_run_failed(
+    command: list[str], failed: Path, here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    printed(*(failed if word == "RUN" else word for word in command))
+    assert "training failed" in caplog.text
+    assert str(failed) in caplog.text
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose training failed."""
+    folder = tmp_path_factory.mktemp("failed") / "run"
+    result = CliRunner().invoke(
+        app, ["train", "synthetic", *TINY, "--set", "train.lr=1e30", "--out", str(folder)]
+    )
+    assert isinstance(result.exception, TrainingError)
+    return folder
 
 
 # evaluate
@@ -402,7 +434,7 @@ def test_reveal_chooses_the_labels_that_are_inputs(
         "known": range(200),
     }
     for reveal, nodes in revealed.items():
-        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv")
+        text = printed("predict", finished, "--reveal", reveal, "--out", "p.csv", "--force")
         observed = pyarrow.csv.read_csv(here / "p.csv")["observed"].to_pylist()
         assert [node for node in range(200) if observed[node]] == sorted(nodes)
         assert re.search(rf"inputs: (all )?{len(nodes)} ", text), text

@@ -85,10 +85,26 @@ def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
 
 
 def test_inputs_that_a_model_would_ignore_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"model\.inputs is X,A,Y.*appnp.* X,A;.*MaskedLabels"):
+    with pytest.raises(RecipeError, match=r"model\.inputs.* X,A,Y,.*appnp.* X,A;.*MaskedLabels"):
         resolve_recipe("debian", ["model.name=appnp", "model.inputs=X,A,Y"])
-    with pytest.raises(RecipeError, match=r"model\.inputs is X,A, .*mlp"):
+    with pytest.raises(RecipeError, match=r"model\.inputs.* X,A,.*mlp"):
         resolve_recipe("debian", ["model.inputs=X,A", "model.name=mlp"])
+    with pytest.raises(RecipeError, match=r"model\.inputs.* A,Y,.*mlp"):
+        resolve_recipe("debian", {"model.name": "mlp", "model.inputs": "A,Y"})
+    with pytest.raises(RecipeError, match=r"model\.inputs.* X,.*unimp takes X,A,Y or X,A or A,Y"):
+        resolve_recipe("debian", ["model.inputs=X"])
+
+
+def test_inputs_in_a_recipe_file_that_its_model_does_not_take_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "labels.toml"
+    path.write_text('[model]\nname = "mlp"\ninputs = "A,Y"\n')
+    with pytest.raises(RecipeError, match=r"model\.inputs.* A,Y,.*mlp takes X;"):
+        resolve_recipe(str(path))
+
+
+def test_inputs_of_a_recipe_do_not_apply_to_another_model_and_the_result_resolves_again() -> None:
+    resolved = resolve_recipe("arxiv-labels", ["model.name=gcn-lpa"])
+    assert resolve_recipe(resolved) == resolved
 
 
 @pytest.mark.parametrize(

@@ -347,8 +347,9 @@ def test_the_name_of_a_task_loads_a_recipe_with_defaults(tmp_path: Path) -> None
 
 def test_a_recipe_file_without_a_name_is_named_after_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text("[model]\nlayers = 2\n", encoding="utf-8")
-    assert load_recipe(path) == read_recipe("[model]\nlayers = 2", "mine")
+    text = "[task]\nname = 'synthetic'\n[model]\nlayers = 2\n"
+    path.write_text(text, encoding="utf-8")
+    assert load_recipe(path) == read_recipe(text, "mine")
     assert load_recipe(str(path), ["model.layers=4"]).model.layers == 4
 
 

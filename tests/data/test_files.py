@@ -3,11 +3,12 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from unimp.data.files import write_atomically
+from unimp.data.files import read_regular, write_atomically
 
 
 def test_a_file_is_written_replaced_and_its_folder_made(tmp_path: Path) -> None:
@@ -75,13 +76,30 @@ def test_a_folder_that_cannot_be_made_is_told_by_the_file_that_was_to_be(tmp_pat
     assert message.value.filename == str(tmp_path / "taken" / "file.json")
 
 
-def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    link = tmp_path / "link.csv"
-    link.symlink_to(tmp_path / "there" / "real.csv")
-    write_atomically(link, b"rows")
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path, exists: bool) -> None:
+    target, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    if exists:
+        target.write_bytes(b"rows")
+    link.symlink_to(target)
+    with pytest.raises(OSError, match="a link"):
+        write_atomically(link, b"other rows")
     assert link.is_symlink()
-    assert (tmp_path / "there" / "real.csv").read_bytes() == b"rows"
+    assert target.exists() == exists
+    assert not exists or target.read_bytes() == b"rows"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("real")])
+def test_only_regular_files_are_read_and_nothing_waits(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "real").write_bytes(b"rows")
+    assert read_regular(tmp_path / "real", 4) == b"rows"
+    with pytest.raises(OSError, match="4 bytes, more than the 3 expected"):
+        read_regular(tmp_path / "real", 3)
+    make(tmp_path / "special")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_regular(tmp_path / "special", 4)
 
 
 def test_a_folder_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
@@ -89,7 +107,7 @@ def test_a_folder_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for place in (tmp_path / "runs", pipe):
-        with pytest.raises(OSError, match="a folder or a device"):
+        with pytest.raises(OSError, match=r"it is a (folder|pipe or a device)"):
             write_atomically(place, b"rows")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "runs"]
     assert pipe.is_fifo()

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unimp.data import memory
 from unimp.data.npz import load_npz, save_npz
 from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures
@@ -312,6 +313,8 @@ def test_a_damaged_file_is_refused_or_read_but_never_crashes(tmp_path: Path) -> 
         "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 2), ",  # never closed
         "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 99), }",  # more than is there
         "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 1000000000000000), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-6, 2), }",
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (6, -2), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (6, 2), }",
         "{'descr': __import__('os').getcwd(), 'fortran_order': False, 'shape': (6, 2), }",
     ],
@@ -323,6 +326,19 @@ def test_an_array_whose_header_lies_is_refused_by_name(tmp_path: Path, header: s
         magic = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little")
         archive.writestr("x.npy", magic + text + bytes(48))
     with pytest.raises(TaskError, match="x: cannot be read"):
+        load_npz(path)
+
+
+def test_a_file_that_unpacks_to_more_than_the_free_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda device: 8 << 20)
+    path = tmp_path / "large.npz"
+    zeros = {"x": np.zeros((6, 100_000), np.float32), "edge_attr": np.zeros((4, 600_000), np.int8)}
+    np.savez_compressed(path, **(small_file() | zeros))
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(TaskError, match=r"large\.npz.*memory"):
         load_npz(path)
 
 

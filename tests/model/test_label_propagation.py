@@ -1,7 +1,7 @@
 """Label propagation: compared with results by hand and with dense matrices, and its invariants."""
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,12 +11,21 @@ from unimp.config.choices import Clamp, Normalization
 from unimp.config.recipe import Recipe
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
-from unimp.model.label_propagation import edge_weights, propagate, propagate_labels
+from unimp.inference.logits import predict_logits
+from unimp.model.label_propagation import LabelPropagation, edge_weights, propagate
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.task import Sizes
 
 Maker = Callable[..., Graph]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 CLAMPS: tuple[Clamp, ...] = get_args(Clamp)
+
+
+def propagate_labels(graph: Graph, observed: Tensor, num_classes: int, **options: Any) -> Tensor:
+    """The outputs of the model for all nodes."""
+    sizes = Sizes(0, 0, classes=num_classes, multilabel=observed.ndim == 2)
+    model = LabelPropagation(sizes, **options)
+    return predict_logits(model, model.prepare(graph), observed)
 
 
 @pytest.fixture

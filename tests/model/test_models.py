@@ -19,7 +19,7 @@ from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
-from unimp.model.registry import build_model
+from unimp.model.registry import MODELS, build_model
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
@@ -27,7 +27,7 @@ from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Masks, make_batches
 
-NAMES = ["unimp", "gcn", "gat", "appnp", "gcn-lpa", "mlp"]
+NAMES = [name for name in MODELS if name != "label-propagation"]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,24 @@
 """The table of models: every row builds a model that is what the row states."""
 
+import re
+import runpy
+from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import unimp
+from unimp.cli import app
 from unimp.config.choices import Inputs
 from unimp.config.options import ModelOptions
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError
 from unimp.inference.logits import predict_logits
+from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
-from unimp.model.registry import MODELS, ModelEntry, build_model, find_model
+from unimp.model.registry import MODELS, ModelEntry, build_model, find_model, inputs_of
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 
@@ -37,14 +44,31 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("entry", "inputs"), ROWS)
-def test_a_model_learns_and_attends_as_its_row_states(
+def test_a_model_takes_the_labels_of_its_inputs_and_learns_if_it_has_parameters(
     entry: ModelEntry, inputs: str, task: Task
 ) -> None:
-    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
-    assert model.learns == entry.learns
-    assert (count_parameters(model) > 0) == entry.learns
+    model = model_of(task, entry.name, inputs)
+    assert (count_parameters(model) > 0) == model.learns == entry.learns
     assert model.attends == entry.attends
     assert model.takes_labels == ("Y" in inputs)
+
+
+@pytest.mark.parametrize("entry", MODELS.values(), ids=lambda entry: entry.name)
+def test_inputs_that_are_not_in_the_row_are_refused(entry: ModelEntry, task: Task) -> None:
+    default = ModelOptions().inputs
+    for inputs in get_args(Inputs):
+        options = ModelOptions(name=entry.name, inputs=inputs)
+        if inputs in entry.inputs:
+            assert inputs_of(options, asked=True) == inputs
+            continue
+        with pytest.raises(ModelError, match=rf"{inputs}, but {entry.name} takes"):
+            inputs_of(options, asked=True)
+        if inputs == default:  # nobody asked for it
+            assert inputs_of(options) == entry.inputs[0]
+            assert model_of(task, entry.name).takes_labels == ("Y" in entry.inputs[0])
+        else:
+            with pytest.raises(ModelError, match=rf"{inputs}, but {entry.name} takes"):
+                model_of(task, entry.name, inputs)
 
 
 @pytest.mark.parametrize(("entry", "inputs"), ROWS)
@@ -52,7 +76,7 @@ def test_a_model_depends_on_exactly_the_inputs_of_its_row(
     entry: ModelEntry, inputs: str, task: Task
 ) -> None:
     """Features X, edges A and labels Y are changed one at a time."""
-    model = model_of(task, entry.name, inputs if len(entry.inputs) > 1 else "X,A,Y")
+    model = model_of(task, entry.name, inputs)
     observed = reveal_only(task.split.train, task.labels)
     other = torch.where(observed >= 0, (observed + 1) % 3, observed)
     edges = task.graph.edge_index.clone()
@@ -86,7 +110,25 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(given: str, nearest: 
         find_model(given)
 
 
-def test_the_help_of_the_option_names_every_model() -> None:
-    text = ModelOptions.model_fields["name"].description
-    assert text is not None
-    assert [name for name in MODELS if name not in text] == []
+def test_a_class_and_a_row_make_a_model_that_every_regime_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = Path(__file__).parents[2]
+    path = root / "examples/adding_a_model.py"
+    page = (root / "docs/adding-a-model.md").read_text("utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert shown == path.read_text("utf-8")
+    model = runpy.run_path(str(path))["NeighborMean"]
+    row = ModelEntry("neighbor-mean", registry._hidden_layers(model), ("X,A",))
+    monkeypatch.setitem(MODELS, "neighbor-mean", row)
+    small = ["model.name=neighbor-mean", "task.scale=0.02", "model.width=4", "train.epochs=2"]
+    for regime in ("full", "partition", "neighbors"):
+        run = unimp.run("synthetic", settings=[*small, f"batch.regime={regime}"], progress=False)
+        assert isinstance(run.model, model)
+        assert not run.takes_labels
+    assert run.explain(3).node == 3
+
+
+def test_the_options_of_a_recipe_list_every_model() -> None:
+    text = CliRunner().invoke(app, ["recipe", "show", "synthetic"]).output
+    assert " | ".join(MODELS) in " ".join(text.split())

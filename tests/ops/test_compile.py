@@ -52,8 +52,8 @@ def test_the_operator_declares_its_outputs_and_gradients(graph: Graph, edges: bo
         rows(count, 2, 2) if edges else None,
         rows(graph.num_edges, 2) if edges else None,
         list(fused.edges_of(graph.hop, "native", backward=True)),
-        torch.tensor(3),
         0.25,
+        torch.tensor(3),
         "native",
     )
     torch.library.opcheck(torch.ops.unimp.attend.default, arguments)

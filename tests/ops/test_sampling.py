@@ -13,7 +13,7 @@ from unimp.config.choices import ALL
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops import native, torch_sampling
+from unimp.ops import native
 from unimp.ops.sampling import draw_without_replacement, induced_hop, sample_hops
 
 Maker = Callable[..., Graph]
@@ -31,14 +31,17 @@ def sampled(graph: Graph, fanout: list[int], seed: int = 0) -> tuple[Tensor, lis
     return sample_hops(graph, SEEDS, fanout, seed=seed)
 
 
-@pytest.mark.parametrize("fanout", [[3, 2], [2, 40], [ALL, ALL], [4, ALL, 1], [1]])
+@pytest.mark.parametrize(
+    "fanout", [[3, 2], [2, 40], [ALL, ALL], [4, ALL, 1], [1], [2, 2, 2], [0, 2]]
+)
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 2])
-def test_sampling_on_a_gpu_equals_sampling_on_cpu(
-    graph: Graph, fanout: list[int], seed: int
+def test_sampling_with_torch_equals_sampling_with_the_native_core(
+    graph: Graph, fanout: list[int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes, hops = sample_hops(graph, SEEDS, fanout, seed=seed)
     there = graph.to("cuda" if torch.cuda.is_available() else "cpu")
-    found, others = torch_sampling.sample_hops(there, SEEDS, fanout, seed=seed)
+    monkeypatch.setattr(native, "available", lambda: False)
+    found, others = sample_hops(there, SEEDS, fanout, seed=seed)
     assert torch.equal(found.cpu(), nodes)
     for one, other in zip(hops, others, strict=True):
         assert one.num_sources == other.num_sources
@@ -129,10 +132,10 @@ def test_a_graph_without_edges_or_edge_features_gives_empty_hops() -> None:
 
 
 def test_draws_are_distinct_sorted_and_below_their_population() -> None:
-    population = np.array([4, 5, 9, 1000])
+    population = torch.tensor([4, 5, 9, 1000])
     for seed in range(20):
         drawn = draw_without_replacement(population, 4, seed)
-        assert bool((np.diff(drawn, axis=1) > 0).all())
+        assert bool((drawn.diff(dim=1) > 0).all())
         assert bool((drawn >= 0).all())
         assert bool((drawn < population[:, None]).all())
         assert drawn[0].tolist() == [0, 1, 2, 3]
@@ -141,29 +144,13 @@ def test_draws_are_distinct_sorted_and_below_their_population() -> None:
 @pytest.mark.parametrize("take", [1, 2, 3])
 def test_every_subset_is_equally_likely(take: int) -> None:
     rows, subsets = 30_000, list(itertools.combinations(range(6), take))
-    drawn = draw_without_replacement(np.full(rows, 6), take, 1)
+    drawn = draw_without_replacement(torch.full((rows,), 6), take, 1)
     counts = Counter(map(tuple, drawn.tolist()))
     expected = rows / len(subsets)
     chi_square = sum((counts[subset] - expected) ** 2 / expected for subset in subsets)
     # Mean + 4 standard deviations of a chi-square of this many degrees of freedom.
     freedom = len(subsets) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
-
-
-@pytest.mark.parametrize("fanout", [[3, 5], [2, 2, 2], [ALL, 4], [ALL, ALL], [0, 2]])
-def test_numpy_draws_the_same_as_the_native_core(
-    graph: Graph, fanout: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not native.available():
-        pytest.skip("the native core is not built here")
-    fast_nodes, fast = sampled(graph, fanout)
-    monkeypatch.setattr(native, "available", lambda: False)
-    nodes, hops = sampled(graph, fanout)
-    assert torch.equal(fast_nodes, nodes)
-    for ours, theirs in zip(fast, hops, strict=True):
-        assert ours.num_sources == theirs.num_sources
-        for name in ("indptr", "source", "edge_attr"):
-            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 @pytest.mark.parametrize("count", [1, 7, 60])
@@ -189,8 +176,8 @@ def test_batches_do_not_influence_later_batches(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        (torch.tensor([3, -1]), "no node -1"),
-        (torch.tensor([60]), "no node 60"),
+        (torch.tensor([3, -1]), " -1, but nodes"),
+        (torch.tensor([60]), " 60, but nodes"),
         (torch.tensor([3, 5, 3]), "occurs twice"),
         (torch.ones(60, dtype=torch.bool), "integer node numbers"),
     ],
@@ -198,6 +185,5 @@ def test_batches_do_not_influence_later_batches(graph: Graph) -> None:
 def test_invalid_nodes_are_refused(graph: Graph, nodes: Tensor, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         sample_hops(graph, nodes, [2], seed=0)
-    if native.available():
-        with pytest.raises(GraphError, match=message):
-            induced_hop(graph, nodes)
+    with pytest.raises(GraphError, match=message):
+        induced_hop(graph, nodes)

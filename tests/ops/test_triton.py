@@ -20,7 +20,7 @@ import triton.language as tl
 
 from unimp.graph.hop import Hop, cut_rows
 from unimp.ops import fused, reference
-from unimp.ops.triton import kernels as triton_kernels
+from unimp.ops.triton import rows as triton_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS = 3
@@ -189,9 +189,9 @@ def test_large_scores_do_not_overflow() -> None:
 @triton.jit
 def draw(out, seed, first, DROPOUT_THRESHOLD: tl.constexpr, LONG: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     slot = tl.load(first) + tl.arange(0, 16)
-    salt = triton_kernels.mix(tl.load(seed).to(tl.uint32))
+    salt = triton_rows.mix(tl.load(seed).to(tl.uint32))
     ones = tl.full([16], 1.0, tl.float32)
-    kept = triton_kernels.drop(ones, slot, 2, salt, 3, DROPOUT_THRESHOLD, 2.0, LONG)
+    kept = triton_rows.drop(ones, slot, 2, salt, 3, DROPOUT_THRESHOLD, 2.0, LONG)
     tl.store(out + tl.arange(0, 16), kept)
 
 
@@ -244,10 +244,11 @@ for dtype, width, edge_width, dropout in (
     query, key, value = (torch.zeros(n, 2, width, dtype=dtype) for n in (2, 10, 10))
     u = torch.zeros(2, 2, edge_width, dtype=dtype) if edge_width else None
     attr = torch.zeros(10, edge_width) if edge_width else None
-    found = attention.forward(query, key, value, u, attr, edges, dropout, seed)
-    attention.backward(
-        found, query, key, value, u, attr, found, edges, dropout, seed, edge_width > 0
-    )
+    given = fused.Operands(query, key, value, u, attr, edges, dropout, seed)
+    found = attention.forward(given)
+    empty = torch.empty(0)
+    grads = (empty if t is None else torch.empty_like(t) for t in given[:5])
+    attention.backward(given, found, found, fused.Backward(*grads))
 rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):

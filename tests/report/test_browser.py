@@ -50,6 +50,7 @@ def browse(page: Path, home: Path, width: int) -> tuple[dict[str, Any], list[str
     """The measures of a page in a browser, `width` wide, and the lines on the console."""
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8").replace("</body>", f"{MEASURE}</body>")
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", text)  # it would forbid this script
     frame = home / "frame.html"  # windows cannot be as narrow as a phone, frames can
     frame.write_text(
         f"<!doctype html><title></title><iframe width='{width}' height='900' "

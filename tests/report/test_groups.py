@@ -6,12 +6,13 @@ import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from unimp.config.recipe import load_recipe
-from unimp.report.groups import compare, differing, in_ranges, telling
+from unimp.report.groups import Group, compare, differing, telling
 from unimp.runs.evidence import find_runs, gather
 from unimp.runs.experiment import run
 from unimp.tasks.metrics import mean_text
@@ -28,7 +29,8 @@ from unimp.tasks.task import Task
     ],
 )
 def test_seeds_are_written_as_ranges(numbers: list[int], words: str) -> None:
-    assert in_ranges(numbers) == words
+    runs = tuple(SimpleNamespace(manifest={"seed": number}) for number in numbers)
+    assert Group("recipe", runs).seeds == words  # type: ignore[arg-type]
 
 
 def test_seeds_of_a_recipe_are_one_group_and_recipes_have_different_names(several: Path) -> None:

@@ -11,11 +11,11 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from unimp.inference.calibration import BINS, reliability
 from unimp.report.measures import (
     auc_by_task,
+    bin_names,
     confusion,
     doubling_edges,
     likeliest_is_right,
     share_of_surest,
-    shares_by,
     wilson,
 )
 
@@ -52,9 +52,10 @@ def test_bins_double_and_the_last_one_is_not_nearly_empty() -> None:
     values = np.array([0] * 50 + [1] * 50 + [2, 3] * 20 + [5] * 30 + [100] * 3)
     edges = doubling_edges(values)
     assert edges == [0, 1, 2, 4]
-    count, right = shares_by(values, values > 1, edges)
-    assert count.tolist() == [50, 50, 40, 33]
-    assert right.tolist() == [0, 0, 40, 33]
+
+
+def test_bins_are_named_by_their_ends() -> None:
+    assert bin_names([0, 1, 2, 4, 9], "{} or more") == ["0", "1", "2–3", "4–8", "9 or more"]
 
 
 def test_there_are_at_most_ten_bins() -> None:

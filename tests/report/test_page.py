@@ -16,12 +16,13 @@ import pytest
 import torch
 
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RunError
+from unimp.errors import RunError, TrainingError
 from unimp.model.unimp import UniMP
 from unimp.report.page import page_html
 from unimp.runs import evidence
 from unimp.runs.evidence import gather
 from unimp.runs.experiment import run
+from unimp.runs.loading import load_run
 from unimp.runs.reporting import write_comparison, write_report
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split
@@ -354,8 +355,9 @@ def test_a_run_without_training_has_a_page_without_warnings(tmp_path: Path) -> N
 
 def test_a_failed_run_has_a_page_with_a_warning_and_without_nan(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    done = run("synthetic", out=place, settings=[*SMALL, "train.lr=1e30"])
-    assert done.metrics["failed"]
+    with pytest.raises(TrainingError):
+        run("synthetic", out=place, settings=[*SMALL, "train.lr=1e30"])
+    done = load_run(place)
     for path in (write_report(place, done), write_comparison([place])[0]):
         page = page_at(path)
         assert "Training failed" in page.notes[0]

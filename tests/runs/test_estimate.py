@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from unimp.cli import app
 from unimp.config.recipe import Recipe
+from unimp.data import memory
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
-from unimp.ops import memory
 from unimp.runs import estimate as module
 from unimp.runs.estimate import Estimate, estimate, in_width, outward, pace_of_steps, work_of
 from unimp.runs.experiment import run

@@ -13,6 +13,7 @@ import pytest
 
 from unimp.runs.experiment import run
 from unimp.runs.folder.explanations import store_explanation, stored_explanations
+from unimp.runs.folder.files import with_digest, write_json
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,28 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 
 def found(node: Any = "git", name: str = "libs") -> dict[str, Any]:
-    return {"node": node, "class": name, "probability": 0.5}
+    return {
+        "node": node,
+        "class": name,
+        "probability": 0.5,
+        "classes": [{"class": name, "probability": 0.5}],
+        "observed": None,
+        "without_labels": 0.25,
+        "without_edges": 0.75,
+        "shares_are": "attention",
+        "followed": 1.0,
+        "known_labels": 1,
+        "exact_labels": 1,
+        "exact_edges": 0,
+        "labels": [
+            {"node": "tar", "label": "net", "hops": 1, "share": 1.0, "without": 0.1, "effect": 0.4}
+        ],
+        "edges": [],
+        "attention": [[{"node": "tar", "weight": 1.0}]],
+        "links": [{"source": "tar", "target": node, "share": 1.0}],
+        "smooth": "none",
+        "computed": "in no time",
+    }
 
 
 def test_what_is_stored_is_read_back_the_newest_first(place: Path) -> None:
@@ -67,10 +89,10 @@ def test_names_that_differ_in_case_or_odd_letters_have_their_own_files(place: Pa
     assert len(files) == len(names)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "predictions.parquet", "metrics.json"])
-def test_a_changed_file_of_the_run_makes_explanations_stale(place: Path, name: str) -> None:
+def test_explanations_of_a_run_that_was_trained_again_are_stale(place: Path) -> None:
     store_explanation(place, found(), {})
-    (place / name).write_bytes((place / name).read_bytes() + b" ")
+    manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    write_json(place / "manifest.json", with_digest({**manifest, "created": "later"}))
     explanations = stored_explanations(place)
     assert (len(explanations.stored), explanations.stale) == (0, 1)
 

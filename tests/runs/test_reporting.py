@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from unimp.cli import app
-from unimp.errors import RunError
+from unimp.errors import OutputError, RunError
 from unimp.runs.experiment import run
 from unimp.runs.reporting import write_comparison, write_report
 
@@ -47,7 +47,7 @@ def test_the_default_path_is_in_the_only_folder_or_the_current_one(
     assert alone == (other / "report.html", 1)
     assert write_comparison([folder, other], label_rates=False) == (Path("report.html"), 2)
     assert seen == [other]
-    with pytest.raises(RunError, match="is a folder"):
+    with pytest.raises(OutputError, match="is a folder"):
         write_comparison([folder], tmp_path)
 
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from unimp.cli import main
 from unimp.config.recipe import Recipe
+from unimp.config.run_files import CHECKPOINT, LOCK, MANIFEST, TRACKERS
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError, RunError
 from unimp.model.masked_labels import MaskedLabels
 from unimp.runs.experiment import run
 from unimp.runs.folder.lock import in_use, locked
-from unimp.runs.folder.names import CHECKPOINT, LOCK, MANIFEST, TRACKERS
 from unimp.runs.folder.resume import held_folder, interrupted_folder
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import tables_of
@@ -378,7 +378,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_name_and_the_fix(
 
 def test_half_written_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     interrupted(3, tmp_path / "run", RECIPE)
-    (tmp_path / "run" / ".checkpoint.safetensors.x1y2").write_bytes(b"half")
+    (tmp_path / "run" / ".checkpoint.safetensors.x1y2_abc").write_bytes(b"half")
     (tmp_path / "run" / "mine.txt").write_text("of the user")
     run(RECIPE, out=tmp_path / "run")
     names = {p.name for p in (tmp_path / "run").iterdir()}
@@ -405,8 +405,8 @@ def test_leftovers_of_a_process_killed_just_after_the_manifest_are_removed(
 ) -> None:
     run(RECIPE, out=tmp_path / "run")
     whole = {path.name for path in (tmp_path / "run").iterdir()}
-    for name in (CHECKPOINT, LOCK):
-        (tmp_path / "run" / name).write_bytes(b"left")
+    (tmp_path / "run" / CHECKPOINT).write_bytes(b"left")
+    (tmp_path / "run" / LOCK).write_bytes(b"12345")
     run(RECIPE, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == whole
 
@@ -581,8 +581,8 @@ def test_a_run_that_fails_before_training_leaves_the_folder_usable(
     """Its task is written first; the next run must not regard that as a file of the user."""
     task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)
     folder, settings = tmp_path / "run", ["train.epochs=1", "train.device=cpu"]
-    folder.mkdir()
     for name in before:
+        folder.mkdir(exist_ok=True)
         (folder / name).touch()
 
     def with_columns(columns: int) -> Callable[[Sizes], MaskedLabels]:
@@ -590,7 +590,7 @@ def test_a_run_that_fails_before_training_leaves_the_folder_usable(
 
     with pytest.raises(ModelError, match=r"\(60, 4\).*\(60, 3\)"):
         run(task, settings=settings, model=with_columns(4), out=folder)
-    assert not folder.exists()
+    assert folder.exists() == bool(before)
     run(task, settings=settings, model=with_columns(3), out=folder)
     assert (folder / "manifest.json").exists()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
@@ -15,7 +16,7 @@ import unimp
 from unimp.config.recipe import Recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import BackendError, RecipeError, TaskError
+from unimp.errors import BackendError, RecipeError, RunError, TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.registry import build_model
@@ -209,7 +210,9 @@ def test_labels_of_val_and_test_never_leak_into_default_predictions(homophilous:
     other_task = Task(task.name, task.graph, labels, task.split, task.metric, 4)
     other = Run(homophilous.recipe, 0, other_task, homophilous.model, homophilous.metrics, "cpu")
     assert torch.equal(other.predict(), homophilous.predict())
-    assert other.suggest(20).to_pylist() == homophilous.suggest(20).to_pylist()
+    # Without a choice that depends on validation labels.
+    one, two = (run.suggest(20, smooth=False) for run in (other, homophilous))
+    assert one.to_pylist() == two.to_pylist()
     assert not torch.equal(other.predict(reveal="known"), homophilous.predict(reveal="known"))
 
 
@@ -239,6 +242,40 @@ def test_a_tensor_with_an_unknown_class_is_refused_with_its_node(homophilous: Ru
     labels[3] = 4
     with pytest.raises(TaskError, match="node 3"):
         homophilous.predict(labels)
+
+
+def test_later_labels_may_be_a_list_an_array_or_a_tensor(homophilous: Run) -> None:
+    labels = torch.full((800,), -1)
+    labels[3] = 2
+    expected = homophilous.predict({3: 2})
+    for given in (labels, labels.numpy(), labels.tolist(), labels.numpy().astype(np.int8)):
+        assert torch.equal(homophilous.predict(given), expected)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.ones(800, dtype=torch.bool),
+        np.ones(800, dtype=bool),
+        [True] * 800,
+        np.full(800, np.nan),
+        torch.full((800,), -2),
+        np.full(800, 2**64 - 1, dtype=np.uint64),
+        ["a"] * 800,
+        3,
+        {1, 2},
+        object(),
+    ],
+)
+def test_masks_and_other_values_are_refused_as_labels(labels: Any, homophilous: Run) -> None:
+    with pytest.raises(UnimpError, match="label"):
+        homophilous.predict(labels)
+
+
+@pytest.mark.parametrize("settings", [42, [42], "train.epochs", {"train.epochs": [1]}, {3: 4}])
+def test_what_is_not_a_setting_is_refused(settings: Any) -> None:
+    with pytest.raises(UnimpError):
+        run("synthetic", settings=settings)
 
 
 def test_one_class_per_node_is_refused_for_binary_tasks(proteins_like: Run) -> None:
@@ -317,22 +354,40 @@ def test_a_task_without_validation_labels_is_trained_to_the_last_epoch() -> None
     assert list(done.metrics["scores"]["train"]) == ["test"]
 
 
-def test_a_run_that_diverges_reports_it_and_keeps_finite_weights() -> None:
-    done = run(
-        "synthetic",
-        settings=[
-            "task.scale=0.02",
-            "model.width=4",
-            "train.epochs=30",
-            "train.lr=1e30",
-            "train.device=cpu",
-            "train.eval_from=30",
-        ],
-    )
-    assert done.metrics["failed"]
-    assert "epoch" in done.metrics["stopped"]
-    assert done.model is not None
-    assert all(bool(torch.isfinite(p).all()) for p in done.model.parameters())
+DIVERGES = ["task.scale=0.02", "model.width=4", "train.device=cpu", "train.lr=1e30"]
+
+
+def diverged(folder: Path, *settings: str) -> Path:
+    """The folder of a run whose training failed."""
+    with pytest.raises(TrainingError, match="epoch"):
+        run("synthetic", out=folder, settings=[*DIVERGES, *settings])
+    return folder
+
+
+def test_a_run_that_diverges_raises_and_stores_finite_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = diverged(tmp_path / "run", "train.epochs=30")
+    loaded = load_run(place, device="cpu")
+    assert loaded.metrics["failed"]
+    assert loaded.failure in caplog.text
+    assert "epoch" in loaded.failure
+    assert loaded.failure in repr(loaded)
+    assert all(bool(torch.isfinite(p).all()) for p in loaded.model.parameters())
+    assert bool(loaded.predict().isfinite().all())
+    with pytest.raises(TrainingError, match="epoch"):  # also when the stored run is found again
+        run("synthetic", out=place, settings=[*DIVERGES, "train.epochs=30"])
+
+
+def test_a_run_without_any_state_that_gives_finite_scores_raises(tmp_path: Path) -> None:
+    place = diverged(tmp_path / "run", "train.epochs=30", "train.eval_from=30")
+    with pytest.raises(RunError):
+        load_run(place)
+
+
+def test_one_of_several_seeds_that_diverges_raises_with_its_number() -> None:
+    with pytest.raises(TrainingError, match="seed 3"):
+        run("synthetic", seeds=[3, 4], settings=[*DIVERGES, "train.epochs=3"])
 
 
 def test_a_run_shows_its_scores_per_protocol(homophilous: Run) -> None:

@@ -19,7 +19,7 @@ from unimp.config.recipe import Recipe, read_recipe
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder import files as run_folder
-from unimp.runs.folder.files import write_json
+from unimp.runs.folder.files import file_entry, with_digest, write_json
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 
@@ -55,6 +55,13 @@ def folder(made: Run, tmp_path: Path) -> Path:
     """A copy of the run's folder, to be damaged."""
     assert made.folder is not None
     return Path(shutil.copytree(made.folder, tmp_path / "copy"))
+
+
+def sign(folder: Path) -> None:
+    """Write a manifest that describes the files as they are now."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {name: file_entry(folder / name) for name in manifest["files"]}
+    write_json(folder / "manifest.json", with_digest(manifest))
 
 
 def folder_of(done: Run) -> Path:
@@ -182,6 +189,7 @@ def test_a_run_of_other_data_is_refused(folder: Path) -> None:
     path = folder / "recipe.toml"
     recipe = read_recipe(path.read_text(), "x").with_settings(["task.scale=0.021"])
     path.write_text(recipe.to_toml())
+    sign(folder)
     with pytest.raises(RunError, match=r"other data.*'synthetic'") as error:
         load_run(folder)
     assert str(folder) in str(error.value)
@@ -190,6 +198,7 @@ def test_a_run_of_other_data_is_refused(folder: Path) -> None:
 def test_weights_of_another_recipe_are_refused(folder: Path) -> None:
     path = folder / "recipe.toml"
     path.write_text(read_recipe(path.read_text(), "x").with_settings(["model.width=4"]).to_toml())
+    sign(folder)
     with pytest.raises(RunError, match=r"model\.safetensors.*shape"):
         load_run(folder)
 
@@ -199,6 +208,7 @@ def test_weights_with_a_tensor_missing_are_refused(folder: Path) -> None:
     tensors = load_file(path)
     tensors.pop("layers.0.key.weight")
     save_file(tensors, path)
+    sign(folder)
     with pytest.raises(RunError, match=r"model\.safetensors .* layers\.0\.key\.weight is missing"):
         load_run(folder)
 
@@ -251,7 +261,7 @@ def test_a_manifest_without_a_required_key_is_refused_with_the_key(folder: Path,
 @pytest.mark.parametrize("content", ["[]", "3", "null"])
 def test_a_manifest_that_is_not_a_json_object_is_refused(folder: Path, content: str) -> None:
     (folder / "manifest.json").write_text(content)
-    with pytest.raises(RunError, match=r"manifest\.json.*JSON object"):
+    with pytest.raises(RunError, match=r"manifest\.json.*object"):
         load_run(folder)
 
 

@@ -10,7 +10,7 @@ import torch
 
 import unimp
 from unimp.config.recipe import Recipe
-from unimp.errors import RecipeError, RunError
+from unimp.errors import RunError, UnimpError
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
@@ -98,18 +98,19 @@ def test_several_seeds_without_a_folder_have_a_summary_too() -> None:
     assert len(runs.summary) == 3
 
 
-def test_one_seed_in_a_list_returns_runs_and_is_stored_in_the_folder_itself(tmp_path: Path) -> None:
+def test_one_seed_in_a_list_is_stored_like_several(tmp_path: Path) -> None:
     runs = run(RECIPE, seeds=[5], out=tmp_path / "one", report=False)
     assert isinstance(runs, Runs)
-    assert load_run(tmp_path / "one").seed == 5
-    assert not (tmp_path / "one" / "summary.json").exists()
+    assert load_run(tmp_path / "one" / "seed-5").seed == 5
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["seeds"] == [5]
     assert runs.summary["values"].to_pylist() == [[x] for x in runs.summary["mean"].to_pylist()]
 
 
-@pytest.mark.parametrize("seeds", [[], [-1], [0, -3]])
-def test_no_seed_or_a_negative_seed_is_refused(seeds: list[int]) -> None:
-    with pytest.raises(RecipeError, match="seeds"):
-        run(RECIPE, seeds=seeds)
+@pytest.mark.parametrize("seeds", [[], [-1], [0, -3], 3, [0.5], "012", [True], [2**70], None])
+def test_what_is_not_a_list_of_seeds_is_refused(seeds: Any) -> None:
+    wrong: dict[str, Any] = {"seeds": seeds} if seeds is not None else {"seed": 0.5}
+    with pytest.raises(UnimpError, match="seed"):
+        run(RECIPE, **wrong)
 
 
 def test_a_folder_with_another_run_is_refused_before_any_seed_is_trained(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from unimp.cli.console import parse_seeds
 from unimp.config.recipe import Recipe, load_recipe
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.studies.cells import (
     Subject,
-    in_ranges,
     quickened,
     recipe_for,
     refuse_overwritten_settings,
@@ -158,5 +157,6 @@ def test_a_setting_that_every_cell_keeps_is_taken(small_subject: Subject) -> Non
     [([0], "0"), ([0, 1], "0-1"), ([0, 1, 2, 5, 7, 8], "0-2,5,7-8"), ([3, 2], "3,2")],
 )
 def test_seeds_are_written_as_they_are_read(seeds: list[int], text: str) -> None:
-    assert in_ranges(seeds) == text
+    subject = subject_of("synthetic", seeds=seeds, out=Path("out"))
+    assert subject.options[2:] == ("--seeds", text)
     assert parse_seeds(text) == seeds

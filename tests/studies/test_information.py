@@ -6,12 +6,12 @@ import torch
 
 from unimp.studies import paper
 from unimp.studies.cells import Subject
-from unimp.studies.information import conclude_information, next_class
+from unimp.studies.information import information, next_class
 from unimp.tasks.labels import UNLABELED
 
 
 def test_models_use_the_information_that_the_paper_lists(small_subject: Subject) -> None:
-    findings = conclude_information(small_subject, {})
+    findings = information.conclude(small_subject, {})
     found = {row.words[0]: row.words[1:5] for row in findings.tables[0].rows}
     assert found == {
         model: tuple("✓" if used else "–" for used in marks)

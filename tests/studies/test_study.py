@@ -10,7 +10,7 @@ from unimp.config.task_names import OGB
 from unimp.data.catalog import known_sizes
 from unimp.studies import figures, paper
 from unimp.studies.cells import Subject
-from unimp.studies.figures import FIGURE_A, FIGURE_D, LABEL_RATES
+from unimp.studies.figures import LABEL_RATES, figure_a, figure_d
 from unimp.studies.pages import table_lines
 from unimp.studies.study import (
     Claim,
@@ -19,27 +19,25 @@ from unimp.studies.study import (
     Outcome,
     Row,
     Table,
-    comparison,
+    comparisons,
     deviation,
     gap,
-    mean_text,
     verdict,
 )
-from unimp.studies.tables import INPUTS, LAYER, RESULTS
-from unimp.tasks.metrics import FEW_NODES
+from unimp.studies.tables import inputs, layer, results
+from unimp.tasks.metrics import FEW_NODES, mean_text
 
 
-def test_scores_are_a_mean_and_an_unbiased_deviation() -> None:
+def test_the_deviation_over_seeds_is_the_unbiased_one() -> None:
     values = {0: 0.70, 1: 0.72, 2: 0.77}
-    assert mean_text(values) == "73.00 ± 3.61"
     assert deviation(values) == pytest.approx(math.sqrt((0.03**2 + 0.01**2 + 0.04**2) / 2))
-    assert mean_text({0: 0.5}) == "50.00"
-    assert mean_text({}) == "–"
 
 
 def test_a_mean_that_is_not_finite_is_a_dash() -> None:
-    for values in ({0: math.nan}, {0: 0.5, 1: math.inf}):
-        assert mean_text(values) == mean_text(values, "number") == "–"
+    for values in ([math.nan], [0.5, math.inf], []):
+        assert mean_text(values) == mean_text(values, percent=False) == "–"
+    assert mean_text([0.70, 0.72, 0.77]) == "73.00 ± 3.61"
+    assert mean_text([0.5], percent=False) == "0.5000"
     number = paper.Number(0.7311, 0.0021, "Table 7")
     row = Row(("UniMP",), {"test": {0: math.nan}}, {"test": number})
     lines = table_lines(Table(("model",), (Column("test", "test"),), (row,)))
@@ -80,9 +78,8 @@ def test_a_claim_holds_only_where_differences_are_clear(gaps: list[Gap], expecte
 
 
 def test_pairs_that_were_not_measured_do_not_count() -> None:
-    claim = comparison(
-        "a", "b", [("one", {0: 0.2, 1: 0.4}, {0: 0.1, 1: 0.29}), ("two", {}, {0: 1.0})]
-    )
+    pairs = [("one", {0: 0.2, 1: 0.4}, {0: 0.1, 1: 0.29}), ("two", {}, {0: 1.0})]
+    (claim,) = comparisons("b", {"a": pairs})
     assert (claim.ours, claim.agrees) == ("one +10.50", "yes")
 
 
@@ -108,11 +105,11 @@ def outcomes_of(study_cells: object, score: float) -> dict[str, Outcome]:
 def label_rate_verdict(arxiv: Subject, scores: dict[float, tuple[float, ...]]) -> Claim:
     """Figure (a), where every rate but those given scores 0.7 with each seed."""
     outcomes = {}
-    for rate, cell in zip(LABEL_RATES, FIGURE_A.cells(arxiv), strict=True):
+    for rate, cell in zip(LABEL_RATES, figure_a.cells(arxiv), strict=True):
         values = scores.get(rate, (0.7, 0.7))[: max(map(len, scores.values()))]
         found = {s: {"scores": {"train": {"val": v, "test": v}}} for s, v in enumerate(values)}
         outcomes[cell.name] = Outcome(cell, found)
-    return FIGURE_A.conclude(arxiv, outcomes).claims[0]
+    return figure_a.conclude(arxiv, outcomes).claims[0]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +130,7 @@ def test_a_best_label_rate_must_be_clearly_over_those_farther_off(
 
 
 def test_results_are_listed_with_the_papers_rows(arxiv: Subject) -> None:
-    findings = RESULTS.conclude(arxiv, outcomes_of(RESULTS.cells(arxiv), 0.74))
+    findings = results.conclude(arxiv, outcomes_of(results.cells(arxiv), 0.74))
     text = "\n".join(table_lines(findings.tables[0]))
     assert (
         "| GCNII (paper) | none | – | 2,148,648 |" in text
@@ -145,7 +142,7 @@ def test_results_are_listed_with_the_papers_rows(arxiv: Subject) -> None:
 
 
 def test_every_row_of_tables_7_and_8_has_the_papers_number(arxiv: Subject) -> None:
-    for study in (INPUTS, LAYER):
+    for study in (inputs, layer):
         findings = study.conclude(arxiv, outcomes_of(study.cells(arxiv), 0.7))
         for row in findings.tables[0].rows:
             assert row.paper["test"].place == study.place, row.words
@@ -156,15 +153,15 @@ def test_mistakes_of_the_paper_are_noted() -> None:
     assert number is not None
     assert "validation score" in number.note
     twice = [
-        paper.with_inputs("ogbn-products", inputs, model)
-        for inputs, model in (("X,A,Y", "GCN"), ("A,Y", "Graph Transformer"))
+        paper.with_inputs("ogbn-products", given, model)
+        for given, model in (("X,A,Y", "GCN"), ("A,Y", "Graph Transformer"))
     ]
     assert all(n is not None and "two different cells" in n.note for n in twice)
 
 
 def test_numbers_that_are_in_two_tables_are_equal() -> None:
     for data_set in OGB:
-        own = paper.published(data_set)[-1].test.value
+        own = paper.published(data_set)["UniMP"]["test"].value
         last = "Graph Transformer"
         if data_set == "ogbn-proteins":
             last += " + edge features"
@@ -172,12 +169,12 @@ def test_numbers_that_are_in_two_tables_are_equal() -> None:
         assert shown is not None
         assert shown.value == own
     for data_set in ("ogbn-products", "ogbn-arxiv"):
-        for row, inputs, model in (
+        for row, given, model in (
             ("GAT (sum attention)", "X,A", "GAT"),
             ("Transformer + gated residual", "X,A", "Graph Transformer"),
             ("… + train labels (UniMP)", "X,A,Y", "Graph Transformer"),
         ):
-            one, two = paper.layer_row(data_set, row), paper.with_inputs(data_set, inputs, model)
+            one, two = paper.layer_row(data_set, row), paper.with_inputs(data_set, given, model)
             assert one is not None
             assert two is not None
             assert one.value == two.value
@@ -200,7 +197,7 @@ def test_a_group_of_a_few_nodes_decides_nothing(
 
     monkeypatch.setattr(figures, "runs_of", runs_of)
     monkeypatch.setattr(figures, "scores_by_degree", scores)
-    found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
+    found = figure_d.conclude(arxiv, outcomes_of(figure_d.cells(arxiv), 0.7))
     assert [claim.agrees for claim in found.claims] == ["yes", "yes", "yes"]
     assert "3 of 3 steps" in found.claims[0].ours
     assert [row.words[0] for row in found.tables[0].rows][-2:] == ["9–16", "≥ 129"]
@@ -209,7 +206,7 @@ def test_a_group_of_a_few_nodes_decides_nothing(
     assert [count for _, count in found.figure.counts] == [n for n in counts if n]
 
     counts = [0, 20, 20, 0, 0, 0, 0, 0, 0, 0]
-    found = FIGURE_D.conclude(arxiv, outcomes_of(FIGURE_D.cells(arxiv), 0.7))
+    found = figure_d.conclude(arxiv, outcomes_of(figure_d.cells(arxiv), 0.7))
     assert [claim.agrees for claim in found.claims] == ["not clear"] * 3  # but they are drawn
     assert found.figure is not None
     assert [len(s.points) for s in found.figure.series] == [2, 2]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unimp.errors import TaskError
+from unimp.errors import TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Sizes, Task
@@ -68,9 +68,10 @@ def test_another_graph_leaves_the_question_as_it_was() -> None:
     task = small_task(class_names=("a", "b", "c"), groups=GROUPS)
     moved = task.with_graph(task.graph.symmetrize())
     assert moved.graph.num_edges == 8
-    assert moved.labels is task.labels
+    assert torch.equal(moved.labels, task.labels)
     assert (moved.split, moved.class_names) == (task.split, task.class_names)
-    assert moved.groups is task.groups
+    assert moved.groups is not None
+    assert moved.groups.tolist() == GROUPS.tolist()
 
 
 @pytest.mark.parametrize(
@@ -90,12 +91,12 @@ def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": torch.tensor([0, 1])}, "2 labels for 5 nodes"),
+        ({"labels": torch.tensor([0, 1])}, "shape (2,). For 5 nodes"),
         ({"labels": torch.tensor([0, 0, 2, 3, 1])}, "the label of node 3 is 3; it must be in 0..2"),
         ({"labels": torch.tensor([0, -2, 2, 1, 1])}, "the label of node 1 is -2"),
         (
             {"labels": torch.zeros(5, 2, dtype=torch.int8)},
-            "labels have 2 columns, but num_classes is 3",
+            "labels have shape (5, 2)",
         ),
         ({"labels": 2 * torch.ones(5, 3, dtype=torch.int8)}, "the label of node 0 is 2"),
         ({"class_names": ("a", "b")}, "2 class names, but 3"),
@@ -104,7 +105,7 @@ def split_of(train: list[int], val: list[int], test: list[int]) -> Split:
             {"groups": GROUPS[:2]},
             "groups are torch.int64 of shape (2,)",
         ),
-        ({"groups": GROUPS.float()}, "groups are torch.float32 of shape (5,)"),
+        ({"groups": GROUPS.float()}, "groups has dtype torch.float32"),
         ({"groups": GROUPS[:, None]}, "groups are torch.int64 of shape (5, 1)"),
         ({"split": split_of([0], [1], [5])}, "the test set contains a node outside of 0..4"),
         ({"split": split_of([0], [-1], [])}, "the val set contains a node outside of 0..4"),
@@ -161,6 +162,98 @@ def test_the_hash_does_not_look_at_the_width_of_sparse_places(width: Any) -> Non
     other.indices, other.indptr = rows.indices.astype(width), rows.indptr.astype(width)
     one, two = (small_task(graph=small_graph(x=x)) for x in (rows, other))
     assert one.data_hash() == two.data_hash()
+
+
+# What a caller passes stays the caller's own
+
+
+@pytest.mark.parametrize("convert", [torch.Tensor.clone, torch.Tensor.numpy, torch.Tensor.int])
+def test_later_writes_of_the_caller_do_not_change_a_task_or_split(convert: Any) -> None:
+    train, labels, groups = (
+        convert(torch.tensor(values)) for values in ([0, 1], [0, 0, 2, 1, -1], [7, 7, 3, 0, 0])
+    )
+    positions = convert(torch.ones(5, 2))
+    split = Split(train, torch.tensor([2]), torch.tensor([3, 4]))
+    task = small_task(labels=labels, split=split, groups=groups, positions=positions)
+    before = task.data_hash()
+    for array in (train, labels, groups, positions):
+        array[:] = 0
+    assert task.data_hash() == before
+    assert task.split.train.tolist() == [0, 1]
+    assert task.labels.tolist() == [0, 0, 2, 1, -1]
+    assert task.positions is not None
+    assert bool((task.positions == 1).all())
+
+
+def test_names_of_a_task_are_copied() -> None:
+    names = ["a", "b", "c"]
+    task = small_task(class_names=names)
+    names[0] = "z"
+    assert task.class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.tensor([0, 0, 2, 1, -2]),
+        torch.tensor([0, 0, 3, 1, -1]),
+        torch.tensor([0, 0, 2**40, 1, -1]),
+        np.array([0, 0, 2, 1, 2**64 - 1], dtype=np.uint64),  # would be −1 as int64
+        torch.tensor([0, 0, 2, 1, -1]).view(torch.uint64),
+        [0, 0, 2, 1, 2**70],
+        torch.tensor([0.0, 0.5, 2.0, 1.0, -1.0]),
+        np.array([0, 0, 2, 1, np.nan]),
+        torch.tensor([True, False, True, True, False]),
+        np.array([1, 0, 1, 1, 0], dtype=bool),
+        ["0", "0", "2", "1", "-1"],
+        [0, 0, 2, 1, None],
+        [[0], [0, 1], [2], [1], [0]],
+        np.array([0, 0, 2, 1, -1], dtype=complex),
+        None,
+        "labels",
+        object(),
+    ],
+)
+def test_labels_that_are_not_classes_are_refused_before_they_are_cast(labels: Any) -> None:
+    with pytest.raises(TaskError, match="label"):
+        small_task(labels=labels)
+
+
+def test_entries_of_binary_tasks_are_refused_before_they_become_bytes() -> None:
+    labels = torch.tensor([[1, 0], [0, 257], [1, 0], [0, 1], [1, 1]])  # 257 is 1 as int8
+    with pytest.raises(TaskError, match="node 1 is 257"):
+        multilabel_task(labels=labels)
+
+
+def test_big_endian_labels_are_read_as_their_values() -> None:
+    labels = np.array([0, 0, 2, 1, -1], dtype=">i4")
+    assert small_task(labels=labels).labels.tolist() == [0, 0, 2, 1, -1]
+
+
+@pytest.mark.parametrize("given", [torch.ones(5, dtype=torch.bool), np.ones(5, dtype=bool)])
+def test_a_split_by_masks_is_refused_with_the_way_to_node_numbers(given: Any) -> None:
+    with pytest.raises(TaskError, match="flatnonzero"):
+        Split(given, [], [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 7},
+        {"graph": "graph"},
+        {"split": [0, 1]},
+        {"metric": 42},
+        {"num_classes": 3.5},
+        {"num_classes": "3"},
+        {"num_classes": 0},
+        {"class_names": "abc"},
+        {"class_names": (1, 2, 3)},
+        {"positions": "here"},
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(changes: dict[str, Any]) -> None:
+    with pytest.raises(UnimpError, match=next(iter(changes))):
+        small_task(**changes)
 
 
 @pytest.mark.parametrize("names", [("a", "b", "a"), ("a", "b", " a ")])

@@ -308,7 +308,7 @@ def test_logits_that_are_not_finite_end_the_run_with_the_last_good_state() -> No
         on_epoch=keep,
     )
     assert result.failed
-    assert result.stopped == "a logit became non-finite in epoch 3"
+    assert result.stopped == "the scores became non-finite in epoch 3"
     assert torch.equal(model.logits, states[1])
 
 

@@ -71,6 +71,13 @@ def audit(
     """
     if by_group and task.groups is None:
         raise TaskError(f"{task.name} has no groups. Hide its labels one by one instead.")
+    if folds is not None and (folds < 0 or folds == 1):
+        raise TaskError(
+            f"folds is {folds}; use 2 or more parts, or 0 to hide each label alone. One part would "
+            "hide every label at once."
+        )
+    if not len(known):
+        raise TaskError("no label is known, so there is nothing to audit. Reveal some labels.")
     units = list(_units(known, task.groups if by_group else None))
     folds = choose_folds(answers, units) if folds is None else min(folds, len(units))
     if folds:
@@ -89,6 +96,10 @@ def audit(
         task.labels[node], chances(torch.cat(logits))
     )
     found["node"] = node[found.pop("row")] if task.is_multilabel else node
+    log_given, log_suggested = (
+        found[name].clamp(min=1e-12).log() for name in ("p_given", "p_suggested")
+    )
+    found["margin"] = log_suggested - log_given
     ranking = torch.argsort(found["margin"], descending=True, stable=True)
     found = {name: values[ranking] for name, values in found.items()}
     return Audit(
@@ -127,7 +138,6 @@ def _of_classes(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
         "suggested": suggested,
         "p_given": p_given,
         "p_suggested": p_suggested,
-        "margin": _log(p_suggested) - _log(p_given),
     }
 
 
@@ -142,12 +152,7 @@ def _of_entries(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
         "suggested": 1 - label,
         "p_given": p_given,
         "p_suggested": 1 - p_given,
-        "margin": _log(1 - p_given) - _log(p_given),
     }
-
-
-def _log(chances: Tensor) -> Tensor:
-    return chances.clamp(min=1e-12).log()
 
 
 def _named(task: Task, found: dict[str, Tensor]) -> pa.Table:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor
 
 from unimp.analysis.rollout import Rollout, roll_out, weigh_by_attention, weigh_evenly
-from unimp.analysis.table import Table
+from unimp.analysis.table import Table, tables_html
 from unimp.config.choices import ALL
+from unimp.errors import printable
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
@@ -50,9 +50,7 @@ class LabelEffect:
     hops: int
     share: float  # of the rollout
     without: float | None  # the probability with this label hidden; None: not computed
-
-    def effect(self, probability: float) -> float:
-        return 0.0 if self.without is None else probability - self.without
+    effect: float | None  # the probability minus `without`
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,7 @@ class EdgeEffect:
     both_ways: bool
     share: float
     without: float | None
-
-    def effect(self, probability: float) -> float:
-        return 0.0 if self.without is None else probability - self.without
+    effect: float | None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -105,35 +101,26 @@ class Explanation:
     @property
     def labels_table(self) -> Table:
         """The known labels: node, label, hops, share, without, effect."""
-        return _table(self.to_dict()["labels"], ("node", "label", "hops"))
+        return _table(self.to_dict()["labels"], LabelEffect)
 
     @property
     def edges_table(self) -> Table:
         """The edges: source, target, both_ways, share, without, effect."""
-        return _table(self.to_dict()["edges"], ("source", "target", "both_ways"))
+        return _table(self.to_dict()["edges"], EdgeEffect)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation under the names of the task, ready for JSON."""
         ids, classes = node_ids(self.task), class_names(self.task)
 
-        def label(given: int | list[int] | None) -> Any:
-            return (
-                [classes[c] for c in given]
-                if isinstance(given, list)
-                else (None if given is None else classes[given])
-            )
-
-        def outcome(one: LabelEffect | EdgeEffect) -> dict[str, Any]:
-            known = one.without is not None
-            effect = one.effect(self.probability) if known else None
-            return {"share": one.share, "without": one.without, "effect": effect}
+        def label(given: int | list[int]) -> Any:
+            return [classes[c] for c in given] if isinstance(given, list) else classes[given]
 
         return {
             "node": ids[self.node],
             "class": classes[self.target],
             "probability": self.probability,
             "classes": [{"class": classes[c], "probability": p} for c, p in self.classes],
-            "observed": label(self.observed),
+            "observed": None if self.observed is None else label(self.observed),
             "without_labels": self.without_labels,
             "without_edges": self.without_edges,
             "shares_are": "attention" if self.attends else "those of an even walk",
@@ -142,12 +129,11 @@ class Explanation:
             "exact_labels": self.exact_labels,
             "exact_edges": self.exact_edges,
             "labels": [
-                {"node": ids[one.node], "label": label(one.label), "hops": one.hops} | outcome(one)
+                asdict(one) | {"node": ids[one.node], "label": label(one.label)}
                 for one in self.labels
             ],
             "edges": [
-                {"source": ids[one.source], "target": ids[one.target], "both_ways": one.both_ways}
-                | outcome(one)
+                asdict(one) | {"source": ids[one.source], "target": ids[one.target]}
                 for one in self.edges
             ],
             "attention": [
@@ -161,32 +147,32 @@ class Explanation:
             "computed": self.computed,
         }
 
-    def _summary(self) -> str:
+    def _shown(self) -> tuple[str, dict[str, Table]]:
+        """Return a summary, and the tables that are not empty by their titles."""
         found = self.to_dict()
         without = [f"{self.without_edges:.1%} without edges"]
         if self.without_labels is not None:
             without.insert(0, f"{self.without_labels:.1%} without labels")
-        return (
+        summary = printable(
             f"{found['node']}: {found['class']} with probability {self.probability:.1%} "
             f"({', '.join(without)})"
         )
+        tables = {"Known labels": self.labels_table, "Edges": self.edges_table}
+        return summary, {title: table for title, table in tables.items() if len(table)}
 
     def __repr__(self) -> str:
-        parts = [self._summary()]
-        parts += ["Known labels:", repr(self.labels_table)] if self.labels else []
-        parts += ["Edges:", repr(self.edges_table)] if self.edges else []
-        return "\n".join(parts)
+        summary, tables = self._shown()
+        return "\n".join([summary, *(f"{title}:\n{table}" for title, table in tables.items())])
 
     def _repr_html_(self) -> str:
-        html = f"<p><b>{escape(self._summary())}</b></p>"
-        html += f"<p>Known labels</p>{self.labels_table._repr_html_()}" if self.labels else ""
-        return html + (f"<p>Edges</p>{self.edges_table._repr_html_()}" if self.edges else "")
+        summary, tables = self._shown()
+        return tables_html(tables, summary)
 
 
-def _table(rows: list[dict[str, Any]], first: Sequence[str]) -> Table:
+def _table(rows: list[dict[str, Any]], kind: type[LabelEffect | EdgeEffect]) -> Table:
     import pyarrow as pa
 
-    names = (*first, "share", "without", "effect")
+    names = [field.name for field in fields(kind)]
     return Table(pa.table({name: pa.array([row[name] for row in rows]) for name in names}))
 
 
@@ -234,25 +220,22 @@ def explain(
     label_without = dict(zip(hide, found, strict=False))
     edge_without = dict(zip(cut, found[len(hide) :], strict=True))
     most_likely = probabilities.topk(min(5, len(probabilities)))
+
+    def measured(share: float, without: float | None) -> tuple[float, float | None, float | None]:
+        return float(share), without, None if without is None else probability - without
+
     labels = _strongest(
-        [
-            LabelEffect(
-                node=int(rollout.nodes[k]),
-                label=_label(observed[int(rollout.nodes[k])]),
-                hops=int(rollout.hops[k]),
-                share=float(rollout.share[k]),
-                without=label_without.get(k),
-            )
-            for k in known[: max(top, exact)].tolist()
-        ],
-        probability,
+        LabelEffect(
+            int(rollout.nodes[k]),
+            _label(observed[int(rollout.nodes[k])]),
+            int(rollout.hops[k]),
+            *measured(rollout.share[k], label_without.get(k)),
+        )
+        for k in known[: max(top, exact)].tolist()
     )
     effects = _strongest(
-        [
-            EdgeEffect(*e, len(_ways(graph, *e)) > 1, share, edge_without.get(e))
-            for e, share in edges.items()
-        ],
-        probability,
+        EdgeEffect(s, t, len(_ways(graph, s, t)) > 1, *measured(share, edge_without.get((s, t))))
+        for (s, t), share in edges.items()
     )
     return Explanation(
         task=task,
@@ -281,8 +264,11 @@ def _rolled_out(answers: ChangeableLogits, graph: Graph, node: int) -> tuple[Rol
         return roll_out(graph, node, SPREAD, weigh_evenly), False
     weigh = weigh_by_attention(answers)
     start = int(answers.here(torch.tensor([node])))
-    rollout = roll_out(answers.graph, start, answers.model.num_layers, weigh or weigh_evenly)
-    return rollout.renumbered(answers.held.numpy()), weigh is not None
+    found = roll_out(answers.graph, start, answers.model.num_layers, weigh or weigh_evenly)
+    ends = {
+        name: answers.held.numpy()[getattr(found, name)] for name in ("nodes", "source", "target")
+    }
+    return replace(found, **ends), weigh is not None
 
 
 def _joined_ways(rollout: Rollout, count: int) -> dict[tuple[int, int], float]:
@@ -345,9 +331,9 @@ def _affordable(
     return kept
 
 
-def _strongest(effects: list[Effect], probability: float) -> list[Effect]:
+def _strongest(effects: Iterable[Effect]) -> list[Effect]:
     """Sort exact effects by size, then the others by share."""
-    return sorted(effects, key=lambda e: (e.without is None, -abs(e.effect(probability)), -e.share))
+    return sorted(effects, key=lambda e: (e.effect is None, -abs(e.effect or 0.0), -e.share))
 
 
 def _attention(answers: ChangeableLogits, node: int, top: int) -> list[list[tuple[int, float]]]:

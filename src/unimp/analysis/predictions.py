@@ -84,24 +84,21 @@ def predictions_table(
     sets = np.full(task.graph.num_nodes, "", dtype=object)
     for name in ("train", "val", "test"):
         sets[getattr(task.split, name).numpy()] = name
-    columns: dict[str, Any] = {"node": pa.array(node_ids(task))}
-    label = None
+    confidence, certain = probabilities.max(1).values, seen
     if task.is_multilabel:
-        columns["prediction"] = pa.array(_predicted(probabilities, names, task), pa.string())
-        right, predicted = _expected_right(probabilities, observed)
-        columns["confidence"] = pa.array(right.numpy(), mask=~predicted.numpy())
-    else:
-        lookup = np.array([*names, ""], dtype=object)
-        chances, prediction = probabilities.max(1)
+        confidence, certain = _expected_right(probabilities, observed)
+    columns: dict[str, Any] = {
+        "node": pa.array(node_ids(task)),
+        "prediction": pa.array(_predicted(probabilities, names, task), pa.string()),
+        "confidence": pa.array(confidence.numpy(), mask=certain.numpy()),
+        "observed": pa.array(seen.numpy()),
+        "known_neighbors": pa.array(known_in_neighbors(task.graph, seen).numpy()),
+        "set": pa.array(sets, pa.string()),
+    }
+    if not task.is_multilabel:
         known = torch.where(seen, observed, task.labels)
-        label = pa.array(lookup[known.numpy()], pa.string(), mask=~is_known(known).numpy())
-        columns["prediction"] = pa.array(lookup[prediction.numpy()], pa.string())
-        columns["confidence"] = pa.array(chances.numpy(), mask=seen.numpy())
-    columns["observed"] = pa.array(seen.numpy())
-    columns["known_neighbors"] = pa.array(known_in_neighbors(task.graph, seen).numpy())
-    columns["set"] = pa.array(sets, pa.string())
-    if label is not None:
-        columns["label"] = label
+        labels = np.array([*names, ""], dtype=object)[known.numpy()]
+        columns["label"] = pa.array(labels, pa.string(), mask=~is_known(known).numpy())
     if every_class is None:
         every_class = probabilities.numel() <= MAX_ENTRIES
     if every_class:
@@ -141,8 +138,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
         "uncertainty": pa.array(uncertainty(rows, multilabel=task.is_multilabel).numpy()),
         "reaches": pa.array((one.unsure for one in found), pa.int64()),
         "why": pa.array(
-            (_why(one, row, names, task) for one, row in zip(found, rows, strict=True)),
-            pa.string(),
+            (_why(one, row, names, task) for one, row in zip(found, rows, strict=True)), pa.string()
         ),
     }
     return Table(pa.table(columns))
@@ -150,19 +146,18 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
 
 def _predicted(chances: Tensor, names: Sequence[str], task: Task) -> list[str]:
     if task.is_multilabel:
-        above = (chances > 0.5).numpy()
-        between = label_separator(task)
+        between, above = label_separator(task), (chances > 0.5).numpy()
         return [between.join(names[t] for t in np.flatnonzero(row).tolist()) for row in above]
     return [names[c] for c in chances.argmax(1).tolist()]
 
 
 def _expected_right(probabilities: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
     """For binary tasks, return the expected share of right entries among those of a node that were
-    not observed, and whether there are any."""
+    not observed, and whether all were."""
     left = observed == UNLABELED
     right = torch.maximum(probabilities, 1.0 - probabilities)
     count = left.sum(1)
-    return (right * left).sum(1) / count.clamp(min=1), count > 0
+    return (right * left).sum(1) / count.clamp(min=1), count == 0
 
 
 def _why(one: Suggestion, row: Tensor, names: Sequence[str], task: Task) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -47,15 +47,6 @@ class Rollout:
     def followed(self) -> float:
         """The share that was followed to the end."""
         return float(self.share.sum())
-
-    def renumbered(self, numbers: Nodes) -> Rollout:
-        """Replace node i by numbers[i]."""
-        return replace(
-            self,
-            nodes=numbers[self.nodes],
-            source=numbers[self.source],
-            target=numbers[self.target],
-        )
 
 
 def roll_out(graph: Graph, node: int, layers: int, weigh: Weigh, *, beam: int = BEAM) -> Rollout:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.special import entr
 
 from unimp.graph.csr import group
 from unimp.graph.graph import Graph
@@ -40,13 +41,10 @@ def chance_of_error(chances: Tensor, *, multilabel: bool) -> Tensor:
 
 def uncertainty(chances: Tensor, *, multilabel: bool) -> Tensor:
     """Return the entropy as a share of its maximum, 0 to 1; for binary tasks, the mean: [N]."""
-
-    def terms(p: Tensor) -> Tensor:
-        return -p * p.clamp(min=1e-12).log()
-
+    terms: Tensor = entr(chances) + entr(1.0 - chances) if multilabel else entr(chances)
     if multilabel:
-        return (terms(chances) + terms(1.0 - chances)).mean(1) / math.log(2.0)
-    return terms(chances).sum(1) / math.log(max(chances.shape[1], 2))
+        return terms.mean(1) / math.log(2.0)
+    return terms.sum(1) / math.log(max(chances.shape[1], 2))
 
 
 def unknown_nodes(task: Task, observed: Tensor) -> Tensor:

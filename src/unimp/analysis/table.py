@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimp.data.outputs import TABLE, check_output
 from unimp.data.tables.writing import write_table
-from unimp.errors import UnimpError
+from unimp.errors import UnimpError, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +56,12 @@ class Table:
         rows: list[dict[str, Any]] = self._arrow.to_pylist()
         return rows
 
-    def write(self, path: Path | str) -> None:
-        """Write a file: CSV if the name ends in .csv, Parquet if it ends in .parquet or .pq."""
+    def write(self, path: Path | str, *, force: bool = False) -> None:
+        """Write a file: CSV if the name ends in .csv, Parquet if it ends in .parquet or .pq.
+
+        force: replace an existing file.
+        """
+        check_output(Path(path), TABLE, force=force)
         write_table(Path(path), self._arrow)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -70,18 +75,12 @@ class Table:
         return "\n".join([*lines, *self._more()])
 
     def _repr_html_(self) -> str:
-        names, rows = self._shown()
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        more = "".join(f"<p>{escape(line)}</p>" for line in self._more())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return tables_html({"": self})
 
     def _shown(self) -> tuple[list[str], list[list[str]]]:
         names = self.column_names[:COLUMNS]
         rows = self._arrow.select(names).slice(0, ROWS).to_pylist()
-        return names, [[_text(row[name]) for name in names] for row in rows]
+        return [*map(_text, names)], [[_text(row[name]) for name in names] for row in rows]
 
     def _more(self) -> list[str]:
         rows, columns = len(self) - ROWS, len(self.column_names) - COLUMNS
@@ -89,9 +88,27 @@ class Table:
         return lines + ([f"… and {columns:,} more columns"] if columns > 0 else [])
 
 
+TEMPLATE = """
+{%- if summary %}<p><b>{{ summary }}</b></p>{% endif %}
+{%- for title, table in tables.items() %}{% if title %}<p>{{ title }}</p>{% endif %}
+{%- set names, rows = table._shown() -%}
+<table><thead><tr>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{%- for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor -%}
+</tbody></table>{% for line in table._more() %}<p>{{ line }}</p>{% endfor %}
+{%- endfor %}"""
+
+
+def tables_html(tables: Mapping[str, Table], summary: str = "") -> str:
+    """Return tables by their titles, below a summary, as a notebook shows them."""
+    from jinja2 import Template
+
+    html: str = Template(TEMPLATE, autoescape=True).render(tables=tables, summary=summary)
+    return html
+
+
 def _text(value: Any) -> str:
     """Format a cell as one line."""
     if value is None:
         return ""
-    text = f"{value:.4f}" if isinstance(value, float) else " ".join(str(value).split())
+    text = f"{value:.4f}" if isinstance(value, float) else printable(" ".join(str(value).split()))
     return text if len(text) <= CELL else text[: CELL - 1] + "…"

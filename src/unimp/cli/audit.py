@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from unimp.cli.console import RunFolder, app, out, print_rows
 from unimp.cli.later import (
+    Force,
     LaterEdges,
     LaterLabels,
     LaterNodes,
@@ -17,9 +18,11 @@ from unimp.cli.later import (
     Smooth,
     TableFile,
     UnknownEnds,
+    check_outputs,
     load_with_later,
     reveal_of,
 )
+from unimp.data.outputs import TABLE
 from unimp.errors import RunError, nearest_names
 
 UNITS = ("node", "group")
@@ -29,6 +32,7 @@ UNITS = ("node", "group")
 def audit_labels(
     folder: RunFolder,
     path: TableFile = Path("audit.csv"),
+    force: Force = False,
     count: Annotated[
         int | None,
         typer.Option("-n", help="Number of most doubtful rows to write. Default: all.", min=1),
@@ -56,6 +60,7 @@ def audit_labels(
         raise RunError(f"--by {by!r}: {nearest_names(by, UNITS)}")
     if folds == 1:
         raise RunError("--folds 1 would hide every label at once; use 2 or more, or 0")
+    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         bar = progress.add_task("hiding labels", total=None)
@@ -66,7 +71,7 @@ def audit_labels(
             by_group=by == "group",
             on_part=lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    found.head(count).write(path)
+    found.head(count).write(path, force=force)
     print_rows(
         [("rank", "node", "given", "suggested", "p(given)", "p(suggested)")]
         + [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,30 +15,45 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 from typer.core import TyperGroup
 
 from unimp import __version__
-from unimp.errors import UnimpError
+from unimp.errors import ESCAPES, UnimpError, printable
 from unimp.ops.allocator import keep_freed_memory
 from unimp.training.interruption import exit_code, signals_raised
 
-CONTROLS = {n: f"\\u{n:04x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
-"""Control characters, and the escaped form in which they are printed."""
-IN_A_CELL = CONTROLS | {ord("\t"): "\\t", ord("\n"): "\\n"}
+IN_A_CELL = ESCAPES | {ord("\t"): "\\t", ord("\n"): "\\n"}
 
 
 class Printer(Console):
-    """A console that prints text unchanged, even if it looks like rich's markup.
+    """A console that prints text as it is, even if it looks like rich's markup.
 
-    Ids and class names come from files of unknown origin, so control characters are escaped.
+    Control characters are escaped in everything that it prints.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        shown = (o.translate(CONTROLS) if isinstance(o, str) else o for o in objects)
+        # rich would remove some control characters from texts before it renders them.
+        shown = (printable(o) if isinstance(o, str) else o for o in objects)
         super().print(*shown, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+class LogPrinter(logging.Handler):
+    """Prints log messages on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(self.format(record))
+
+
+def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    err.print(f"warning: {message}")
 
 
 out, err = Printer(), Printer(stderr=True)
@@ -64,6 +80,10 @@ def stop_printed() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         err.print("stopped")
         raise typer.Exit(exit_code(stop)) from None
+    except Exception as error:
+        if hasattr(error, "message"):  # a wrong argument, which typer prints itself
+            error.message = printable(str(error.message))
+        raise
 
 
 app = typer.Typer(
@@ -100,19 +120,6 @@ def before_any_command(
     """Label the rest of a graph from its features and the labels already known."""
 
 
-def parse_seeds(text: str) -> list[int]:
-    """The numbers in a text such as `0`, `0-9` or `0,3,5-7`."""
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
-        raise UnimpError(f"--seeds {text!r}: write one seed or several, such as 0, 0-9 or 0,3,5-7")
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        seeds.extend(range(int(first), int(last or first) + 1))
-    if not seeds:
-        raise UnimpError(f"--seeds {text!r} contains no seed; write the smaller number first")
-    return list(dict.fromkeys(seeds))
-
-
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
     """Print rows in columns. On a terminal the last column wraps; no text is cut off."""
     rows = [[cell.translate(IN_A_CELL) for cell in row] for row in rows]
@@ -140,8 +147,11 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     keep_freed_memory()
+    logging.basicConfig(handlers=[LogPrinter()])
     try:
-        app(args=arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = print_warning
+            app(args=arguments)
     except Exception as error:
         if debug:
             raise

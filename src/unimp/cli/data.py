@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from unimp.cli.console import app, out, print_rows
+from unimp.cli.later import Force
 from unimp.errors import UnimpError
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ def export_data(
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to.")],
     form: Annotated[str, typer.Option("--format", help="parquet or csv.")] = "parquet",
     split: Annotated[int, typer.Option(help="Number of the split.")] = 0,
+    force: Force = False,
 ) -> None:
     """Write a task as two tables, nodes and edges."""
     from unimp.data.catalog import load_task
     from unimp.data.tables.export import export_tables
 
-    nodes, edges = export_tables(load_task(name, split=split), folder, cast("Form", form))
+    task = load_task(name, split=split)
+    nodes, edges = export_tables(task, folder, cast("Form", form), force=force)
     out.print(f"nodes: {nodes}\nedges: {edges}\nNext: unimp init {nodes} {edges}")
 
 

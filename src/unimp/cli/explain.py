@@ -12,17 +12,20 @@ import typer
 
 from unimp.cli.console import RunFolder, app, err, out
 from unimp.cli.later import (
+    Force,
     LaterEdges,
     LaterLabels,
     LaterNodes,
     RevealOption,
     Smooth,
     UnknownEnds,
+    check_outputs,
     load_with_later,
     reveal_of,
 )
 from unimp.data.files import write_atomically
-from unimp.errors import RunError, UnimpError
+from unimp.data.outputs import PAGE
+from unimp.errors import UnimpError
 from unimp.report.explanation import (
     explanation_page,
     others_in_words,
@@ -75,6 +78,7 @@ def explain_node(
     page: Annotated[
         Path | None, typer.Option("--report", help="Also write an HTML page to this file.")
     ] = None,
+    force: Force = False,
     keep: Annotated[
         bool,
         typer.Option(
@@ -88,9 +92,9 @@ def explain_node(
     """
     from unimp.analysis.explain import BUDGET, EXACT
 
-    for file in (path, page):
-        if file is not None:
-            refuse_place(file, folder)
+    text_kinds = (".json",) if as_json else (".txt", ".md")
+    later_files = (nodes, edges, *(labels or ()))
+    check_outputs({path: text_kinds, page: PAGE}, folder, *later_files, force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     explanation = loaded.explain(
         node,
@@ -123,22 +127,6 @@ def explain_node(
     # JSON that is printed for a program must stay JSON.
     for line in () if as_json and path is None else lines:
         out.print(line)
-
-
-def refuse_place(file: Path, folder: Path) -> None:
-    """Refuse to overwrite a file of the run itself."""
-    from unimp.runs.folder.names import REPORT, WRITTEN
-
-    if file.is_dir():
-        raise RunError(f"{file} is a folder; name the file to write")
-    for name in WRITTEN:
-        own = folder / name
-        same = file.resolve() == own.resolve()
-        if same or (file.exists() and own.exists() and file.samefile(own)):
-            raise RunError(
-                f"{file} is a file of the run itself and would be lost; name another file, such as "
-                f"why.html. {REPORT} shows the explanation even without --report."
-            )
 
 
 def legible(name: str) -> str:

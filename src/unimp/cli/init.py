@@ -9,8 +9,9 @@ import typer
 
 from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.data import task_rows
+from unimp.cli.later import Force
 from unimp.config.presets import FOR_TABLES, PRESETS
-from unimp.errors import RecipeError, TaskError
+from unimp.errors import TaskError
 
 if TYPE_CHECKING:
     from unimp.data.tables.guessing import Guess
@@ -25,18 +26,17 @@ def init(
     edges: Annotated[Path, typer.Argument(help="Table of edges.")],
     path: Annotated[Path, typer.Option("--out", help="Recipe to write.")] = Path("recipe.toml"),
     label: Annotated[str, typer.Option(help="Column to predict, if it cannot be guessed.")] = "",
+    force: Force = False,
 ) -> None:
     """Look at two tables and write a commented recipe for them."""
     from unimp.data.files import write_atomically
+    from unimp.data.outputs import check_output
     from unimp.data.tables.guessing import guess
     from unimp.data.tables.initial_recipe import initial_recipe
     from unimp.data.tables.problems import Problems
     from unimp.data.tables.reading import open_table
 
-    if path.exists():
-        raise RecipeError(f"{path} exists already; choose another file with --out, or remove it")
-    if path.suffix != ".toml":
-        raise RecipeError(f"--out {path}: a recipe is a .toml file; use --out {path.stem}.toml")
+    check_output(path, (".toml",), reads=[nodes, edges], force=force)
     problems = Problems()
     node_table = open_table(nodes, "nodes", problems)
     edge_table = open_table(edges, "edges", problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -37,18 +37,8 @@ UnknownEnds = Annotated[
 ]
 
 
-def table_path(path: Path) -> Path:
-    """Refuse a file that cannot be written before anything is computed."""
-    from unimp.data.tables.writing import check_path
-
-    check_path(path)
-    return path
-
-
-TableFile = Annotated[
-    Path,
-    typer.Option("--out", help="File to write: .csv, .parquet or .pq.", callback=table_path),
-]
+TableFile = Annotated[Path, typer.Option("--out", help="File to write: .csv, .parquet or .pq.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
 RevealOption = Annotated[
     str | None,
@@ -66,13 +56,12 @@ def load_with_later(
     edges: Path | None,
     unknown_ids: str,
     *,
-    smooth: bool | None = False,
+    smooth: bool = False,
     labels_are_inputs: bool = True,
 ) -> tuple[Run, Tensor | None]:
     """Load a run on the graph that these tables extend, and read the labels that came later.
 
-    smooth: apply Correct & Smooth; None: if it scores better on validation. labels_are_inputs:
-    refuse labels if the model takes no labels.
+    smooth: apply Correct & Smooth. labels_are_inputs: refuse labels if the model takes no labels.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.data.tables.label_files import read_label_files
@@ -82,9 +71,7 @@ def load_with_later(
     if unknown_ids not in choices:
         raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
     loaded = load_run(folder)
-    if smooth is None:
-        loaded = loaded.smoothed_if_better()
-    elif smooth:
+    if smooth:
         loaded = loaded.smoothed()
     if labels and labels_are_inputs:
         require_label_inputs(loaded, "--labels")
@@ -95,6 +82,24 @@ def load_with_later(
         err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
         extra = None
     return loaded, extra
+
+
+def check_outputs(
+    outputs: Mapping[Path | None, Sequence[str]],
+    folder: Path,
+    *reads: Path | None,
+    force: bool,
+) -> None:
+    """Refuse files that a command must not write, given by their kinds, before it computes.
+
+    reads: the files that the command reads, besides those of the run in `folder`.
+    """
+    from unimp.data.outputs import check_output
+    from unimp.runs.folder.files import files_behind
+
+    for path, kinds in outputs.items():
+        if path is not None:
+            check_output(path, kinds, reads=[*files_behind(folder), *reads], force=force)
 
 
 def reveal_of(reveal: str | None, loaded: Run) -> Reveal:
@@ -112,8 +117,8 @@ def require_label_inputs(loaded: Run, option: str) -> None:
     """Refuse to reveal labels to a model that does not use them."""
     if not loaded.takes_labels:
         raise RunError(
-            f"{option} has no effect: the model of this run takes no labels as inputs (inputs "
-            f"{loaded.recipe.model.inputs}, model {loaded.recipe.model.name})"
+            f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
+            "labels as inputs"
         )
 
 

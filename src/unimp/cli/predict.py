@@ -9,6 +9,7 @@ import typer
 
 from unimp.cli.console import RunFolder, app, out
 from unimp.cli.later import (
+    Force,
     LaterEdges,
     LaterLabels,
     LaterNodes,
@@ -16,11 +17,13 @@ from unimp.cli.later import (
     Smooth,
     TableFile,
     UnknownEnds,
+    check_outputs,
     inputs_in_words,
     load_with_later,
     require_label_inputs,
     reveal_of,
 )
+from unimp.data.outputs import TABLE
 from unimp.errors import RunError, nearest_names
 from unimp.training.interruption import signals_held
 
@@ -57,6 +60,7 @@ def predict(
     reveal: RevealOption = None,
     smooth: Smooth = False,
     path: TableFile = Path("predictions.parquet"),
+    force: Force = False,
     every_class: Annotated[
         bool | None,
         typer.Option(
@@ -70,9 +74,10 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
+    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
-    table.write(path)
+    table.write(path, force=force)
     out.print(f"{len(table):,} nodes labeled: {path}")
     out.print(inputs_in_words(loaded, extra, revealed))

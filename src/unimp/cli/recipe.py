@@ -38,6 +38,7 @@ def show_recipe(
     """Show every option of a recipe with its help, and the size of its model."""
     from unimp.config.recipe import load_recipe, options
     from unimp.config.validation import choices
+    from unimp.model.registry import MODELS
 
     recipe = load_recipe(name, settings or ())
     size = size_of_model(recipe)
@@ -49,7 +50,7 @@ def show_recipe(
             rows += [(), (f"[{section}]",)]
             shown = section
         value, help_text = values[section][key], declared.description or ""
-        if words := choices(declared):
+        if words := list(MODELS) if (section, key) == ("model", "name") else choices(declared):
             help_text += f" [{' | '.join(words)}]"
         if value != declared.default:
             help_text += f" (default {json.dumps(declared.default)})"

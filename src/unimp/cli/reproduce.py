@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from unimp.cli.console import Settings, app, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, out, print_rows
+from unimp.cli.later import Force
+from unimp.config.seeds import parse_seeds
 from unimp.ops.allocator import keep_freed_memory
 from unimp.training.interruption import signals_held
 
@@ -27,6 +29,7 @@ def make_report(
             "--out", help="File to write. Default: report.html in RUN, or here for several runs."
         ),
     ] = None,
+    force: Force = False,
     label_rates: Annotated[
         bool,
         typer.Option(
@@ -45,6 +48,7 @@ def make_report(
             places,
             path,
             label_rates=label_rates,
+            force=force,
             on_run=lambda run: status.update(Text(f"reading {run}")),
         )
     out.print(f"{count} {'run' if count == 1 else 'runs'}: {page}")

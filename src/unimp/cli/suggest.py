@@ -10,15 +10,18 @@ import typer
 
 from unimp.cli.console import RunFolder, app, out, print_rows
 from unimp.cli.later import (
+    Force,
     LaterEdges,
     LaterLabels,
     LaterNodes,
     RevealOption,
     TableFile,
     UnknownEnds,
+    check_outputs,
     load_with_later,
     reveal_of,
 )
+from unimp.data.outputs import TABLE
 from unimp.errors import RunError
 
 if TYPE_CHECKING:
@@ -46,26 +49,30 @@ def suggest(
         ),
     ] = None,
     path: TableFile = Path("suggestions.csv"),
+    force: Force = False,
 ) -> None:
     """Write a table of unknown nodes whose labels would help most, to be filled in."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
 
-    loaded, extra = load_with_later(
-        folder, labels, nodes, edges, unknown_ids, smooth=smooth, labels_are_inputs=False
-    )
-    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded))
     if answered := labels_filled_in(path):
         raise RunError(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
+    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    loaded, extra = load_with_later(
+        folder, labels, nodes, edges, unknown_ids, smooth=bool(smooth), labels_are_inputs=False
+    )
+    if smooth is None:  # as `Run.suggest` does
+        loaded = loaded.smoothed_if_better()
+    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded), smooth=False)
     if not len(table):
         out.print(
             "Every node has a known label, so no node can be suggested. With --reveal train, "
             "nodes of the test set are suggested."
         )
         return
-    table.write(path)
+    table.write(path, force=force)
     rows = table.head(SHOWN).to_pylist()
     print_rows([(str(row["rank"]), str(row["node"]), row["why"]) for row in rows])
     rest = len(table) - len(rows)

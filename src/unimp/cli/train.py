@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimp.cli.console import Settings, app, err, out, parse_seeds, print_rows
+from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.config.presets import PRESETS, preset_help
+from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import exit_code, signals_held, signals_raised
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
+    from unimp.runs.context import RunOptions
     from unimp.runs.run import Run
     from unimp.runs.seeds import Runs
 
@@ -62,10 +64,11 @@ def train(
     Ctrl-C stores the state of training; run the same command again to resume.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.config.run_files import is_finished, seed_folders
         from unimp.runs.experiment import run
-        from unimp.runs.folder.names import is_finished, seed_folders
         from unimp.runs.folder.resume import interrupted_folder
         from unimp.runs.preparation import resolve_recipe
+        from unimp.runs.seeds import Runs
 
     numbers = parse_seeds(seeds)
     limit = time_per_seed(time_limit, len(numbers))
@@ -77,18 +80,21 @@ def train(
         try:
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
-                    chosen = new_folder(Path("runs"), recipe.name)
+                    chosen = new_folder(Path("runs"), recipe.folder_name)
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
-            runs = run(
-                recipe,
-                seeds=numbers,
-                out=chosen,
-                progress=True,
-                log=log or (),
-                on_run=lambda done: after_run(
-                    done, several=len(numbers) > 1, trained=done.folder not in finished
+            several = len(numbers) > 1
+            options: RunOptions = {
+                "out": chosen,
+                "progress": True,
+                "log": log or (),
+                "on_run": lambda done: after_run(
+                    done, several=several, trained=done.folder not in finished
                 ),
-            )
+            }
+            if several:
+                runs = run(recipe, seeds=numbers, **options)
+            else:
+                runs = Runs((run(recipe, seed=numbers[0], **options),), chosen)
         except KeyboardInterrupt as stop:
             if chosen is None:
                 raise
@@ -136,12 +142,12 @@ def new_folder(parent: Path, name: str) -> Path:
 
 def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
     """The epoch from which the same command resumes; empty if there is no checkpoint."""
-    from unimp.runs.folder.names import CHECKPOINT, is_finished, is_started
-    from unimp.training.checkpoint import read_about
+    from unimp.config.run_files import is_finished, is_started
+    from unimp.runs.folder.resume import read_begun
 
     for seed, place in places.items():
         if not is_finished(place) and is_started(place):
-            epoch = read_about(place / CHECKPOINT)["position"]["epoch"]
+            epoch = read_begun(place)["position"]["epoch"]
             return (
                 f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; run the same command "
                 f"again to resume it, in {place}"
@@ -150,7 +156,7 @@ def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
 
 
 def after_run(done: Run, *, several: bool, trained: bool) -> None:
-    """Print the scores of one of several seeds; report a run that failed or was finished before."""
+    """Print the scores of one of several seeds, and whether it was finished before or cut short."""
     if not trained:
         out.print(f"{done.folder} contains this run already; it was not trained again")
     if several:
@@ -165,11 +171,6 @@ def after_run(done: Run, *, several: bool, trained: bool) -> None:
         out.print(f"seed {done.seed}: {', '.join(scores)}")
     if done.metrics["cut_short"]:
         err.print(f"warning: seed {done.seed}: training was {done.metrics['stopped']}")
-    if done.metrics["failed"]:
-        raise UnimpError(
-            f"{done.metrics['stopped']}; {done.folder} contains the last good state. Try a smaller "
-            "train.lr."
-        )
 
 
 def print_runs(runs: Runs) -> None:

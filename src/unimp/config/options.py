@@ -14,10 +14,12 @@ from unimp.config.choices import (
     ColumnKind,
     Decimal,
     EdgeColumnKind,
+    Inputs,
     Normalization,
     Precision,
     UnknownIds,
 )
+from unimp.config.seeds import MAX_SEED
 
 
 def option(default: Any, help: str, **limits: Any) -> Any:
@@ -41,15 +43,23 @@ def seconds_of(text: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-Fanout = Annotated[int, AfterValidator(_check_fanout)]
+MANY = 1_000_000_000
+"""The largest count that an option accepts if it limits time but not memory."""
+WIDE = 65_536
+"""The largest width of a layer."""
+
+Fanout = Annotated[int, AfterValidator(_check_fanout), Field(le=MANY)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
+SplitNumber = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
 class Section(BaseModel):
-    """A section of a recipe: frozen, and strict about names and types."""
+    """A section of a recipe: frozen, and strict about names, types and sizes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_max_length=4096
+    )
 
 
 class TaskOptions(Section):
@@ -60,7 +70,7 @@ class TaskOptions(Section):
         "name of a task (see unimp data list), path of an .npz file, or `tables` for the files "
         "that [tables] names",
     )
-    split: int | Literal["seed"] = option(
+    split: SplitNumber | Literal["seed"] = option(
         "seed", "number of the split to use; `seed`: the split with the number of the run's seed"
     )
     bundle: str = option(
@@ -75,7 +85,7 @@ class TaskOptions(Section):
         "ogbn-proteins: how node features are computed from edge features (the paper states mean, "
         "its code uses sum)",
     )
-    scale: float = option(1.0, "synthetic tasks: size relative to the original", gt=0)
+    scale: float = option(1.0, "synthetic tasks: size relative to the original", gt=0, le=100)
     scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
@@ -109,7 +119,9 @@ class TablesOptions(Section):
         "decimal mark of numbers in text; use a comma for CSV files that separate fields with "
         "another character",
     )
-    text_width: int = option(4096, "number of columns that words of texts are hashed into", ge=1)
+    text_width: int = option(
+        4096, "number of columns that words of texts are hashed into", ge=1, le=1_000_000
+    )
     split: str = option(
         "",
         "nodes: a column that contains train, val and test; empty: use the files of ids, or draw "
@@ -139,15 +151,18 @@ class ModelOptions(Section):
 
     name: str = option(
         "unimp",
-        "unimp; gcn or gat (UniMP with the layers of a GCN or a GAT); or a baseline: mlp, appnp, "
-        "gcn-lpa, label-propagation",
+        "unimp, UniMP with the layers of a GCN or a GAT, or a baseline; `unimp recipe show` lists "
+        "the names",
     )
-    inputs: Literal["X,A,Y", "X,A", "A,Y"] = option(
-        "X,A,Y", "inputs of unimp, gcn and gat: features X, edges A, observed labels Y"
+    inputs: Inputs = option(
+        "X,A,Y",
+        "features X, edges A, observed labels Y; unimp, gcn and gat take any two with A, or all",
     )
-    layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1)
-    width: int = option(128, "width of each head; an MLP has the width heads × width", ge=1)
-    heads: int = option(2, "number of attention heads", ge=1)
+    layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1, le=256)
+    width: int = option(
+        128, "width of each head; an MLP has the width heads × width", ge=1, le=WIDE
+    )
+    heads: int = option(2, "number of attention heads", ge=1, le=1024)
     dropout: float = option(0.3, "dropout after each hidden layer", ge=0, lt=1)
     input_dropout: float = option(0.3, "dropout on the sum of features and labels", ge=0, lt=1)
     attention_dropout: float = option(
@@ -176,13 +191,15 @@ class ModelOptions(Section):
     edge_encoder: Literal["per-layer", "shared"] = option(
         "per-layer", "one edge encoder per layer, or one for all layers (needs head = linear)"
     )
-    label_width: int = option(128, "width of the label embedding if there are no features", ge=1)
+    label_width: int = option(
+        128, "width of the label embedding if there are no features", ge=1, le=WIDE
+    )
     backend: Backend = option(
         "auto",
         "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
         "the results are equal up to rounding",
     )
-    steps: int = option(50, "label propagation: number of steps", ge=1)
+    steps: int = option(50, "label propagation: number of steps", ge=1, le=MANY)
     restart: float = option(
         0.1,
         "label propagation: share of the start that each step adds; the paper uses 0",
@@ -198,11 +215,13 @@ class ModelOptions(Section):
         "label propagation: after each step restore the observed labels (labels), limit entries "
         "to −1 … 1 (unit), or do nothing",
     )
-    propagation_steps: int = option(10, "appnp: number of propagation steps", ge=1)
+    propagation_steps: int = option(10, "appnp: number of propagation steps", ge=1, le=1000)
     teleport: float = option(
         0.1, "appnp: share of the first prediction that each step adds", ge=0, le=1
     )
-    lpa_weight: float = option(1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0)
+    lpa_weight: float = option(
+        1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0, le=1e30
+    )
 
 
 class MaskOptions(Section):
@@ -232,38 +251,44 @@ class BatchOptions(Section):
     prune: bool = option(
         True, "full, on CPU: compute only the rows that hidden nodes depend on; the loss is equal"
     )
-    parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1)
-    batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1)
+    parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
+    batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
     fanout: list[Fanout] = option(
         [10], "neighbors: in-neighbors per target, one number per layer or one for all; -1: all"
     )
-    workers: int = option(1, "threads on CPU that prepare batches in advance; 0: none", ge=0)
+    workers: int = option(
+        1, "threads on CPU that prepare batches in advance; 0: none", ge=0, le=256
+    )
 
 
 class TrainOptions(Section):
     """The training loop."""
 
-    epochs: int = option(500, "number of passes over the batches", ge=1)
+    epochs: int = option(500, "number of passes over the batches", ge=1, le=MANY)
     lr: float = option(1e-3, "learning rate of Adam", gt=0, le=1e30)
     weight_decay: float = option(
         0.0, "L2 penalty on every parameter, coupled as in the paper", ge=0, le=1e30
     )
-    eval_from: int = option(1, "first epoch that is scored", ge=1)
-    eval_every: int = option(1, "epochs between two scores; the last epoch is always scored", ge=1)
+    eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
+    eval_every: int = option(
+        1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
+    )
     patience: int = option(
-        0, "stop after this many epochs without an equal or better score; 0: never", ge=0
+        0, "stop after this many epochs without an equal or better score; 0: never", ge=0, le=MANY
     )
     time_limit: Seconds = option(
         0.0,
         "time for the whole run in seconds, or as 10m or 2h; training stops early enough to score "
         "and write; 0: no limit",
         ge=0,
+        le=MANY,
     )
     checkpoint_every: float = option(
         60.0,
         "seconds between checkpoints of a run with a folder; at most 5 % of the time is spent on "
         "them; 0: only after the first step and when the run is stopped",
         ge=0,
+        le=MANY,
     )
     device: str = option("auto", "cpu, cuda, or auto: cuda if a GPU is present")
     precision: Precision = option(
@@ -288,9 +313,12 @@ class InferenceOptions(Section):
         5_000_000,
         "exact: edges per layer that are computed at a time; limits memory, results are equal",
         ge=1,
+        le=10**12,
     )
-    parts: int = option(5, "partition: number of parts", ge=1)
-    passes: int = option(1, "partition: number of partitions whose logits are averaged", ge=1)
+    parts: int = option(5, "partition: number of parts", ge=1, le=MANY)
+    passes: int = option(
+        1, "partition: number of partitions whose logits are averaged", ge=1, le=MANY
+    )
 
 
 class SmoothOptions(Section):
@@ -302,7 +330,7 @@ class SmoothOptions(Section):
         "correct the model's errors at observed nodes. The best epoch is chosen without it",
     )
     normalization: Normalization = option("sym", "as for label propagation")
-    steps: int = option(50, "number of steps of each of the two parts", ge=1)
+    steps: int = option(50, "number of steps of each of the two parts", ge=1, le=MANY)
     correct_alpha: float = option(
         0.8, "correct: share of a residual that comes from in-neighbors in each step", ge=0, le=1
     )

@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Regime
 from unimp.config.options import (
     BatchOptions,
@@ -30,7 +31,7 @@ from unimp.config.options import (
     TrainOptions,
 )
 from unimp.config.task_names import BUNDLED, OGB, task_names
-from unimp.config.validation import problem_in_words
+from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names
 
 Settings = Iterable[str] | Mapping[str, Any]
@@ -57,6 +58,19 @@ class Recipe(Section):
     inference: InferenceOptions = InferenceOptions()
     smooth: SmoothOptions = SmoothOptions()
 
+    def __init__(self, **values: Any) -> None:
+        if "\0" in f"{values.get('name', '')}{values.get('about', '')}":
+            raise RecipeError("name or about contains a NUL character; remove it")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise RecipeError("\n".join(problems_in_words(error.errors(), DECLARED))) from error
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Recipe:
+        """Check the values of a recipe; pydantic would put an error of `__init__` into its own."""
+        return cls(**obj) if isinstance(obj, dict) else super().model_validate(obj, **options)
+
     @property
     def is_of_own_data(self) -> bool:
         """Whether the task is a file or tables of the user, rather than a task with a name.
@@ -66,6 +80,12 @@ class Recipe(Section):
         """
         is_file = self.task.name == "tables" or self.task.name.endswith(".npz")
         return is_file and self.name not in (*BUNDLED, *OGB)
+
+    @property
+    def folder_name(self) -> str:
+        """The name for a folder of this recipe, which cannot lead to another folder."""
+        letters = (c if c.isprintable() and c not in "/\\" else "-" for c in self.name[:100])
+        return "".join(letters).strip(". ") or "run"
 
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""
@@ -93,7 +113,8 @@ class Recipe(Section):
         """This recipe with relative paths of tables resolved against a folder."""
         named = {key: getattr(self.tables, key) for key in TABLE_FILES}
         paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
-        return self.model_copy(update={"tables": self.tables.model_copy(update=paths)})
+        tables = self.tables.model_copy(update=paths)
+        return self.model_copy(update={"tables": tables}) if paths else self
 
     def with_settings(self, settings: Settings) -> Recipe:
         """This recipe with settings applied: `section.key=value`, or {"section.key": value}.
@@ -105,6 +126,11 @@ class Recipe(Section):
             section, _, key = name.partition(".")
             values.setdefault(section, {})[key] = value
         return _validate(values)
+
+    def settings(self) -> dict[str, Any]:
+        """Every option and its value: {"section.key": value}."""
+        values = self.model_dump(exclude={"name", "about"})
+        return {f"{name}.{key}": value for name in values for key, value in values[name].items()}
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump())
@@ -133,6 +159,7 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
+@checked
 def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
     """Read a recipe by name or path; the name of a task gives the default recipe for it."""
     path = Path(name)
@@ -146,20 +173,12 @@ def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
         recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
     else:
         raise RecipeError(_no_recipe(path, [*names, *task_names()]))
-    recipe = recipe.with_settings(settings)
-    if recipe.tables.nodes and not (
-        recipe.task.name == "tables" or recipe.task.name.endswith(".npz")
-    ):
-        raise RecipeError(
-            f"task.name is {recipe.task.name!r}, but [tables] names files too; set task.name = "
-            '"tables", or remove [tables]'
-        )
-    return recipe
+    return recipe.with_settings(settings)
 
 
 def _read_recipe_file(path: Path) -> Recipe:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a BOM
     except FileNotFoundError:
         raise RecipeError(
             f"there is no recipe file {path}; `unimp init NODES EDGES` writes one for two tables"
@@ -167,6 +186,11 @@ def _read_recipe_file(path: Path) -> Recipe:
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
     recipe = read_recipe(text, path.stem, path).with_tables_in(path.parent)
+    if "name" not in recipe.task.model_fields_set:
+        raise RecipeError(
+            f'recipe {path} does not name a task; add [task] with name = "debian" (or another '
+            "task, see `unimp data list`), or [tables] with nodes and edges"
+        )
     beside = path.parent / recipe.task.name  # as a run stores its task
     is_beside = recipe.task.name.endswith(".npz") and beside.is_file()
     return recipe.with_task(beside) if is_beside else recipe
@@ -181,7 +205,7 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     called = path or name
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number with thousands of digits
         raise RecipeError(
             f"recipe {called} is not valid TOML: {error}; lines are [section] or key = value"
         ) from error
@@ -211,10 +235,15 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     return _validate({"name": name, **values})
 
 
+_HOW_TO_SET = 'give {"train.epochs": 50}, or a list of texts such as "train.epochs=50"'
+
+
 def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """The full name of the option and the value of each setting."""
     if isinstance(settings, str):
         settings = (settings,)
+    if not isinstance(settings, Iterable) or getattr(settings, "ndim", 1) == 0:
+        raise RecipeError(f"settings are {settings!r}; {_HOW_TO_SET}")
     pairs: Iterable[tuple[str, Any]]
     if isinstance(settings, Mapping):
         # Search libraries give numpy's numbers, and tuples.
@@ -223,22 +252,24 @@ def read_settings(settings: Settings) -> Iterator[tuple[str, Any]]:
         pairs = map(_parse_setting, settings)
     for name, value in pairs:
         if name not in DECLARED:
-            raise RecipeError(_no_option(name))
+            raise RecipeError(_no_option(str(name)))
         yield name, value
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:
+    if not isinstance(setting, str):
+        raise RecipeError(f"{setting!r} is not a setting; {_HOW_TO_SET}")
     name, equals, text = (part.strip() for part in setting.partition("="))
     if not equals:
         raise RecipeError(f"{setting!r} is not a setting; write section.key=value")
     try:
         return name, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return name, text  # a bare word is a text, so that quotes are not needed
 
 
 def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -266,7 +297,30 @@ def _recipe_folder() -> Any:
 
 def _validate(values: dict[str, Any]) -> Recipe:
     try:
-        return Recipe.model_validate(values)
+        recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        problems = [problem_in_words(problem, DECLARED) for problem in error.errors()]
-        raise RecipeError("\n".join(dict.fromkeys(problems))) from error
+        raise RecipeError("\n".join(problems_in_words(error.errors(), DECLARED))) from error
+    _check_tables(recipe)
+    return recipe
+
+
+def _check_tables(recipe: Recipe) -> None:
+    """Refuse options of tables that no task would use, and tables beside another task."""
+    task, tables = recipe.task.name, recipe.tables
+    if not tables.nodes:
+        given = tables.model_dump(exclude_unset=True)
+        used = {key: value for key, value in given.items() if value != getattr(_NO_TABLES, key)}
+        if used or ("tables" in recipe.model_fields_set and "nodes" not in given):
+            keys = ", ".join(used) or "no option"
+            raise RecipeError(
+                f"[tables] of recipe {recipe.name!r} sets {keys}, but not nodes; set tables.nodes "
+                "and tables.edges to the paths of two files, or remove [tables]"
+            )
+    elif not (task == "tables" or task.endswith(".npz")):
+        raise RecipeError(
+            f'task.name is {task!r}, but [tables] names files too; set task.name = "tables", or '
+            "remove [tables]"
+        )
+
+
+_NO_TABLES = TablesOptions()

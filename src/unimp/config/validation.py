@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -20,6 +20,7 @@ _WORDS = {
     "dict_type": 'it takes columns and their kinds; write {column = "numeric"}',
     "model_type": "it is a section; write [section] on its own line and its options below",
     "finite_number": "it takes a finite number",
+    "string_too_long": "the text is too long",
 }
 _LIMITS = {
     "greater_than": ("it must be more than", "gt"),
@@ -29,6 +30,7 @@ _LIMITS = {
 }
 _TYPES: dict[object, str] = {bool: "true, false", int: "a whole number", float: "a number"}
 _COLUMNS = (("tables", "features"), ("tables", "edge_features"))
+_LONGEST = 200  # characters of a value in a message
 
 
 def choices(declared: FieldInfo) -> list[str]:
@@ -38,12 +40,27 @@ def choices(declared: FieldInfo) -> list[str]:
     return [str(word) for word in words if word != ""]
 
 
-def problem_in_words(problem: ErrorDetails, declared: Mapping[str, FieldInfo]) -> str:
-    """One line: the option, what it accepts, and the given value."""
-    parts = problem["loc"][: 3 if problem["loc"][:2] in _COLUMNS else 2]
-    option = ".".join(str(part) for part in problem["loc"][:2])
-    accepts = _accepts(problem, declared.get(option))
-    return f"{'.'.join(str(part) for part in parts)}: {accepts} (given: {problem['input']!r})"
+def problems_in_words(
+    problems: Iterable[ErrorDetails], declared: Mapping[str, FieldInfo]
+) -> list[str]:
+    """One line per option: its name, what it accepts, and the given value."""
+    lines: dict[str, str] = {}
+    for problem in problems:
+        parts = problem["loc"][: 3 if problem["loc"][:2] in _COLUMNS else 2]
+        option = ".".join(str(part) for part in problem["loc"][:2])
+        place = ".".join(str(part) for part in parts)
+        accepts = _accepts(problem, declared.get(option))
+        # The first problem is about the type that fits best; others are about its alternatives.
+        lines.setdefault(place, f"{place}: {accepts} (given: {_shown(problem['input'])})")
+    return list(lines.values())
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number with thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _accepts(problem: ErrorDetails, declared: FieldInfo | None) -> str:
@@ -58,7 +75,8 @@ def _accepts(problem: ErrorDetails, declared: FieldInfo | None) -> str:
         return f"it takes {first}{accepted[-1]}{hint}"
     if kind in _LIMITS:
         text, limit = _LIMITS[kind]
-        return f"{text} {problem['ctx'][limit]:g}"
+        number = problem["ctx"][limit]
+        return f"{text} {number:,}" if isinstance(number, int) else f"{text} {number:g}"
     return _WORDS.get(kind, problem["msg"].removeprefix("Value error, "))
 
 

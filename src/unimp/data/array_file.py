@@ -2,19 +2,22 @@
 
 import io
 import lzma
+import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from unimp.data.memory import shortage
 from unimp.errors import TaskError
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 # Errors from damaged or malicious members: a wrong header, checksum, size or compression, a shape
 # that is too large, an array of objects.
@@ -39,6 +42,31 @@ def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEF
 
 # A fixed date; numpy's own writer would store the current time.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def _needed_bytes(archive: zipfile.ZipFile, key: str) -> int:
+    """Return the memory that an array and its copy in 64 bits need, from its header alone."""
+    size = archive.getinfo(f"{key}.npy").file_size
+    with archive.open(f"{key}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read_header is None:
+            raise ValueError(f"version {version} of the format is not supported")
+        shape, _, dtype = read_header(member)
+        count = math.prod(shape)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"the shape {shape} is negative")
+        if member.tell() + count * dtype.itemsize > size:
+            raise ValueError(f"it has {size:,} bytes, which are too few for {dtype} {shape}")
+    return count * (dtype.itemsize + 8)
+
+
+def _array(archive: zipfile.ZipFile, key: str) -> Array:
+    with archive.open(f"{key}.npy") as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 BETWEEN_NAMES = b"\xff"
@@ -70,18 +98,32 @@ class ArrayFile:
     def _read(self, archive: zipfile.ZipFile, wanted: dict[str, None]) -> None:
         keys = [member.removesuffix(".npy") for member in archive.namelist()]
         self.others = [key for key in keys if key not in wanted]
-        for key in wanted:
-            if key not in keys:
-                continue
-            try:
-                with archive.open(f"{key}.npy") as member:
-                    self._arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
-            except _UNREADABLE as error:
-                self._unreadable.add(key)
-                self.note(
-                    f"{key}: cannot be read ({error}). Write it again as an array of numbers"
-                    " (numpy.savez_compressed, without objects)."
-                )
+        present = [key for key in wanted if key in keys]
+        sizes = [self._attempt(_needed_bytes, archive, key) for key in present]
+        if short := shortage(sum(size or 0 for size in sizes)):
+            raise TaskError(
+                f"{self.path}: when unpacked, {short}. Use fewer nodes, edges or features, or a"
+                " machine with more memory."
+            )
+        for key in present:
+            if key not in self._unreadable:
+                array = self._attempt(_array, archive, key)
+                if array is not None:
+                    self._arrays[key] = array
+
+    def _attempt(
+        self, read: Callable[[zipfile.ZipFile, str], T], archive: zipfile.ZipFile, key: str
+    ) -> T | None:
+        """Return what `read` returns; None, with a problem, if the array cannot be read."""
+        try:
+            return read(archive, key)
+        except _UNREADABLE as error:
+            self._unreadable.add(key)
+            self.note(
+                f"{key}: cannot be read ({error}). Write it again as an array of numbers"
+                " (numpy.savez_compressed, without objects)."
+            )
+            return None
 
     def note(self, problem: str) -> None:
         """Add a problem."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
+from unimp.config.arguments import Range, Seed, checked
 from unimp.config.choices import Metric, Pooling
 from unimp.config.task_names import (
     BUNDLED,
@@ -45,15 +47,16 @@ def is_generated(name: str) -> bool:
     return name in GENERATED
 
 
+@checked
 def load_task(
     name: str,
     *,
-    split: int = 0,
+    split: Seed = 0,
     bundle: str = "",
     features: str = "",
     metric: Metric | None = None,
     node_features: Pooling = "sum",
-    scale: float = 1.0,
+    scale: Annotated[float, Range(1e-9, 101)] = 1.0,
     symmetrize: bool = False,
     self_loops: bool = False,
     scale_rows: bool = False,

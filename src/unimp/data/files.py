@@ -1,28 +1,75 @@
-"""Atomic writing: a file is complete or absent, never half-written."""
+"""Reading and writing files safely: complete or absent, never through a link or a pipe."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
+import json
 import os
+import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+READING = os.O_RDONLY | sum(
+    getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
+)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading; an OSError refuses links, pipes, devices and folders at once."""
+    if special := special_kind(path):
+        raise OSError(errno.EINVAL, f"it is {special}, not a regular file", str(path))
+    descriptor = os.open(path, READING)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since the check above
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Read a regular file of at most so many bytes; an OSError refuses everything else."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(
+                errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} expected", str(path)
+            )
+        return file.read(most)
+
+
+def special_kind(path: Path) -> str:
+    """What is at a path, in words, if it is not a regular file; empty if it is one, or nothing."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    kinds = {stat.S_IFREG: "", stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder"}
+    return kinds.get(stat.S_IFMT(mode), "a pipe or a device")
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of values as JSON, independent of the order of keys; `digest` is left out."""
+    rest = {key: value for key, value in values.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` under a temporary name beside `path`, make it durable, then rename.
 
     After a crash at any moment, the path has the old file or the new one. The folder is synced
-    too, because a rename is durable only when its folder is. An OSError names the file and a fix.
+    too, because a rename is durable only when its folder is. A link, a folder or a device is not
+    replaced. An OSError names the file and a fix.
     """
     path = Path(path)
     try:
-        if path.is_symlink():
-            path = path.resolve()  # write the file behind the link and keep the link
-        if path.exists() and not path.is_file():  # a rename would replace a device by a file
-            raise IsADirectoryError(errno.EISDIR, "it is a folder or a device, not a file")
+        if special := special_kind(path):
+            raise IsADirectoryError(errno.EISDIR, f"it is {special}, not a file")
         _write(path, data)
     except OSError as error:
         why = error.strerror or str(error)

@@ -19,9 +19,11 @@ from typing import cast
 import numpy as np
 import torch
 
+from unimp.config.arguments import checked
 from unimp.config.choices import Metric
 from unimp.data.array_file import BETWEEN_NAMES, Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
+from unimp.data.outputs import check_output
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
@@ -93,11 +95,20 @@ def load_npz(
     )
 
 
-def save_npz(task: Task, path: Path) -> None:
+@checked
+def save_npz(task: Task, path: Path | str, *, force: bool = False) -> None:
     """Write a task to one `.npz` file, from which `load_npz` reads the same task.
 
-    All edges of the graph are written, with both directions if it has both (directed = 1).
+    All edges of the graph are written, with both directions if it has both (directed = 1). force:
+    replace an existing file.
     """
+    path = Path(path)
+    check_output(path, (".npz",), force=force)
+    write_atomically(path, npz_of(task))
+
+
+def npz_of(task: Task) -> bytes:
+    """The bytes that `save_npz` writes; equal tasks give equal bytes."""
     graph = task.graph
     arrays: dict[str, Array] = {
         "edge_index": _narrow(graph.edge_index.numpy()),
@@ -125,7 +136,7 @@ def save_npz(task: Task, path: Path) -> None:
         arrays["groups"] = _narrow(task.groups.numpy())
     if task.positions is not None:
         arrays["positions"] = task.positions.numpy()
-    write_atomically(Path(path), npz_bytes(arrays))
+    return npz_bytes(arrays)
 
 
 def _names(names: tuple[str, ...]) -> Array:

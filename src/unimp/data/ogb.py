@@ -25,6 +25,7 @@ import torch
 from unimp.config.choices import Metric, Pooling
 from unimp.config.task_names import ogb_folder_name
 from unimp.data.array_file import Array
+from unimp.data.memory import shortage
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import as_float
 from unimp.graph.graph import Graph
@@ -206,11 +207,11 @@ def _read_csv(
 
     try:
         with gzip.open(path, "rt", encoding="utf-8") as text:
-            width = text.readline().count(",") + 1
+            width = text.readline(1 << 24).count(",") + 1
         # Decimals are read as 64 bits and rounded to 32, as in OGB's reader, to get the same bits.
         # Blocks keep the copy in 64 bits small.
         kind = pa.int64() if dtype is np.int64 else pa.float64()
-        blocks = []
+        blocks: list[Array] = []
         with pyarrow.csv.open_csv(
             path,
             read_options=pyarrow.csv.ReadOptions(
@@ -226,6 +227,9 @@ def _read_csv(
                         f"{path}: an entry is empty; all must be integers. Remove the file and "
                         f"fetch {name} again."
                     )
+                # All blocks are copied into one array at the end.
+                if short := shortage(batch.num_rows * width * 8 + sum(b.nbytes for b in blocks)):
+                    raise TaskError(f"{path}: when unpacked, {short}. Fetch {name} again.")
                 block = np.empty((batch.num_rows, width), dtype=dtype)
                 for number, column in enumerate(batch.columns):
                     block[:, number] = column.to_numpy(zero_copy_only=False)

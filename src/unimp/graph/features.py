@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import check_fields
 from unimp.errors import GraphError
 from unimp.graph.csr import pick_rows
 
@@ -26,6 +27,14 @@ class SparseFeatures:
     shape: tuple[int, int]  # N, F
 
     def __post_init__(self) -> None:
+        check_fields(self, "indptr", "column", "value", "shape")
+        for name in ("indptr", "column"):
+            numbers: Tensor = getattr(self, name)
+            if numbers.ndim != 1 or numbers.dtype not in (torch.int32, torch.int64):
+                raise GraphError(
+                    f"{name} of sparse node features is {numbers.dtype} of shape "
+                    f"{tuple(numbers.shape)}; it must be a row of int32 or int64 numbers"
+                )
         rows, width = self.shape
         value = self.value.to(torch.float32)
         object.__setattr__(self, "value", value)
@@ -63,6 +72,10 @@ class SparseFeatures:
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseFeatures:
         """Copy any scipy.sparse matrix or array."""
+        if not hasattr(matrix, "tocsr") or isinstance(matrix, type):
+            raise GraphError(
+                f"matrix is a {type(matrix).__name__}; give a scipy.sparse matrix or array"
+            )
         rows = matrix.tocsr()
         return cls(
             indptr=torch.from_numpy(rows.indptr.copy()),
@@ -126,7 +139,7 @@ def as_float(values: Any, what: str) -> Tensor:
     if not bool(finite.all()):
         place = torch.nonzero(~finite)[0].tolist()
         given = result[tuple(place)].item()
-        where = f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
+        where = ", ".join(map("{} {}".format, ("row", "column"), place)) or "its only place"
         raise GraphError(
             f"{what} contain {given} at {where} ({int((~finite).sum())} such values in total); "
             "fill or drop missing and infinite values first"
@@ -136,11 +149,13 @@ def as_float(values: Any, what: str) -> Tensor:
 
 def as_tensor(values: Any, what: str) -> Tensor:
     """Convert any array-like to a tensor, with a clear error where torch and numpy would fail."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().clone()
+    if isinstance(values, Tensor) and values.layout == torch.strided:
+        if values.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+            return values.detach().cpu().clone()
+        values = values.cpu()
     try:
         array = np.asarray(values)
-    except ValueError as error:  # rows of different length
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of different length
         raise GraphError(f"{what} must be a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise GraphError(
@@ -148,6 +163,11 @@ def as_tensor(values: Any, what: str) -> Tensor:
             f"{array.reshape(-1)[:1].tolist()}); encode text and categories as numbers first"
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise GraphError(f"{what} contain {array.max()}; numbers must be below 2**63")
         array = array.astype(np.int64)
     # A copy, because the caller's array may be read-only or change later.
-    return torch.from_numpy(np.array(array, order="C", copy=True))
+    native = array.dtype.newbyteorder("=")
+    if array.dtype.itemsize > 8:  # long double
+        native = np.dtype(np.float64)
+    return torch.from_numpy(np.array(array, dtype=native, order="C", copy=True))

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import checked
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
 from unimp.graph.features import SparseFeatures, as_float, as_tensor
 from unimp.graph.hop import Hop, is_on
 from unimp.graph.node_view import NodeView
 
+MAX_NODES = 2**33
 Merge = Literal["mean", "sum", "max", "min", "first"]
 
 
@@ -38,6 +40,7 @@ class Graph:
     edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
 
     @classmethod
+    @checked
     def from_edges(
         cls,
         edge_index: Any,
@@ -62,6 +65,8 @@ class Graph:
                 num_nodes = 1 + max(int(source.max()), int(target.max())) if len(source) else 0
         if num_nodes < 1:
             raise GraphError("a graph needs at least one node; pass x, num_nodes or edges")
+        if num_nodes > MAX_NODES:
+            raise GraphError(f"num_nodes is {num_nodes}; a graph has at most {MAX_NODES:,} nodes")
         for end, name in ((source, "source"), (target, "target")):
             _check_range(end, num_nodes, name)
         if features is not None and features.shape[0] != num_nodes:
@@ -145,6 +150,7 @@ class Graph:
             return None
         return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
 
+    @checked
     def symmetrize(self, merge: Merge = "mean") -> Graph:
         """Add the reverse of every edge, with the same features, and merge duplicate edges."""
         other = self.source != self.target  # a self-loop is its own reverse
@@ -154,6 +160,7 @@ class Graph:
         both = _sorted_by_target(source, target, edge_id, self.num_nodes, self.x, self.edge_attr)
         return both.deduplicate(merge)
 
+    @checked
     def deduplicate(self, merge: Merge = "mean") -> Graph:
         """Keep one edge per (source, target); `merge` combines the features of its duplicates."""
         if merge not in get_args(Merge):
@@ -166,19 +173,11 @@ class Graph:
         first[1:] = (self.source[1:] != self.source[:-1]) | (self.target[1:] != self.target[:-1])
         if bool(first.all()):
             return self
-        kept = torch.nonzero(first).squeeze(1)
-        indptr = torch.zeros(self.num_nodes + 1, dtype=torch.int64)
-        indptr[1:] = torch.bincount(self.target[kept], minlength=self.num_nodes).cumsum(0)
-        edge_id, edge_attr = self.edge_id[kept], self.edge_attr
-        if edge_attr is not None and merge != "first":
-            edge_id, edge_attr = _merge_edges(first, kept, self.edge_id, edge_attr, merge)
-        return Graph(
-            indptr=indptr.to(self.indptr.dtype),
-            source=self.source[kept],
-            edge_id=edge_id,
-            x=self.x,
-            edge_attr=edge_attr,
-        )
+        kept = self._keep(first)
+        if self.edge_attr is None or merge == "first":
+            return kept
+        edge_id, edge_attr = _merge_edges(first, self.edge_id, self.edge_attr, merge)
+        return replace(kept, edge_id=edge_id, edge_attr=edge_attr)
 
     def with_self_loops(self) -> Graph:
         """Add a self-loop to each node that has none; the edge features of a new loop are zero."""
@@ -217,7 +216,7 @@ class Graph:
         """The subgraph of `nodes` and the edges among them; new node i is nodes[i]."""
         nodes = self.checked_nodes(nodes)
         local = torch.full((self.num_nodes,), -1, dtype=self.source.dtype, device=self.device)
-        local[nodes] = torch.arange(nodes.numel(), dtype=self.source.dtype, device=self.device)
+        number_nodes(nodes, local)
         picked, slots = pick_rows(self.indptr, nodes)
         source = local[self.source[slots].long()]
         inside = source >= 0
@@ -283,14 +282,12 @@ class Graph:
         )
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
-        """Check that node numbers are valid and distinct; return them on the graph's device."""
+        """Check that node numbers are valid; return them as int64 on the graph's device."""
         nodes = as_tensor(nodes, "nodes").to(self.device)
         if nodes.numel() and nodes.dtype not in _INTEGERS:
             raise GraphError(f"nodes must be integer node numbers, not {_kind(nodes)}")
         nodes = nodes.long()
         _check_range(nodes, self.num_nodes, "node")
-        if nodes.numel() != torch.unique(nodes).numel():
-            raise GraphError("a node occurs twice; each node may occur only once")
         return nodes
 
     def __repr__(self) -> str:
@@ -301,6 +298,14 @@ class Graph:
         if self.edge_attr is not None:
             parts.append(f"{self.num_edge_features} edge features")
         return f"Graph({', '.join(parts)})"
+
+
+def number_nodes(nodes: Tensor, local: Tensor) -> None:
+    """Store the position of each of `nodes` in `local`, one entry per node of the graph."""
+    position = torch.arange(len(nodes), dtype=local.dtype, device=local.device)
+    local[nodes] = position
+    if not torch.equal(local[nodes], position):
+        raise GraphError("a node occurs twice; each node may occur only once")
 
 
 def _sorted_by_target(
@@ -328,16 +333,19 @@ def _sorted_by_target(
 
 
 def _merge_edges(
-    first: Tensor, kept: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
+    first: Tensor, edge_id: Tensor, edge_attr: Tensor, merge: Merge
 ) -> tuple[Tensor, Tensor]:
-    """Compute ids and features of merged edges; rows that were already shared stay shared."""
+    """Compute ids and features of merged edges; rows that were already shared stay shared.
+
+    first: [E], whether an edge is kept; those that follow it are merged with it.
+    """
     unique = (torch.cumsum(first, 0) - 1).long()  # [E] the kept edge of each slot
-    merged_id = edge_id[kept].clone().long()
+    merged_id = edge_id[first].long()
     differs = edge_id.long() != merged_id[unique]
     groups = torch.unique(unique[differs])  # the kept edges that merge several rows
     if groups.numel() == 0:
         return merged_id.to(edge_id.dtype), edge_attr
-    place = torch.full((kept.numel(),), -1, dtype=torch.int64)
+    place = torch.full_like(merged_id, -1)
     place[groups] = torch.arange(groups.numel())
     involved = place[unique] >= 0
     rows, into = edge_attr[edge_id[involved].long()], place[unique[involved]]

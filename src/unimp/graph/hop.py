@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import check_fields
 from unimp.graph.csr import group, row_of_entry
 
 PIECE = 512
@@ -78,6 +79,12 @@ class Hop:
     num_sources: int
     edge_attr: Tensor | None = None  # [E, d_e], in the order of `source`; None: no edge features
     derived: Derived = field(default_factory=Derived, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.indptr, Tensor) and isinstance(self.source, Tensor)):
+            check_fields(self, "indptr", "source")
+        if not isinstance(self.edge_attr, Tensor | None) or type(self.num_sources) is not int:
+            check_fields(self, "edge_attr", "num_sources")
 
     @property
     def num_targets(self) -> int:

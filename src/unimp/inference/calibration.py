@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from unimp.errors import RunError
 from unimp.inference.logits import probabilities
 from unimp.tasks.labels import UNLABELED, is_known
 from unimp.tasks.metrics import FEW_NODES
@@ -116,6 +117,18 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": 1e-5})
     return math.exp(found.x)
+
+
+def checked_temperature(value: Any) -> float:
+    """Return a temperature; refuse one that `fit_temperature` could not have found."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0 < value < math.inf and abs(math.log(value)) < math.log(MAX_TEMPERATURE) + 1e-6:
+        return float(value)
+    raise RunError(
+        f"the temperature of the calibration is {value!r}; it must be a number between "
+        f"{1 / MAX_TEMPERATURE:g} and {MAX_TEMPERATURE:g}. Restore metrics.json from a copy, or "
+        "train again."
+    )
 
 
 def calibrate(logits: Tensor, task: Task) -> dict[str, Any]:

@@ -21,11 +21,22 @@ from unimp.tasks.task import Sizes
 class LabelPropagation(NodeModel):
     """Label propagation as a model that has nothing to learn: inputs A,Y.
 
-        z⁰ = start(observed)        zˡ⁺¹ = (1 − restart) S zˡ + restart z⁰
+        z⁰ = one-hot(observed), zero where unknown        zˡ⁺¹ = (1 − restart) S zˡ + restart z⁰
 
-    Its outputs are those of `propagate_labels`. One layer is one step. Between hops a row is
-    [zˡ | z⁰], and [zˡ | z⁰ | entries to restore] if observed labels are restored after each step.
-    It runs on the whole graph, because an edge that is removed changes the weights of others.
+    S is the matrix of `edge_weights`. Published variants:
+
+        UniMP paper                    normalization = row, restart = 0
+        Zhou et al. (2004)             normalization = sym, restart > 0
+        Zhu and Ghahramani (2002)      normalization = row, restart = 0, clamp = labels
+        Huang et al. (2021) on OGB     clamp = unit
+
+    clamp = labels restores the observed labels after each step; clamp = unit limits entries to
+    −1 … 1 after each step. For binary tasks, the mean of each task is subtracted from its observed
+    entries, so that a node that no label reaches has the score of the mean.
+
+    One layer is one step. Between hops a row is [zˡ | z⁰], and [zˡ | z⁰ | entries to restore] if
+    observed labels are restored. The model runs on the whole graph, because an edge that is removed
+    changes the weights of others.
     """
 
     takes_labels = True
@@ -81,44 +92,6 @@ class LabelPropagation(NodeModel):
         even = torch.full_like(outputs, 1.0 / self.classes)
         total = outputs.sum(1, keepdim=True)
         return torch.where(total > 0, outputs / total.clamp(min=1e-30), even)
-
-
-@torch.no_grad()
-def propagate_labels(
-    graph: Graph,
-    observed: Tensor,
-    num_classes: int,
-    *,
-    normalization: Normalization = "row",
-    steps: int = 50,
-    restart: float = 0.1,
-    clamp: Clamp = "none",
-) -> Tensor:
-    """Compute scores [N, classes] from the graph and the observed labels by label propagation.
-
-        Y⁰ = one-hot(observed), zero where unknown        Yˡ⁺¹ = (1 − restart) S Yˡ + restart Y⁰
-
-    S is the matrix of `edge_weights`. Published variants:
-
-        UniMP paper                    normalization = row, restart = 0
-        Zhou et al. (2004)             normalization = sym, restart > 0
-        Zhu and Ghahramani (2002)      normalization = row, restart = 0, clamp = labels
-        Huang et al. (2021) on OGB     clamp = unit
-
-    clamp = labels restores the observed labels after each step; clamp = unit limits entries to
-    −1 … 1 after each step. For binary tasks, the mean of each task is subtracted from its observed
-    entries, so that a node that no label reaches has the score of the mean.
-    """
-    start, entry = start_of(observed, num_classes)
-    return propagate(
-        graph,
-        start,
-        normalization=normalization,
-        steps=steps,
-        restart=restart,
-        keep=entry if clamp == "labels" else None,
-        cut=clamp == "unit",
-    )
 
 
 def start_of(observed: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

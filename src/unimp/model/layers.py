@@ -112,22 +112,14 @@ class GraphTransformerLayer(MessageLayer):
         return super().forward(h, hop, norm)
 
     def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: nn.LayerNorm | None) -> Tensor:
-        encoder, gate = self.edge_encoder, self.gate
-        weights = Weights(
-            query=self.query.weight,
-            kept=skip.weight,
-            key=self.key.weight,
-            value=self.value.weight,
-            query_bias=self.query.bias,
-            kept_bias=skip.bias,
-            key_bias=self.key.bias,
-            value_bias=self.value.bias,
-            edge=None if encoder is None else encoder.weight,
-            edge_bias=None if encoder is None else encoder.bias,
-            gate=None if gate is None else gate.weight,
-            gate_bias=None if gate is None else gate.bias,
-            norm=None if norm is None else norm.weight,
-            norm_bias=None if norm is None else norm.bias,
+        projections = (self.query, skip, self.key, self.value)
+        further = (self.edge_encoder, self.gate, norm)
+        weights = Weights._make(
+            [
+                *(linear.weight for linear in projections),
+                *(linear.bias for linear in projections),
+                *(part for module in further for part in _weight_and_bias(module)),
+            ]
         )
         eps = 0.0 if norm is None else norm.eps
         shape = Shape(
@@ -136,13 +128,14 @@ class GraphTransformerLayer(MessageLayer):
         return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
 
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
+        encoder = self.edge_encoder
         return graph_attention(
             self._by_head(self.query(h[: hop.num_targets])),
             self._by_head(self.key(h)),
             self._by_head(self.value(h)),
             hop,
             edge_weight=self._edge_weight(),
-            edge_bias=self._edge_bias(),
+            edge_bias=None if encoder is None else encoder.bias.view(self.heads, self.width),
             dropout=self._dropout(),
             seed=self._seed(h),
             backend=self.backend,
@@ -165,9 +158,9 @@ class GraphTransformerLayer(MessageLayer):
         encoder = self.edge_encoder
         return None if encoder is None else encoder.weight.view(self.heads, self.width, -1)
 
-    def _edge_bias(self) -> Tensor | None:
-        encoder = self.edge_encoder
-        return None if encoder is None else encoder.bias.view(self.heads, self.width)
+
+def _weight_and_bias(module: nn.Module | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if module is None else (module.weight, module.bias)  # type: ignore[return-value]
 
 
 class EdgeEncoder(nn.Linear):

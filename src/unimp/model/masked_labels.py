@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from unimp.config.arguments import Range, Share, Size, checked
 from unimp.config.choices import Inputs
 from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
@@ -46,18 +47,19 @@ class MaskedLabels(NodeModel):
     away.
     """
 
+    @checked
     def __init__(
         self,
         module: nn.Module,
         sizes: Sizes,
         *,
-        width: int,
+        width: Size,
         inputs: Inputs = "X,A,Y",
         combine: Combine = "add",
-        reach: int = 3,
+        reach: Annotated[int, Range(0, 65_537)] = 3,
         edge_features: bool = False,
         input_norm: bool = False,
-        input_dropout: float = 0.0,
+        input_dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         for name, given, accepted in (

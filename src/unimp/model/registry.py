@@ -1,12 +1,13 @@
-"""The table of models: a name, how the model is built, and what it accepts.
+"""The table of models: a name, how the model is built, and which inputs it takes.
 
-To add a model, write its file beside this one and add a row to `MODELS`.
+To add a model, write its file beside this one and add a row to `MODELS`. A row repeats two
+attributes of its class (see `NodeModel`), so that they are known without building the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unimp.config.choices import Inputs
 from unimp.config.options import ModelOptions
@@ -24,18 +25,20 @@ NARROW = 16
 them: of one column nothing, of two columns a sign."""
 
 
-@dataclass(frozen=True)
-class ModelEntry:
+Build = Callable[[ModelOptions, Sizes], NodeModel]
+
+
+class ModelEntry(NamedTuple):
     """One row of the table."""
 
     name: str
-    build: Callable[[ModelOptions, Sizes], NodeModel]
-    inputs: tuple[Inputs, ...]  # that `model.inputs` may be; one: the model always takes these
-    learns: bool = True  # whether training changes it
-    attends: bool = False  # whether it computes attention, and so has a backend
+    build: Build
+    inputs: tuple[Inputs, ...]  # that `model.inputs` may be; the first is the model's default
+    learns: bool = True  # whether it has parameters that training changes
+    attends: bool = False  # whether it uses `graph_attention`
 
 
-def _unimp(layer: LayerKind) -> Callable[[ModelOptions, Sizes], NodeModel]:
+def _unimp(layer: LayerKind) -> Build:
     """UniMP's frame around one kind of layer."""
 
     def build(options: ModelOptions, sizes: Sizes) -> NodeModel:
@@ -68,34 +71,19 @@ def _unimp(layer: LayerKind) -> Callable[[ModelOptions, Sizes], NodeModel]:
     return build
 
 
-def _mlp(options: ModelOptions, sizes: Sizes) -> NodeModel:
-    return MLP(
-        sizes,
-        layers=options.layers,
-        width=options.heads * options.width,
-        dropout=options.dropout,
-    )
+def _hidden_layers(model: Callable[..., NodeModel], **more: str) -> Build:
+    """A model with hidden layers of the width of all heads; `more` maps arguments to options."""
 
+    def build(options: ModelOptions, sizes: Sizes) -> NodeModel:
+        return model(
+            sizes,
+            layers=options.layers,
+            width=options.heads * options.width,
+            dropout=options.dropout,
+            **{argument: getattr(options, option) for argument, option in more.items()},
+        )
 
-def _appnp(options: ModelOptions, sizes: Sizes) -> NodeModel:
-    return APPNP(
-        sizes,
-        layers=options.layers,
-        width=options.heads * options.width,
-        dropout=options.dropout,
-        steps=options.propagation_steps,
-        teleport=options.teleport,
-    )
-
-
-def _gcn_lpa(options: ModelOptions, sizes: Sizes) -> NodeModel:
-    return GCNLPA(
-        sizes,
-        layers=options.layers,
-        width=options.heads * options.width,
-        dropout=options.dropout,
-        lpa_weight=options.lpa_weight,
-    )
+    return build
 
 
 def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
@@ -116,9 +104,11 @@ MODELS: dict[str, ModelEntry] = {
         ModelEntry("unimp", _unimp("transformer"), ANY, attends=True),
         ModelEntry("gcn", _unimp("gcn"), ANY),
         ModelEntry("gat", _unimp("gat"), ANY),
-        ModelEntry("appnp", _appnp, ("X,A",)),
-        ModelEntry("gcn-lpa", _gcn_lpa, ("X,A",)),
-        ModelEntry("mlp", _mlp, ("X",)),
+        ModelEntry(
+            "appnp", _hidden_layers(APPNP, steps="propagation_steps", teleport="teleport"), ("X,A",)
+        ),
+        ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
+        ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }
@@ -131,8 +121,28 @@ def find_model(name: str) -> ModelEntry:
     return MODELS[name]
 
 
+def inputs_of(options: ModelOptions, *, asked: bool = False) -> Inputs:
+    """The inputs that the model takes; inputs that are not in its row are refused.
+
+    The default value of the option asks for nothing unless `asked`: a model whose row does not have
+    it takes the first inputs of its row.
+    """
+    row = find_model(options.name).inputs
+    if options.inputs in row:
+        return options.inputs
+    if not asked and options.inputs == ModelOptions.model_fields["inputs"].default:
+        return row[0]
+    others = [entry.name for entry in MODELS.values() if options.inputs in entry.inputs]
+    other = f", or choose one of {', '.join(others)}" if others else ""
+    raise ModelError(
+        f"the inputs are {options.inputs}, but {options.name} takes {' or '.join(row)}; leave them "
+        f"out{other} (in Python, MaskedLabels gives labels to other models)"
+    )
+
+
 def build_model(options: ModelOptions, sizes: Sizes) -> NodeModel:
     """The model that the options name, freshly initialized, for a task of these sizes."""
+    options = options.model_copy(update={"inputs": inputs_of(options)})
     return find_model(options.name).build(options, sizes)
 
 

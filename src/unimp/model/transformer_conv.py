@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from unimp.config.arguments import Range, Size, checked
 from unimp.errors import GraphError, ModelError
 from unimp.graph.csr import group, index_dtype, row_of_entry
 from unimp.graph.hop import Hop
 from unimp.ops.attention import attention_weights, graph_attention
 from unimp.ops.residual import Residual, mix
 
+Channels = Annotated[int, Range(-1, 65_537)]
+"""A width; −1: it is taken from the first input."""
 FLOWS = ("source_to_target", "target_to_source")
 
 
@@ -42,15 +45,16 @@ class TransformerConv(nn.Module):
     default, because this layer has no messages to which another value could apply.
     """
 
+    @checked
     def __init__(
         self,
-        in_channels: int | tuple[int, int],
-        out_channels: int,
-        heads: int = 1,
+        in_channels: Channels | tuple[Channels, Channels],
+        out_channels: Size,
+        heads: Size = 1,
         concat: bool = True,
         beta: bool = False,
         dropout: float = 0.0,
-        edge_dim: int | None = None,
+        edge_dim: Channels | None = None,
         bias: bool = True,
         root_weight: bool = True,
         *,
@@ -61,6 +65,8 @@ class TransformerConv(nn.Module):
         decomposed_layers: int = 1,
     ) -> None:
         super().__init__()
+        if in_channels in (0, (0, 0)) or edge_dim == 0:
+            raise ModelError("in_channels or edge_dim is 0; give a width, or −1 to infer it")
         if flow not in FLOWS:
             raise ModelError(
                 f"flow {flow!r} does not exist; choose one of {', '.join(map(repr, FLOWS))}"
@@ -97,16 +103,8 @@ class TransformerConv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all weights again."""
-        for linear in (
-            self.lin_key,
-            self.lin_query,
-            self.lin_value,
-            self.lin_edge,
-            self.lin_skip,
-            self.lin_beta,
-        ):
-            if linear is not None:
-                linear.reset_parameters()
+        for linear in self.children():  # in the order in which PyG draws them
+            linear.reset_parameters()  # type: ignore[operator]
 
     def forward(
         self,

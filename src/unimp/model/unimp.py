@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from unimp.config.arguments import Share, Size, checked
 from unimp.config.choices import Backend
 from unimp.errors import ModelError
 from unimp.graph.features import SparseFeatures
@@ -28,6 +29,11 @@ from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
 LayerKind = Literal["transformer", "gat", "gcn"]
+LAYERS: dict[LayerKind, Callable[..., MessageLayer]] = {
+    "transformer": GraphTransformerLayer,
+    "gat": GATLayer,
+    "gcn": GCNLayer,
+}
 
 
 class UniMP(NodeModel):
@@ -43,16 +49,17 @@ class UniMP(NodeModel):
     graph attention network (gat) or a graph convolution (gcn), which use no edge features.
     """
 
+    @checked
     def __init__(
         self,
         sizes: Sizes,
         *,
-        layers: int = 3,
-        width: int = 128,
-        heads: int = 2,
-        dropout: float = 0.3,
-        input_dropout: float | None = None,
-        attention_dropout: float = 0.0,
+        layers: Size = 3,
+        width: Size = 128,
+        heads: Size = 2,
+        dropout: Share = 0.3,
+        input_dropout: Share | None = None,
+        attention_dropout: Share = 0.0,
         residual: Literal["none", "simple", "gated"] = "gated",
         gate: Literal["none", "last", "all"] = "last",
         gate_bias: bool = True,
@@ -63,7 +70,7 @@ class UniMP(NodeModel):
         use_features: bool = True,
         use_labels: bool = True,
         use_edge_features: bool = True,
-        label_width: int = 128,
+        label_width: Size = 128,
         backend: Backend = "auto",
         layer: LayerKind = "transformer",
     ) -> None:
@@ -127,56 +134,20 @@ class UniMP(NodeModel):
             if self.takes_edge_features and own_encoder is None:
                 own_encoder = EdgeEncoder(sizes.edge_features, heads * layer_width)
             gated = residual == "gated" and (gate == "all" or (gate == "last" and last))
-            self.layers.append(
-                self._layer(
-                    in_width if index == 0 else hidden,
-                    layer_width,
-                    heads=heads,
-                    concat=not averaged,
-                    residual="gated" if gated else ("none" if residual == "none" else "simple"),
-                    gate_bias=gate_bias,
-                    edge_encoder=own_encoder,
-                    attention_dropout=attention_dropout,
-                    backend=backend,
-                )
-            )
+            own: dict[str, Any] = {
+                "residual": "gated" if gated else ("none" if residual == "none" else "simple"),
+                "gate_bias": gate_bias,
+            }
+            if layer != "gcn":
+                own |= {"heads": heads, "concat": not averaged}
+                own["attention_dropout"] = attention_dropout
+            if layer == "transformer":
+                own |= {"edge_encoder": own_encoder, "backend": backend}
+            first_width = in_width if index == 0 else hidden
+            self.layers.append(LAYERS[layer](first_width, layer_width, **own))
             if not averaged:
                 self.norms.append(nn.LayerNorm(hidden))
         self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
-
-    def _layer(
-        self,
-        in_width: int,
-        width: int,
-        *,
-        heads: int,
-        concat: bool,
-        edge_encoder: EdgeEncoder | None,
-        attention_dropout: float,
-        backend: Backend,
-        **residual: Any,
-    ) -> MessageLayer:
-        if self.layer == "gcn":
-            return GCNLayer(in_width, width, **residual)
-        if self.layer == "gat":
-            return GATLayer(
-                in_width,
-                width,
-                heads=heads,
-                concat=concat,
-                attention_dropout=attention_dropout,
-                **residual,
-            )
-        return GraphTransformerLayer(
-            in_width,
-            width,
-            heads=heads,
-            concat=concat,
-            edge_encoder=edge_encoder,
-            attention_dropout=attention_dropout,
-            backend=backend,
-            **residual,
-        )
 
     def prepare(self, graph: Graph) -> Graph:
         if self.layer == "gcn":

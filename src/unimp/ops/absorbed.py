@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from unimp.graph.hop import Hop
-from unimp.ops.fused import Edges, Forward
+from unimp.ops.fused import Backward, Edges, Forward, Operands
 
 
 class Absorbed(NamedTuple):
@@ -75,12 +75,13 @@ def forward(
     seed: Tensor,
 ) -> tuple[Tensor, Absorbed]:
     """Map q [T, H, D], h [S, F], weight [W_k; W_v] [2·H·D, F] and its bias to o [T, H·D]."""
-    from unimp.ops.native import absorbed as kernel
+    from unimp.ops import native
 
     _, heads, width = query.shape
     key, value = weight.view(2, heads, width, -1)
     shared = _by_head(query, key)
-    result = kernel.forward(shared, h, edges, width**-0.5, dropout, seed)
+    given = Operands(shared, h, h, None, None, edges, dropout, seed)
+    result = native.forward(given, width**-0.5)
     message = _by_head(result.out, value.transpose(1, 2))
     message.addcmul_(result.mass[..., None], bias.view(2, heads, width)[1])
     return message.flatten(1), Absorbed(shared, result.out, result.mass, result.log_sum)
@@ -99,20 +100,23 @@ def backward(
     d_query: Tensor,
 ) -> BySources:
     """Compute the gradients from that of o, grad [T, H, D]; dq is written to `d_query`."""
-    from unimp.ops.native import absorbed as kernel
+    from unimp.ops import native
 
     _, heads, width = query.shape
     key, value = weight.view(2, heads, width, -1)
-    d_shared, d_h = kernel.backward(
-        _by_head(grad, value),
-        torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]),
-        saved.query,
-        h,
-        Forward(saved.mean, grad.new_empty(0), saved.mass, saved.log_sum),
-        edges,
+    nothing = grad.new_empty(0)
+    d_shared, d_h = torch.empty_like(saved.query), torch.empty_like(h)
+    native.backward(
+        Operands(saved.query, h, h, None, None, edges, dropout, seed),
+        Forward(saved.mean, nothing, saved.mass, saved.log_sum),
+        Forward(
+            _by_head(grad, value),
+            nothing,
+            torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]),
+            nothing,
+        ),
+        Backward(d_shared, d_h, nothing, nothing, nothing),
         width**-0.5,
-        dropout,
-        seed,
     )
     _by_head(d_shared, key.transpose(1, 2), d_query)
     d_weight, d_bias = torch.empty_like(weight), torch.zeros_like(bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import check_argument
 from unimp.config.choices import Backend
-from unimp.errors import BackendError, nearest_names
+from unimp.errors import BackendError, ModelError, nearest_names
 from unimp.graph.hop import Hop
 from unimp.ops import fused, native, reference, sparse
 
@@ -53,9 +55,21 @@ def graph_attention(
 
     and q_i·c, which is equal for all in-edges of i, cancels in the softmax.
     """
+    if not torch.compiler.is_compiling():
+        _check_types(
+            query=query,
+            key=key,
+            value=value,
+            hop=hop,
+            edge_weight=edge_weight,
+            edge_bias=edge_bias,
+            dropout=dropout,
+            seed=seed,
+            backend=backend,
+        )
     check_operands(query, key, value, hop, edge_weight)
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
+        raise ModelError(f"dropout must be at least 0 and less than 1, not {dropout}")
     name = choose_backend(backend, query.device.type)
     out_dtype = query.dtype
     # Half precision is faster only on a GPU; the other backends compute in single precision.
@@ -116,10 +130,35 @@ def attention_weights(
         return sparse.weigh(query, key, hop, edge_query).to(out_dtype)
 
 
+def _check_types(**given: object) -> None:
+    """Refuse arguments of `graph_attention` of the wrong type; compiled code does without it."""
+    for name, kind in _KINDS.items():
+        check_argument("graph_attention", name, given[name], kind)
+    if given["edge_bias"] is not None and given["edge_weight"] is None:
+        raise ModelError("edge_bias is given without edge_weight; give both or neither")
+    seed = given["seed"]
+    if isinstance(seed, int) and not -(2**63) <= seed < 2**63:
+        raise ModelError(f"seed is {seed}; it must fit into 64 bits")
+    if isinstance(seed, Tensor) and (seed.ndim or seed.is_floating_point()):
+        raise ModelError(f"seed has shape {tuple(seed.shape)}; it must be one whole number")
+
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("query", "key", "value"), Tensor),
+    **dict.fromkeys(("edge_weight", "edge_bias"), Tensor | None),
+    "hop": Hop,
+    "dropout": float,
+    "seed": Tensor | int,
+    "backend": str,
+}
+
+
 def check_operands(
     query: Tensor, key: Tensor, value: Tensor, hop: Hop, edge_weight: Tensor | None
 ) -> None:
     """Check that operands match each other and the hop; kernels do not check it."""
+    if query.ndim != 3:
+        raise ModelError(f"query has shape {tuple(query.shape)}; it needs (targets, heads, width)")
     _, heads, width = query.shape
     expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
         "query": (query, (hop.num_targets, heads, width)),
@@ -128,15 +167,15 @@ def check_operands(
     }
     if edge_weight is not None:
         if hop.edge_attr is None:
-            raise ValueError("edge_weight is given, but the hop has no edge features")
+            raise ModelError("edge_weight is given, but the hop has no edge features")
         features = hop.edge_attr.shape[1]
         if features == 0:
-            raise ValueError("edge_weight is given, but the edge features of the hop have width 0")
+            raise ModelError("edge_weight is given, but the edge features of the hop have width 0")
         expected["edge_weight"] = (edge_weight, (heads, width, features))
         expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
     for name, (tensor, shape) in expected.items():
         if tensor.shape != shape:
-            raise ValueError(
+            raise ModelError(
                 f"{name} has shape {tuple(tensor.shape)}; for this hop of {hop.num_targets} "
                 f"targets, {hop.num_sources} sources and {hop.num_edges} edges it needs {shape}"
             )
@@ -161,6 +200,10 @@ def choose_backend(backend: str, device: str = "cpu") -> str:
             "the native backend is not available, because the native core was not built during "
             "installation; use auto or sparse, or install a C++17 compiler (such as g++) and "
             "reinstall unimp"
+        )
+    if backend == "triton" and device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendError(
+            f"the triton backend runs on GPU, but the tensors are on {device}; use auto"
         )
     if backend == "triton" and not _has_triton():
         raise BackendError("the triton backend needs Triton, which is not installed; use auto")

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from unimp.errors import ModelError
+
 
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """Zero each entry with probability `rate` and scale the others by 1/(1−rate).
@@ -17,7 +19,7 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     if not training or rate == 0.0:
         return x
     if not 0.0 < rate < 1.0:
-        raise ValueError(f"the dropout rate must be at least 0 and less than 1, not {rate}")
+        raise ModelError(f"the dropout rate must be at least 0 and less than 1, not {rate}")
     if x.device.type != "cpu":
         return F.dropout(x, rate, training=True)
     count = x.numel()

@@ -68,36 +68,27 @@ class Backward(NamedTuple):
     edge_attr: Tensor
 
 
-class Kernels(Protocol):
-    """The two passes, over tensors whose last two dimensions are contiguous."""
+class Operands(NamedTuple):
+    """What attention is computed from; the last two dimensions of rows are contiguous."""
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        edge_query: Tensor | None,
-        edge_attr: Tensor | None,
-        edges: Edges,
-        dropout: float,
-        seed: Tensor,
-    ) -> Forward: ...
+    query: Tensor  # [T, H, D]
+    key: Tensor  # [S, H, D]
+    value: Tensor  # [S, H, D]
+    edge_query: Tensor | None  # [T, H, d_e]; None: without edge features
+    edge_attr: Tensor | None  # [E, d_e]
+    edges: Edges
+    dropout: float
+    seed: Tensor
+
+
+class Kernels(Protocol):
+    """The two passes."""
+
+    def forward(self, given: Operands) -> Forward: ...
 
     def backward(
-        self,
-        grads: Forward,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        edge_query: Tensor | None,
-        edge_attr: Tensor | None,
-        result: Forward,
-        edges: Edges,
-        dropout: float,
-        seed: Tensor,
-        wants_edge_attr: bool,
-        found: Backward | None = None,  # tensors to write the gradients into
-    ) -> Backward: ...
+        self, given: Operands, result: Forward, grads: Forward, found: Backward
+    ) -> None: ...  # the gradients are written to `found`
 
 
 def kernels(kernel: str) -> Kernels:
@@ -131,8 +122,8 @@ def attend(
     out, edge_mean, mass, _ = torch.ops.unimp.attend(
         *(None if t is None else _with_contiguous_rows(t) for t in operands),
         edges,
-        seed,
         dropout,
+        seed,
         kernel,
     )
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
@@ -187,18 +178,16 @@ def _attend(
     edge_query: Tensor | None,
     edge_attr: Tensor | None,
     edges: list[Tensor],
-    seed: Tensor,
     dropout: float,
+    seed: Tensor,
     kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    result = kernels(kernel).forward(
-        query, key, value, edge_query, edge_attr, Edges(*edges), dropout, seed
-    )
-    return result.out, result.edge_mean, result.mass, result.log_sum
+    given = Operands(query, key, value, edge_query, edge_attr, Edges(*edges), dropout, seed)
+    return (*kernels(kernel).forward(given),)
 
 
 @_attend.register_fake
-def _(query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel):  # type: ignore[no-untyped-def]
+def _(query, key, value, edge_query, edge_attr, edges, dropout, seed, kernel):  # type: ignore[no-untyped-def]
     return tuple(empty_forward(query, edge_query, kernel))
 
 
@@ -221,91 +210,54 @@ def exact_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @torch.library.custom_op("unimp::attend_backward", mutates_args=())
 def _attend_backward(
-    grads: list[Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
     edge_query: Tensor | None,
     edge_attr: Tensor | None,
-    result: list[Tensor],
     edges: list[Tensor],
-    seed: Tensor,
     dropout: float,
+    seed: Tensor,
     kernel: str,
+    result: list[Tensor],
+    grads: list[Tensor],
     wants_edge_attr: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    found = kernels(kernel).backward(
-        Forward(*(_with_contiguous_rows(g) if g.numel() and g.ndim == 3 else g for g in grads)),
-        query,
-        key,
-        value,
-        edge_query,
-        edge_attr,
-        Forward(*result),
-        Edges(*edges),
-        dropout,
-        seed,
-        wants_edge_attr,
-    )
-    return found.query, found.key, found.value, found.edge_query, found.edge_attr
+    given = Operands(query, key, value, edge_query, edge_attr, Edges(*edges), dropout, seed)
+    found = _empty_backward(query, key, value, edge_query, edge_attr if wants_edge_attr else None)
+    grads = [_with_contiguous_rows(g) if g.numel() and g.ndim == 3 else g for g in grads]
+    kernels(kernel).backward(given, Forward(*result), Forward(*grads), found)
+    return (*found,)
 
 
 @_attend_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    grads, query, key, value, edge_query, edge_attr, result, edges, seed, dropout, kernel, wants
+    query, key, value, edge_query, edge_attr, edges, dropout, seed, kernel, result, grads, wants
 ):
-    return tuple(empty_backward(query, key, value, edge_query, edge_attr if wants else None))
+    return tuple(_empty_backward(query, key, value, edge_query, edge_attr if wants else None))
 
 
-def empty_backward(
-    query: Tensor, key: Tensor, value: Tensor, edge_query: Tensor | None, edge_attr: Tensor | None
-) -> Backward:
-    """Allocate the gradients."""
+def _empty_backward(query: Tensor, *others: Tensor | None) -> Backward:
+    """Allocate the gradients of q, k, v, u and e."""
     # Each missing gradient is a separate empty tensor: an operator may not return one tensor twice.
-    return Backward(
-        query.new_empty(query.shape),
-        key.new_empty(key.shape),
-        value.new_empty(value.shape),
-        query.new_empty(0) if edge_query is None else edge_query.new_empty(edge_query.shape),
-        query.new_empty(0) if edge_attr is None else edge_attr.new_empty(edge_attr.shape),
-    )
+    rest = (query.new_empty(0) if t is None else t.new_empty(t.shape) for t in others)
+    return Backward(query.new_empty(query.shape), *rest)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, edge_query, edge_attr, edges, seed, dropout, kernel = inputs
-    ctx.save_for_backward(query, key, value, edge_query, edge_attr, seed, *output, *edges)
-    ctx.dropout, ctx.kernel = dropout, kernel
+    *operands, edges, ctx.dropout, seed, ctx.kernel = inputs
+    ctx.save_for_backward(*operands, seed, *output, *edges)
 
 
 def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    query, key, value, edge_query, edge_attr, seed, *rest = ctx.saved_tensors
-    result, edges = rest[: len(Forward._fields)], rest[len(Forward._fields) :]
-    wants_edge_attr = edge_attr is not None and ctx.needs_input_grad[4]
+    saved = list(ctx.saved_tensors)
+    operands, seed, result, edges = saved[:5], saved[5], saved[6:10], saved[10:]
+    wants_edge_attr = operands[4] is not None and ctx.needs_input_grad[4]
     dq, dk, dv, du, de = torch.ops.unimp.attend_backward(
-        list(grads),
-        query,
-        key,
-        value,
-        edge_query,
-        edge_attr,
-        result,
-        edges,
-        seed,
-        ctx.dropout,
-        ctx.kernel,
-        wants_edge_attr,
+        *operands, edges, ctx.dropout, seed, ctx.kernel, result, list(grads), wants_edge_attr
     )
-    return (
-        dq,
-        dk,
-        dv,
-        None if edge_query is None else du,
-        de if wants_edge_attr else None,
-        [None] * len(edges),
-        None,
-        None,
-        None,
-    )
+    du, de = None if operands[3] is None else du, de if wants_edge_attr else None
+    return dq, dk, dv, du, de, [None] * len(edges), None, None, None
 
 
 torch.library.register_autograd("unimp::attend", _differentiate, setup_context=_save)

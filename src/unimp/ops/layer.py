@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from unimp.errors import ModelError
 from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
-from unimp.ops.block_diagonal import block_diagonal, blocks
-from unimp.ops.fused import Backward, Edges, Forward
-from unimp.ops.projection import Projection, Shape
+from unimp.ops.fused import Backward, Edges, Forward, Operands
+from unimp.ops.projection import Projection, Shape, project
 from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
 
@@ -73,18 +73,14 @@ class _Attended(NamedTuple):
     edge_attr: Tensor | None
     encoder: Tensor | None  # B
     bias_map: Tensor | None  # the edge bias as a block-diagonal matrix [H, H·D]
-    out: Tensor
+    out: Tensor  # the fields of `Forward`
     edge_mean: Tensor
     mass: Tensor
     log_sum: Tensor
 
-    @property
-    def result(self) -> Forward:
-        return Forward(self.out, self.edge_mean, self.mass, self.log_sum)
-
 
 class _Operands(NamedTuple):
-    """The tensors that every layer saves for its backward pass."""
+    """The tensors that every layer saves for its backward pass, besides those of the residual."""
 
     h: Tensor
     weight: Tensor  # [W_q; W_r; W_k; W_v]
@@ -92,48 +88,6 @@ class _Operands(NamedTuple):
     of_targets: Tensor  # projection of the targets
     message: Tensor
     seed: Tensor
-    beta: Tensor
-    mean: Tensor
-    rstd: Tensor
-    on_kept: Tensor | None
-    on_message: Tensor | None
-    gate_bias: Tensor | None
-    norm: Tensor | None
-    norm_bias: Tensor | None
-
-    @property
-    def row_stats(self) -> RowStats:
-        return RowStats(self.beta, self.mean, self.rstd)
-
-    def residual(self, shape: Shape) -> Residual:
-        return Residual(
-            self.on_kept,
-            self.on_message,
-            self.gate_bias,
-            self.norm,
-            self.norm_bias,
-            shape.eps,
-            shape.relu,
-        )
-
-
-class _Saved(NamedTuple):
-    """Everything that the forward pass saves for the backward pass."""
-
-    operands: _Operands
-    edges: Edges
-    attention: _Attended | absorbed.Absorbed
-
-    def save(self, ctx: Any) -> None:
-        ctx.save_for_backward(*self.operands, *self.edges, *self.attention)
-        ctx.attention_kind = type(self.attention)
-
-    @classmethod
-    def load(cls, ctx: Any) -> _Saved:
-        tensors = iter(ctx.saved_tensors)
-        return cls(
-            _take(_Operands, tensors), _take(Edges, tensors), _take(ctx.attention_kind, tensors)
-        )
 
 
 def _take(kind: Any, tensors: Iterator[Tensor | None]) -> Any:
@@ -158,12 +112,12 @@ def attention_layer(
 ) -> Tensor:
     """Run a layer: h [num_sources, F] → [num_targets, C]; C is H·D with `concat`, else D."""
     if len(h) != hop.num_sources:
-        raise ValueError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
+        raise ModelError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
     if weights.edge is not None:
         wanted = (hop.num_edges, weights.edge.shape[1])
         if hop.edge_attr is None or hop.edge_attr.shape != wanted:
             given = None if hop.edge_attr is None else tuple(hop.edge_attr.shape)
-            raise ValueError(
+            raise ModelError(
                 f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
             )
     device = h.device.type
@@ -202,13 +156,12 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     trains = grad_enabled and any(ctx.needs_input_grad)
     edges = fused.edges_of(hop, kernel, backward=trains)
     h = h.to(dtype)
-    projections = (weights.query, weights.kept, weights.key, weights.value)
-    biases = (weights.query_bias, weights.kept_bias, weights.key_bias, weights.value_bias)
+    projections, biases = weights[:4], weights[4:8]
     weight, bias = torch.cat(projections).to(dtype), torch.cat(biases).to(dtype)
     absorbs = (
         kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
     )
-    parts = Projection(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
+    parts = project(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
     attention: _Attended | absorbed.Absorbed
     if absorbs:
         h = h.contiguous()
@@ -220,23 +173,13 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
         message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    on_kept, on_message = gate_vectors(weights.gate)
-    step = Residual(
-        on_kept,
-        on_message,
-        weights.gate_bias,
-        weights.norm,
-        weights.norm_bias,
-        shape.eps,
-        shape.relu,
-    )
+    vectors = (*gate_vectors(weights.gate), weights.gate_bias, weights.norm, weights.norm_bias)
+    step = Residual(*vectors, shape.eps, shape.relu)
     out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
-        operands = _Operands(
-            h, weight, bias, parts.of_targets, message, seed, *row_stats,
-            on_kept, on_message, weights.gate_bias, weights.norm, weights.norm_bias,
-        )  # fmt: skip
-        _Saved(operands, edges, attention).save(ctx)
+        operands = _Operands(h, weight, bias, parts.of_targets, message, seed)
+        ctx.save_for_backward(*operands, *row_stats, *vectors, *edges, *attention)
+        ctx.attention_kind = type(attention)
         ctx.shape, ctx.kernel = shape, kernel
         ctx.dtypes = [None if w is None else w.dtype for w in weights]
         ctx.widths = [len(w) for w in projections]
@@ -245,15 +188,16 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """Compute the gradients of h and of each weight."""
-    saved, edges, attention = _Saved.load(ctx)
-    h, weight, bias, seed = saved.h, saved.weight, saved.bias, saved.seed
-    shape, kernel = ctx.shape, ctx.kernel
-    step = saved.residual(shape)
+    shape, kernel, tensors = ctx.shape, ctx.kernel, iter(ctx.saved_tensors)
+    h, weight, bias, of_targets, message, seed = _take(_Operands, tensors)
+    row_stats = _take(RowStats, tensors)
+    step = Residual(*islice(tensors, 5))._replace(eps=shape.eps, relu=shape.relu)
+    edges, attention = _take(Edges, tensors), _take(ctx.attention_kind, tensors)
     of_sources = attention.of_sources if isinstance(attention, _Attended) else None
-    parts = Projection.of(saved.of_targets, of_sources, shape)
+    parts = Projection(of_targets, of_sources, shape)
     found = parts.like()
     grad_message, sums = residual.kernels(kernel).residual_backward(
-        grad, saved.message, parts.kept, step, saved.row_stats, found.kept
+        grad, message, parts.kept, step, row_stats, found.kept
     )
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
@@ -263,7 +207,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
             grad_message, parts, found, attention, edges, shape, kernel, seed
         )
     else:
-        cut = saved.of_targets.shape[1]
+        cut = of_targets.shape[1]
         by_sources = absorbed.backward(
             parts.by_head(grad_message), parts.by_head(parts.query), h, weight[cut:], bias[cut:],
             attention, edges, shape.dropout, seed, parts.by_head(found.query),
@@ -296,16 +240,17 @@ def _attend(
         edge_attr = edge_attr.to(dtype)
     encoder = edge_query = bias_map = None
     if weights.edge is not None:
-        encoder = block_diagonal(weights.edge.to(dtype), shape.heads)
+        encoder = torch.block_diag(*weights.edge.to(dtype).view(shape.heads, shape.width, -1))  # type: ignore[no-untyped-call]
         edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
-    result = fused.kernels(call.kernel).forward(
+    given = Operands(
         *parts.queries_keys_values(), edge_query, edge_attr, edges, shape.dropout, call.seed
     )
+    result = fused.kernels(call.kernel).forward(given)
     message = result.out.flatten(1)
     if encoder is not None:
         message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
         if weights.edge_bias is not None:
-            bias_map = block_diagonal(weights.edge_bias.to(dtype)[None], shape.heads, across=True)
+            bias_map = torch.block_diag(*weights.edge_bias.to(dtype).view(shape.heads, 1, -1))  # type: ignore[no-untyped-call]
             message.addmm_(result.mass, bias_map)
     of_sources = parts.of_sources
     assert of_sources is not None
@@ -324,35 +269,35 @@ def _attend_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of the edge encoder; those of q, k and v are written to `found`."""
     edge_query, encoder, bias_map = saved.edge_query, saved.encoder, saved.bias_map
-    result = saved.result
-    d_edge_bias = grad_mean = grad_mass = None
-    nothing = grad_message.new_empty(0)
+    result = Forward(*saved[-4:])
+    grad_mean = grad_mass = d_edge_query = grad_message.new_empty(0)
     if encoder is not None and edge_query is not None:
         grad_mean = (grad_message @ encoder).view_as(edge_query)
         grad_mass = (
             torch.zeros_like(result.mass) if bias_map is None else grad_message @ bias_map.t()
         )
-    into = Backward(
-        *found.queries_keys_values(),
-        nothing if edge_query is None else torch.empty_like(edge_query),
-        nothing,
+        d_edge_query = torch.empty_like(edge_query)
+    nothing = grad_message.new_empty(0)
+    given = Operands(
+        *parts.queries_keys_values(), edge_query, saved.edge_attr, edges, shape.dropout, seed
     )
-    fused.kernels(kernel).backward(
-        Forward(
-            parts.by_head(grad_message),
-            nothing if grad_mean is None else grad_mean,
-            nothing if grad_mass is None else grad_mass,
-            nothing,
-        ),
-        *parts.queries_keys_values(), edge_query, saved.edge_attr, result, edges,
-        shape.dropout, seed, False, into,
-    )  # fmt: skip
+    grads = Forward(parts.by_head(grad_message), grad_mean, grad_mass, nothing)
+    into = Backward(*found.queries_keys_values(), d_edge_query, nothing)
+    fused.kernels(kernel).backward(given, result, grads, into)
     if encoder is None:
         return None, None
-    d_edge_query = into.edge_query.flatten(1)
+    d_edge_query = d_edge_query.flatten(1)
     found.query.addmm_(d_edge_query, encoder.t())
     d_encoder = parts.query.t() @ d_edge_query
     d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
+    d_edge_bias = None
     if bias_map is not None:
-        d_edge_bias = blocks(result.mass.t() @ grad_message, shape.heads).flatten()
-    return blocks(d_encoder, shape.heads).flatten(0, 1), d_edge_bias
+        d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).flatten()
+    return _blocks(d_encoder, shape.heads).flatten(0, 1), d_edge_bias
+
+
+def _blocks(matrix: Tensor, heads: int) -> Tensor:
+    """The diagonal blocks of a matrix [H·R, H·C]: [H, R, C]."""
+    rows, columns = matrix.shape[0] // heads, matrix.shape[1] // heads
+    each = matrix.view(heads, rows, heads, columns)
+    return each.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

@@ -20,9 +20,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unimp.data.memory import available_memory
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.ops.memory import available_memory
 
 GPU_HEADROOM = 4
 """Free GPU memory that is required to place data there, as a multiple of its size."""

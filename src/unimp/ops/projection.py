@@ -21,42 +21,24 @@ class Shape(NamedTuple):
     relu: bool = False
 
 
-class Projection:
+class Projection(NamedTuple):
     """The columns [q|r] of the targets and [k|v] of the sources, or their gradients.
 
     For a square hop they are columns of one tensor. If the weights of the sources are absorbed,
     [k|v] does not exist.
     """
 
-    def __init__(
-        self,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        num_targets: int,
-        shape: Shape,
-        *,
-        targets_only: bool,
-    ) -> None:
-        cut = len(weight) - 2 * shape.heads * shape.width
-        if num_targets == len(h):
-            whole = torch.addmm(bias, h, weight.t())
-            self._set(whole[:, :cut], whole[:, cut:], shape)
-            return
-        of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
-        of_sources = None if targets_only else torch.addmm(bias[cut:], h, weight[cut:].t())
-        self._set(of_targets, of_sources, shape)
+    of_targets: Tensor
+    of_sources: Tensor | None
+    shape: Shape
 
-    @classmethod
-    def of(cls, of_targets: Tensor, of_sources: Tensor | None, shape: Shape) -> Projection:
-        made = cls.__new__(cls)
-        made._set(of_targets, of_sources, shape)
-        return made
+    @property
+    def query(self) -> Tensor:
+        return self.of_targets[:, : self.shape.heads * self.shape.width]
 
-    def _set(self, of_targets: Tensor, of_sources: Tensor | None, shape: Shape) -> None:
-        self.of_targets, self.of_sources, self.shape = of_targets, of_sources, shape
-        inner = shape.heads * shape.width
-        self.query, self.kept = of_targets[:, :inner], of_targets[:, inner:]
+    @property
+    def kept(self) -> Tensor:
+        return self.of_targets[:, self.shape.heads * self.shape.width :]
 
     def by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.shape.heads, self.shape.width)
@@ -73,15 +55,14 @@ class Projection:
 
     def like(self) -> Projection:
         """Allocate a projection of the same shape."""
-        if self.of_sources is None:
-            return self.of(torch.empty_like(self.of_targets), None, self.shape)
-        cut, width = self.of_targets.shape[1], self.of_sources.shape[1]
+        targets, sources = self.of_targets, self.of_sources
+        if sources is None:
+            return Projection(torch.empty_like(targets), None, self.shape)
         if self.is_square:
-            whole = self.of_targets.new_empty(len(self.of_targets), cut + width)
-            return self.of(whole[:, :cut], whole[:, cut:], self.shape)
-        return self.of(
-            torch.empty_like(self.of_targets), torch.empty_like(self.of_sources), self.shape
-        )
+            cut = targets.shape[1]
+            whole = targets.new_empty(len(targets), cut + sources.shape[1])
+            return Projection(whole[:, :cut], whole[:, cut:], self.shape)
+        return Projection(torch.empty_like(targets), torch.empty_like(sources), self.shape)
 
     def project_back(
         self, h: Tensor, weight: Tensor, wants_h: bool, by_sources: BySources | None
@@ -111,6 +92,19 @@ class Projection:
         if d_h is not None:
             d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
         return d_h, d_weight, d_bias
+
+
+def project(
+    h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Shape, *, targets_only: bool
+) -> Projection:
+    """Compute the projection of h [S, F], of which the first rows are targets."""
+    cut = len(weight) - 2 * shape.heads * shape.width
+    if num_targets == len(h):
+        whole = torch.addmm(bias, h, weight.t())
+        return Projection(whole[:, :cut], whole[:, cut:], shape)
+    of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
+    of_sources = None if targets_only else torch.addmm(bias[cut:], h, weight[cut:].t())
+    return Projection(of_targets, of_sources, shape)
 
 
 def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:

@@ -21,6 +21,7 @@ WIDTH, HEIGHT = 372.0, 172.0  # of a chart, and of the area inside its axes
 BARS = 46.0  # height of the bars below
 LETTER = 6.6  # approximate width of a letter
 
+Band = Sequence[tuple[float, float, float]]  # x, low, high
 T = TypeVar("T")
 
 
@@ -43,9 +44,14 @@ class Series:
     name: str
     style: int
     line: Sequence[Point] = ()
-    band: Sequence[tuple[float, float, float]] = ()  # x, low, high
+    band: Band = ()
     runs: Sequence[Sequence[Point]] = ()
     marks: Sequence[Mark] = ()
+
+
+def through(name: str, style: int, marks: Sequence[Mark], band: Band = ()) -> Series:
+    """A line through marks."""
+    return Series(name, style, [(mark.x, mark.y) for mark in marks], band, marks=marks)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,12 @@ PLAIN = Extras()
 def line_chart(
     series: Sequence[Series], x: Axis, y: Axis, *, name: str, extras: Extras = PLAIN
 ) -> Markup:
-    """Lines, bands and marks over one pair of axes; bars are drawn below, on the same x."""
+    """Lines, bands and marks over one pair of axes; bars are drawn below, on the same x.
+
+    Empty if there are no series.
+    """
+    if not series:
+        return Markup()
     body, height = plot_lines(series, x, y, extras=extras)
     return svg((WIDTH, height), name, describe(series, x, y), body)
 
@@ -173,8 +184,11 @@ def dot_rows(
 ) -> Markup:
     """One row per label, with marks at their x; `labels` is the room for a label, in letters.
 
-    Without room the label is above its marks. `guess` is the score of random guessing.
+    Without room the label is above its marks. `guess` is the score of random guessing. Empty if
+    there are no rows.
     """
+    if not rows:
+        return Markup()
     step, top = 21.0 if labels else 44.0, 6.0
     longest = min(labels, max(len(label) for label, _ in rows))
     left, right, base = 18 + LETTER * longest, WIDTH - 14, top + step * len(rows)

@@ -49,10 +49,9 @@ def standalone(drawing: Markup) -> str:
     """A drawing as the content of an SVG file: with its own styles and a background."""
     head, end, rest = str(drawing).partition(">")
     names = "<svg xmlns='http://www.w3.org/2000/svg'"
-    style = (
-        f"<style>{stylesheet('charts.css')}</style><rect class='paper' width='100%' height='100%'/>"
-    )
-    return f"{names}{head.removeprefix('<svg')}{end}{style}{rest}\n"
+    paper = "<rect class='paper' width='100%' height='100%'/>"
+    style = f"<style>{stylesheet('charts.css')}</style>"
+    return f"{names}{head.removeprefix('<svg')}{end}{style}{paper}{rest}\n"
 
 
 def rule(start: Point, end: Point, kind: str) -> str:

@@ -55,25 +55,6 @@ SMALL = {
 """For a report, which shows several."""
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """An explanation as a report shows it."""
-
-    title: str
-    lines: Sequence[str]
-    pictures: Mapping[str, Markup]
-
-
-@dataclass(frozen=True)
-class Newest:
-    """The newest explanations of some runs, and how many are not shown."""
-
-    drawn: Sequence[Drawn]
-    more: int
-    stale: int
-    damaged: int
-
-
 def explanation_page(found: Mapping[str, Any], run: str, top: int) -> str:
     """One self-contained HTML file about one explanation."""
     from unimp.report.rendering import render
@@ -82,12 +63,15 @@ def explanation_page(found: Mapping[str, Any], run: str, top: int) -> str:
     return render("explanation.html", found=found, run=run, top=top, pictures=drawn)
 
 
-def newest(explanations: Sequence[tuple[str, Explanations]]) -> Newest:
-    """Draw the newest explanations of some runs, which are given with their names."""
+def newest(explanations: Sequence[tuple[str, Explanations]]) -> dict[str, Any]:
+    """Draw the newest explanations of some runs, which are given with their names.
+
+    Returns them as `drawn`, and how many more there are, are stale, and are damaged.
+    """
     several = len(explanations) > 1
     asked = [(one, name if several else "") for name, of in explanations for one in of.stored]
     asked.sort(key=lambda entry: entry[0].asked, reverse=True)
-    drawn: list[Drawn] = []
+    drawn: list[dict[str, Any]] = []
     undrawn = 0
     for one, name in asked:
         if len(drawn) == MOST:
@@ -96,25 +80,27 @@ def newest(explanations: Sequence[tuple[str, Explanations]]) -> Newest:
             drawn.append(_drawn(one, name))
         except UNREADABLE:
             undrawn += 1
-    return Newest(
-        drawn,
-        more=len(asked) - undrawn - len(drawn),
-        stale=sum(of.stale for _, of in explanations),
-        damaged=undrawn + sum(of.damaged for _, of in explanations),
-    )
+    return {
+        "drawn": drawn,
+        "more": len(asked) - undrawn - len(drawn),
+        "stale": sum(of.stale for _, of in explanations),
+        "damaged": undrawn + sum(of.damaged for _, of in explanations),
+    }
 
 
-def _drawn(one: StoredExplanation, name: str) -> Drawn:
+def _drawn(one: StoredExplanation, name: str) -> dict[str, Any]:
+    """An explanation as a report shows it: title, lines and pictures."""
     found = one.found
     lines = summary(found)
     if one.given:
         lines.append(f"asked with {', '.join(f'{k} from {v}' for k, v in one.given.items())}")
     if name:
         lines.append(f"predicted by {name}")
+    lines = [_sentence(line) for line in lines]
     title = f"{found['node']}: {found['class']}, {percent(found['probability'])}"
-    drawn = Drawn(title, [_sentence(line) for line in lines], pictures(found, SMALL))
-    "".join((drawn.title, *drawn.lines, *drawn.pictures.values())).encode()
-    return drawn
+    drawn = pictures(found, SMALL)
+    "".join((title, *lines, *drawn.values())).encode()
+    return {"title": title, "lines": lines, "pictures": drawn}
 
 
 def _sentence(line: str) -> str:
@@ -125,17 +111,13 @@ def _sentence(line: str) -> str:
 
 def summary(found: Mapping[str, Any]) -> list[str]:
     """The explanation in a few lines, without the class and its probability."""
-    now, lines = found["probability"], []
-    if smoothed := smoothed_in_words(found):
-        lines.append(smoothed)
-    if found["observed"] is not None:
-        lines.append(f"its own label is an input: {label_text(found['observed'])}")
-    if others := others_in_words(found):
-        lines.append(others)
-    without = [
+    now, own = found["probability"], found["observed"]
+    observed = "" if own is None else f"its own label is an input: {label_text(own)}"
+    lines = [*filter(None, (smoothed_in_words(found), observed, others_in_words(found)))]
+    without = (
         f"{words} {percent(chance)} ({points(chance - now)})"
         for words, chance in without_in_words(found)
-    ]
+    )
     lines.append("; ".join(without))
     labels = [(one["node"], one["effect"]) for one in found["labels"]]
     edges = [(edge_text(one, found["node"]), one["effect"]) for one in found["edges"]]
@@ -148,16 +130,12 @@ def summary(found: Mapping[str, Any]) -> list[str]:
 
 def others_in_words(found: Mapping[str, Any]) -> str:
     """The other classes with a visible probability."""
-    others = [
-        one
-        for one in found["classes"]
-        if one["class"] != found["class"] and one["probability"] >= SEEN
-    ]
+    chances = {one["class"]: one["probability"] for one in found["classes"]}
+    others = {n: p for n, p in chances.items() if n != found["class"] and p >= SEEN}
     if not others:
         return ""
-    word = "more likely" if others[0]["probability"] > found["probability"] else "next"
-    named = (f"{one['class']} {percent(one['probability'])}" for one in others)
-    return f"{word}: {', '.join(named)}"
+    word = "more likely" if next(iter(others.values())) > found["probability"] else "next"
+    return f"{word}: {', '.join(f'{name} {percent(p)}' for name, p in others.items())}"
 
 
 def smoothed_in_words(found: Mapping[str, Any]) -> str:
@@ -169,11 +147,8 @@ def smoothed_in_words(found: Mapping[str, Any]) -> str:
 
 def without_in_words(found: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The probability without any known label, and without any edge."""
-    both = (
-        ("without known labels", found["without_labels"]),
-        ("without edges", found["without_edges"]),
-    )
-    return [(words, chance) for words, chance in both if chance is not None]
+    both = {"without_labels": "without known labels", "without_edges": "without edges"}
+    return [(words, found[key]) for key, words in both.items() if found[key] is not None]
 
 
 def pictures(found: Mapping[str, Any], layouts: Mapping[str, Layout]) -> dict[str, Markup]:
@@ -191,25 +166,15 @@ def picture(found: Mapping[str, Any], layout: Layout) -> Markup:
     places, height = _places(found["node"], list(links), layout.columns)
     drawn = [
         text((x - 5, 14), words, kind="head")
-        for x, words in (
-            (layout.columns[1], "neighbors"),
-            (layout.columns[2], "farther away"),
-        )
+        for x, words in zip(layout.columns[1:], ("neighbors", "farther away"), strict=True)
         if any(place[0] == x for place in places.values())
     ]
     widest = max(links.values()) or 1.0
-    for (source, target), share in sorted(links.items(), key=lambda item: item[1]):
-        drawn.append(
-            _link(
-                places[source],
-                places[target],
-                1 + 6 * share / widest,
-                kind_of(effects.get((source, target))),
-                f"{source} → {target}: {percent(share)}",
-            )
-        )
-    for name, place in places.items():
-        drawn.append(_node(name, place, found, labels.get(name), layout))
+    for link, share in sorted(links.items(), key=lambda item: item[1]):
+        words, kind = f"{link[0]} → {link[1]}: {percent(share)}", kind_of(effects.get(link))
+        width = 1 + 6 * share / widest
+        drawn.append(_link(places[link[0]], places[link[1]], width, kind, words))
+    drawn += [_node(n, place, found, labels.get(n), layout) for n, place in places.items()]
     about = f"The nodes and edges that drove the prediction {found['class']} of {found['node']}"
     return svg((layout.width, height), f"What drove {found['node']}", about, drawn)
 
@@ -242,17 +207,13 @@ def _places(
 ) -> tuple[dict[Any, Point], float]:
     """The place of each node, and the height: one row per neighbor, farther nodes beside them."""
     near = list(dict.fromkeys(s for s, t in links if t == node and s != node))
-    others = dict.fromkeys(end for link in links for end in link)
+    behind = [s for name in near for s, t in links if t == name]
+    others = dict.fromkeys([*behind, *(end for link in links for end in link)])
     far = [name for name in others if name != node and name not in near]
-    behind = {name: [s for s, t in links if t == name and s in far] for name in near}
-    order: list[Any] = []
-    for name in near:
-        order += [s for s in behind[name] if s not in order]
-    order += [name for name in far if name not in order]
-    rows = max(len(near), len(order), 1)
+    rows = max(len(near), len(far), 1)
     height = TOP + rows * ROW + 10
     places: dict[Any, Point] = {node: (columns[0], TOP + ROW * (rows - 1) / 2 + 8)}
-    for column, names in ((columns[1], near), (columns[2], order)):
+    for column, names in ((columns[1], near), (columns[2], far)):
         gap = rows / max(1, len(names))
         for k, name in enumerate(names):
             places[name] = (column, TOP + 8 + ROW * (gap * (k + 0.5) - 0.5))
@@ -261,9 +222,7 @@ def _places(
 
 def _link(start: Point, end: Point, width: float, kind: str, words: str) -> str:
     (x1, y1), (x2, y2) = start, end
-    middle = (x1 + x2) / 2
-    if x1 == x2:  # both in one column: a bow beside them
-        middle = x1 - 26
+    middle = (x1 + x2) / 2 if x1 != x2 else x1 - 26  # both in one column: a bow beside them
     return (
         f"<path class='link {kind}' stroke-width='{width:.1f}' d='M{x1:.1f},{y1:.1f} "
         f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}'>"

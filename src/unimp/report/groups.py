@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from unimp.config.recipe import Recipe, load_recipe, options, recipe_names
+from unimp.config.recipe import Recipe, load_recipe, recipe_names
+from unimp.model.registry import find_model
 from unimp.report.evidence import Evidence
 from unimp.tasks.metrics import mean_and_std
 
-UNTRAINED = "label-propagation"
 SAME_SIZE = 0.2
 """The share by which train sets of one group may differ in size."""
 
@@ -42,8 +42,10 @@ class Group:
 
     @property
     def seeds(self) -> str:
-        """The seeds as text: `0–4, 7`."""
-        return in_ranges([run.manifest["seed"] for run in self.runs])
+        """The seeds as text: `0–4, 7`; and the number of runs if a seed occurs twice."""
+        seeds = [run.manifest["seed"] for run in self.runs]
+        unique = sorted(set(seeds))
+        return in_ranges(unique) + (f" ({len(seeds)} runs)" if len(unique) < len(seeds) else "")
 
     def scores(self, part: str, protocol: str = "train") -> list[float]:
         """The scores of its runs that have one."""
@@ -56,8 +58,8 @@ class Group:
         if self.runs[0].own_model:
             return f"{self.runs[0].own_model} (custom model)"
         model = self.recipe.model
-        takes = model.name in ("unimp", "gcn", "gat")
-        return f"{model.name}, {model.inputs}" if takes else model.name
+        chosen = len(find_model(model.name).inputs) > 1
+        return f"{model.name}, {model.inputs}" if chosen else model.name
 
     def mean(self, part: str) -> float:
         values = self.scores(part)
@@ -136,20 +138,15 @@ def _by(runs: Sequence[Evidence], key: Callable[[Evidence], Any]) -> list[list[E
 
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
-    """Every option and its value, except the name of the task, which may be a file of the run."""
-    values = recipe.model_dump()
-    named = {f"{s}.{k}": values[s][k] for s, k, _ in options() if f"{s}.{k}" != "task.name"}
-    return _with_regime(named)
+    """Every option and its value, except the name of the task, which may be a file of the run.
 
-
-def defaults() -> dict[str, Any]:
-    """Every option and its default."""
-    return _with_regime({f"{s}.{k}": declared.default for s, k, declared in options()})
-
-
-def _with_regime(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace the regime auto by full, which it selects wherever that fits."""
-    return values | ({"batch.regime": "full"} if values["batch.regime"] == "auto" else {})
+    The regime auto counts as full, which it selects wherever that fits.
+    """
+    values = recipe.settings()
+    del values["task.name"]
+    if values["batch.regime"] == "auto":
+        values["batch.regime"] = "full"
+    return values
 
 
 def differing(recipes: Sequence[Recipe]) -> list[str]:
@@ -164,7 +161,7 @@ def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
     Options of training are compared among trained models, and options of the task among tasks that
     are not stored in a run folder.
     """
-    untrained = [recipe.model.name == UNTRAINED for recipe in recipes]
+    untrained = [not find_model(recipe.model.name).learns for recipe in recipes]
     kept = [recipe.task.name.endswith(".npz") for recipe in recipes]
 
     def unlike(flags: Sequence[bool]) -> dict[bool, list[str]]:
@@ -183,14 +180,13 @@ def telling(recipes: Sequence[Recipe]) -> list[list[str]]:
     ]
 
 
-def in_ranges(numbers: Sequence[int]) -> str:
-    """Numbers with consecutive ones as a range: `0–4, 7`; and their count if one occurs twice."""
-    unique = sorted(set(numbers))
+def in_ranges(numbers: Sequence[int], dash: str = "–", comma: str = ", ") -> str:
+    """Numbers in their order, with consecutive ones as a range: `0–4, 7`."""
     parts = []
-    for _, run in groupby(enumerate(unique), lambda entry: entry[1] - entry[0]):
+    for _, run in groupby(enumerate(numbers), lambda entry: entry[1] - entry[0]):
         first, *rest = (number for _, number in run)
-        parts.append(f"{first}–{rest[-1]}" if rest else str(first))
-    return ", ".join(parts) + (f" ({len(numbers)} runs)" if len(unique) < len(numbers) else "")
+        parts.append(f"{first}{dash}{rest[-1]}" if rest else str(first))
+    return comma.join(parts)
 
 
 def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
@@ -220,8 +216,7 @@ def _named(groups: Sequence[Sequence[Evidence]]) -> list[Group]:
 def _settings(recipe: Recipe, keys: Sequence[str]) -> list[str]:
     """The settings that differ from the bundled recipe of that name, or from the defaults."""
     shipped = recipe.name in recipe_names()
-    usual = values_of(load_recipe(recipe.name)) if shipped else defaults()
-    values = values_of(recipe)
+    usual, values = values_of(load_recipe(recipe.name) if shipped else Recipe()), values_of(recipe)
     return [
         f"{key}={values[key] if isinstance(values[key], str) else json.dumps(values[key])}"
         for key in keys

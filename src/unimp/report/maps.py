@@ -28,8 +28,6 @@ CLASSES = ("#3366b0", "#58aedb", "#dcb93c", "#ee7f3c", "#bf2a34")
 CONFIDENCE = ("#e07b12", "#e0b04c", "#a3b6bd", "#5794c8", "#2a5fa5")
 RIGHT, WRONG, OTHER = "#8fb3d4", "#d1471b", "#8a939d"
 
-Colors = NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class Panel:
@@ -77,12 +75,10 @@ def panels(nodes: PlacedNodes, *, takes_labels: bool, part: str) -> list[Panel]:
 
 def ramp(colors: Sequence[str], count: int) -> tuple[str, ...]:
     """`count` colors at even distances along a sequence of colors."""
-    parts = np.array([[int(c[k : k + 2], 16) for k in (1, 3, 5)] for c in colors], np.float64)
+    parts = np.array([[*bytes.fromhex(c[1:])] for c in colors], np.float64)
     at = np.linspace(0, len(colors) - 1, count)
     mixed = [np.interp(at, np.arange(len(colors)), parts[:, k]) for k in range(3)]
-    return tuple(
-        "#{:02x}{:02x}{:02x}".format(*np.round(c).astype(int)) for c in np.transpose(mixed)
-    )
+    return tuple(f"#{bytes(np.round(c).astype(np.uint8)).hex()}" for c in np.transpose(mixed))
 
 
 def _class_colors(nodes: PlacedNodes) -> tuple[tuple[str, ...], NDArray[np.int64], list[str]]:
@@ -121,10 +117,7 @@ def _pixels(positions: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple[in
 
 
 def _image(
-    places: NDArray[np.int64],
-    colors: NDArray[Any],
-    palette: Sequence[str],
-    size: tuple[int, int],
+    places: NDArray[np.int64], colors: NDArray[Any], palette: Sequence[str], size: tuple[int, int]
 ) -> str:
     """Dots at `places` [n, 2] in colors of the palette, as a data URI.
 
@@ -141,13 +134,11 @@ def _image(
             if down**2 + across**2 <= radius**2:
                 np.maximum.at(top, pixel + down * width + across, np.arange(1, len(order) + 1))
     indices = np.concatenate([[0], colors[order] + 1])[top].astype(np.uint8)
-    return (
-        "data:image/png;base64,"
-        + base64.b64encode(png(indices.reshape(height, width), palette)).decode()
-    )
+    image = base64.b64encode(png(indices.reshape(height, width), palette)).decode()
+    return f"data:image/png;base64,{image}"
 
 
-def png(indices: Colors, palette: Sequence[str]) -> bytes:
+def png(indices: NDArray[np.uint8], palette: Sequence[str]) -> bytes:
     """An indexed image [height, width] as PNG; index 0 is transparent, k is palette[k − 1]."""
     height, width = indices.shape
     colors = b"".join(bytes.fromhex(color[1:]) for color in ("#000000", *palette))
@@ -157,12 +148,11 @@ def png(indices: Colors, palette: Sequence[str]) -> bytes:
         checksum = zlib.crc32(kind + data)
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
 
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        (
-            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-            chunk(b"PLTE", colors),
-            chunk(b"tRNS", b"\0"),
-            chunk(b"IDAT", zlib.compress(rows, 9)),
-            chunk(b"IEND", b""),
-        )
-    )
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),
+        b"PLTE": colors,
+        b"tRNS": b"\0",
+        b"IDAT": zlib.compress(rows, 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(chunk, chunks, chunks.values()))

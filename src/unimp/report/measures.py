@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -37,15 +38,10 @@ def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[i
     return edges
 
 
-def shares_by(
-    values: Array, came_true: Array, edges: Sequence[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The number of nodes per bin, and how many of them came true."""
-    place = np.searchsorted(np.asarray(edges), values, side="right") - 1
-    size = len(edges)
-    count = np.bincount(place, minlength=size).astype(np.float64)
-    true = np.bincount(place, weights=came_true, minlength=size).astype(np.float64)
-    return count, true
+def bin_names(edges: Sequence[int], last: str) -> list[str]:
+    """The names of bins: `2–3`; that of the last, open one is made from its start."""
+    inner = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in pairwise(edges)]
+    return [*inner, last.format(edges[-1])]
 
 
 def share_of_surest(
@@ -65,9 +61,9 @@ def share_of_surest(
 
 def confusion(label: Array, prediction: Array, classes: int) -> NDArray[np.float64]:
     """How often a label (row) was predicted as a class (column)."""
-    pairs = np.asarray(label, np.int64) * classes + np.asarray(prediction, np.int64)
-    counts = np.bincount(pairs, minlength=classes * classes)
-    return counts.reshape(classes, classes).astype(np.float64)
+    counts = np.zeros((classes, classes))
+    np.add.at(counts, (np.asarray(label, np.int64), np.asarray(prediction, np.int64)), 1)
+    return counts
 
 
 def auc_by_task(probability: Array, label: Array) -> NDArray[np.float64]:

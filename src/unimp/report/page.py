@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from unimp.config.recipe import options
+from unimp.config.recipe import DECLARED, Recipe
 from unimp.inference.calibration import calibration_in_words
 from unimp.report import maps, plots
 from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence
-from unimp.report.explanation import Newest, newest
-from unimp.report.groups import Comparison, Group, compare, defaults, differing, values_of
+from unimp.report.explanation import newest
+from unimp.report.groups import Comparison, Group, compare, differing, values_of
 from unimp.report.plots import CROWD, METRICS, PARTS
 from unimp.report.rendering import render
 from unimp.tasks.metrics import mean_and_std
@@ -55,12 +55,9 @@ class Section:
     @property
     def majority(self) -> float | None:
         """The score of always predicting the most frequent class of the test nodes."""
-        shares = []
-        for run in self.runs:
-            nodes = run.nodes
-            if nodes is not None and nodes.part == "test" and nodes.prediction is not None:
-                counts = np.bincount(nodes.label.astype(np.int64))
-                shares.append(float(counts.max()) / len(nodes.label))
+        every = [run.nodes for run in self.runs if run.nodes is not None]
+        labels = [n.label for n in every if n.part == "test" and n.prediction is not None]
+        shares = [float(np.bincount(label.astype(np.int64)).max()) / len(label) for label in labels]
         return mean_and_std(shares)[0] if shares and self.metric_key == "accuracy" else None
 
     @property
@@ -81,12 +78,10 @@ class Section:
     @property
     def map_of(self) -> tuple[Evidence, list[maps.Panel]] | None:
         """The maps of the first run of the best recipe whose nodes have positions."""
-        for group in self.ranked:
-            for run in group.runs:
-                if run.places is not None:
-                    part = PARTS[run.nodes.part] if run.nodes else "test"
-                    found = maps.panels(run.places, takes_labels=run.takes_labels, part=part)
-                    return run, found
+        for run in (run for group in self.ranked for run in group.runs):
+            if run.places is not None:
+                part = PARTS[run.nodes.part] if run.nodes else "test"
+                return run, maps.panels(run.places, takes_labels=run.takes_labels, part=part)
         return None
 
     @property
@@ -110,19 +105,16 @@ class Section:
         return 0 if math.isnan(best) else 1 + sum(math.isclose(best, other) for other in others)
 
     @property
-    def explanations(self) -> Newest:
-        return newest(
-            [
-                (f"{group.name}, seed {run.manifest['seed']}", run.explanations)
-                for group in self.groups
-                for run in group.runs
-            ]
-        )
+    def explanations(self) -> dict[str, Any]:
+        named = [
+            (f"{g.name}, seed {run.manifest['seed']}", run) for g in self.groups for run in g.runs
+        ]
+        return newest([(name, run.explanations) for name, run in named])
 
     @property
     def option_table(self) -> dict[str, Any]:
         """The options in which recipes differ; of one recipe, those that are not the default."""
-        usual = {key: value for key, value in defaults().items() if key != "task.name"}
+        usual = values_of(Recipe())
         values = [values_of(group.recipe) for group in self.groups]
         unlike = differing([group.recipe for group in self.groups])
         return {
@@ -130,7 +122,7 @@ class Section:
             "keys": unlike or [key for key in usual if values[0][key] != usual[key]],
             "usual": usual,
             "recipes": list(zip(self.groups, values, strict=True)),
-            "help": {f"{s}.{k}": declared.description for s, k, declared in options()},
+            "help": {key: declared.description for key, declared in DECLARED.items()},
             "crowded": len(self.groups) > CROWD,
         }
 

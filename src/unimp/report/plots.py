@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from unimp.inference.calibration import BINS, Reliability, reliability
+from unimp.report import measures
 from unimp.report.axes import Axis, number_axis, place_axis
 from unimp.report.charts import (
     LETTER,
@@ -23,20 +23,12 @@ from unimp.report.charts import (
     heat_map,
     line_chart,
     thinned,
+    through,
 )
 from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
-from unimp.report.measures import (
-    Array,
-    auc_by_task,
-    confusion,
-    doubling_edges,
-    likeliest_is_right,
-    share_of_surest,
-    shares_by,
-    wilson,
-)
+from unimp.report.measures import Array
 from unimp.tasks.metrics import mean_and_std
 
 Matrix = NDArray[np.float64]
@@ -54,9 +46,8 @@ Drawn = Sequence[tuple[int, Group]]
 
 def drawn(groups: Sequence[Group]) -> list[tuple[int, Group]]:
     """The groups that charts show, with their styles: the best by validation if they are many."""
-    best = sorted(groups, key=lambda group: -np.nan_to_num(group.mean("val")))[:STYLES]
-    chosen = [group for group in groups if any(group is one for one in best)]
-    return list(enumerate(chosen))
+    order = np.argsort([-np.nan_to_num(group.mean("val")) for group in groups], kind="stable")
+    return [(style, groups[k]) for style, k in enumerate(np.sort(order[:STYLES]))]
 
 
 def learning_curves(groups: Drawn, key: str, metric: str) -> Markup:
@@ -81,8 +72,6 @@ def seed_scores(groups: Drawn, metric: str) -> Markup:
         ends = _either_way([score for _, score in found])
         marks = [Mark(v, 0, f"seed {seed}: {100 * v:.2f}", ends) for seed, v in found]
         rows += [(group.name, [(style, mark) for mark in marks])] if marks else []
-    if not rows:
-        return Markup()
     x = _percent(_across(rows), f"test {METRICS[metric]}, %", least=0.02)
     return dot_rows(rows, x, name="Test scores by seed", labels=0)
 
@@ -91,8 +80,6 @@ def label_rates(groups: Drawn, metric: str) -> Markup:
     """The score by the share of train labels that is revealed."""
     found = [(s, g, [dict(run.label_rates) for run in g.runs]) for s, g in groups]
     series = _uncrowded([_mean_curve(g.name, s, [*filter(None, c)]) for s, g, c in found if any(c)])
-    if not series:
-        return Markup()
     part = PARTS[scored_part(groups)]
     x = number_axis([], "% of the train labels revealed", low=0, high=1, percent=True, count=4)
     y = _percent(_heights(series), f"{part} {METRICS[metric]}, %", least=LEAST_SPAN)
@@ -101,18 +88,18 @@ def label_rates(groups: Drawn, metric: str) -> Markup:
 
 def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
     """Accuracy by in-edges or by known in-neighbors, in bins that double in width."""
-    found = [
-        (style, group, [n for n in _nodes(group.runs) if getattr(n, attribute) is not None])
+    having = [
+        (style, group, nodes)
         for style, group in groups
+        if (nodes := [n for n in _nodes(group.runs) if getattr(n, attribute) is not None])
     ]
-    having = [(style, group, nodes) for style, group, nodes in found if nodes]
     if not having:
         return Markup()
-    edges = doubling_edges(getattr(having[0][2][0], attribute))
+    edges = measures.doubling_edges(getattr(having[0][2][0], attribute))
     binned = [(style, group, *_binned(nodes, attribute, edges)) for style, group, nodes in having]
     first = min((k for *_, count, _ in binned for k in np.flatnonzero(count)), default=0)
     edges = edges[first:]
-    words = _ranges(edges)
+    words = measures.bin_names(edges, "{} or more")
     series: list[Series] = []
     bars: list[Bar] = []
     for style, group, count, right in binned:
@@ -120,11 +107,10 @@ def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
         least = min(FEWEST, count.max())
         places = [k for k in range(len(edges)) if count[k] >= least and count[k] > 0]
         shares = {k: right[k] / count[k] for k in places}
-        band = [(float(k), *wilson(shares[k], count[k])) for k in places]
+        band = [(float(k), *measures.wilson(shares[k], count[k])) for k in places]
         about = {k: f"{shares[k]:.1%} of {count[k]:,.0f} nodes" for k in places}
         marks = [Mark(k, shares[k], f"{group.name}, {words[k]}: {about[k]}") for k in places]
-        line = [(float(k), shares[k]) for k in places]
-        series.append(Series(group.name, style, line, band, marks=marks))
+        series.append(through(group.name, style, marks, band))
         bars = bars or [
             Bar(k - 0.5, k + 0.5, count[k], f"{words[k]}: {count[k]:,.0f} nodes")
             for k in np.flatnonzero(count)
@@ -143,13 +129,7 @@ def accuracy_by(groups: Drawn, attribute: str, title: str) -> Markup:
 
 def reliability_of(runs: Sequence[Evidence]) -> list[Reliability]:
     """One reliability for each run that has probabilities."""
-    found = []
-    for nodes in _nodes(runs):
-        if nodes.prediction is None:
-            known = nodes.label != -1
-            found.append(reliability(nodes.probability[known], nodes.label[known] == 1))
-        else:
-            found.append(reliability(nodes.probability, nodes.prediction == nodes.label))
+    found = [reliability(*_judged(nodes)) for nodes in _nodes(runs)]
     return [one for one in found if one.count.any()]
 
 
@@ -159,35 +139,27 @@ def reliability_diagram(groups: Drawn) -> Markup:
     bars: list[Bar] = []
     binary = False
     for style, group in groups:
-        found = reliability_of(group.runs)
-        if not found:
+        runs = len(reliability_of(group.runs))
+        if not runs:
             continue
-        binary = _nodes(group.runs)[0].prediction is None
-        count = sum((one.count for one in found), np.zeros(BINS))
-        several = np.maximum(count, 1)
-        promised = sum((one.promised * one.count for one in found), np.zeros(BINS)) / several
-        kept = sum((one.kept * one.count for one in found), np.zeros(BINS)) / several
+        nodes = _nodes(group.runs)
+        binary = nodes[0].prediction is None
+        one = reliability(*map(np.concatenate, zip(*map(_judged, nodes), strict=True)))
         marks = []
-        least = len(found) * FEWEST
-        for k in np.flatnonzero(count >= min(least, count.max())):
-            each = count[k] / len(found)
-            words = f"{group.name}: {promised[k]:.1%} confident, {kept[k]:.1%} right, {each:,.0f}"
-            marks.append(Mark(promised[k], kept[k], words, wilson(kept[k], each)))
-        line = [(mark.x, mark.y) for mark in marks]
-        series.append(Series(group.name, style, line, marks=marks))
-        share = count / count.sum()
+        for k in np.flatnonzero(one.count >= min(runs * FEWEST, one.count.max())):
+            x, y, each = one.promised[k], one.kept[k], one.count[k] / runs
+            words = f"{group.name}: {x:.1%} confident, {y:.1%} right, {each:,.0f}"
+            marks.append(Mark(x, y, words, measures.wilson(y, each)))
+        series.append(through(group.name, style, marks))
         bars = bars or [
-            Bar(k / BINS, (k + 1) / BINS, share[k], f"{k / BINS:.0%}–{(k + 1) / BINS:.0%}: {s:.1%}")
-            for k, s in enumerate(share)
+            Bar(k / BINS, (k + 1) / BINS, s, f"{k / BINS:.0%}–{(k + 1) / BINS:.0%}: {s:.1%}")
+            for k, s in enumerate(one.count / one.count.sum())
         ]
-    if not series:
-        return Markup()
-    series = _uncrowded(series)
     what = "entries" if binary else "nodes"
     x = number_axis([], "confidence, %", low=0, high=1, percent=True)
     y = number_axis([], "% true" if binary else "% right", low=0, high=1, percent=True)
     extras = Extras(bars, f"share of {what}", diagonal=True)
-    return line_chart(series, x, y, name="Reliability", extras=extras)
+    return line_chart(_uncrowded(series), x, y, name="Reliability", extras=extras)
 
 
 def surest_first(groups: Drawn) -> Markup:
@@ -195,7 +167,7 @@ def surest_first(groups: Drawn) -> Markup:
     series = []
     for style, group in groups:
         curves = [
-            share_of_surest(n.probability, n.prediction == n.label, fewest=FEWEST)
+            measures.share_of_surest(n.probability, n.prediction == n.label, fewest=FEWEST)
             for n in _nodes(group.runs)
             if n.prediction is not None and np.isfinite(n.probability).all()
         ]
@@ -205,8 +177,6 @@ def surest_first(groups: Drawn) -> Markup:
             every = [np.interp(places, *np.array(curve).T) for curve in curves]
             line = list(zip(places, np.mean(every, 0).tolist(), strict=True))
             series.append(Series(group.name, style, line))
-    if not series:
-        return Markup()
     x = number_axis([], "% of the nodes, most confident first", low=0, high=1, percent=True)
     y = _percent(_heights(series), "accuracy, %")
     return line_chart(series, x, y, name="Accuracy of the most confident predictions")
@@ -223,7 +193,7 @@ def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
     for nodes in found:
         here = np.array([place[name] for name in nodes.names])
         assert nodes.prediction is not None
-        counts += confusion(here[nodes.label], here[nodes.prediction], len(names))
+        counts += measures.confusion(here[nodes.label], here[nodes.prediction], len(names))
     order = np.argsort(-counts.sum(1), kind="stable")
     return [names[k] for k in order], counts[np.ix_(order, order)]
 
@@ -231,10 +201,9 @@ def confusion_of(group: Group) -> tuple[list[str], Matrix] | None:
 def confusion_map(names: Sequence[str], counts: Matrix) -> Markup:
     """The heat map of a confusion matrix; the smallest classes of many are drawn as one."""
     if len(names) > MOST_CLASSES:
-        keep = MOST_CLASSES - 1
-        rows = np.vstack([counts[:keep], counts[keep:].sum(0, keepdims=True)])
-        counts = np.hstack([rows[:, :keep], rows[:, keep:].sum(1, keepdims=True)])
-        names = [*names[:keep], f"{len(names) - keep} smaller"]
+        starts = range(MOST_CLASSES)  # the last one adds up all that follow
+        counts = np.add.reduceat(np.add.reduceat(counts, starts, 0), starts, 1)
+        names = [*names[: starts[-1]], f"{len(names) - starts[-1]} smaller"]
     return heat_map(names, counts.tolist(), name="Confusion matrix")
 
 
@@ -272,7 +241,7 @@ def task_areas(groups: Drawn) -> list[TaskArea]:
     for style, group in groups:
         for nodes in _nodes(group.runs):
             if nodes.prediction is None:
-                for t, area in enumerate(auc_by_task(nodes.probability, nodes.label)):
+                for t, area in enumerate(measures.auc_by_task(nodes.probability, nodes.label)):
                     found = areas.setdefault(nodes.names[t], {}).setdefault(style, [])
                     found += [float(area)] if np.isfinite(area) else []
                     positives[nodes.names[t]] = int((nodes.label[:, t] == 1).sum())
@@ -286,16 +255,17 @@ def task_areas(groups: Drawn) -> list[TaskArea]:
 
 def area_rows(areas: Sequence[TaskArea], columns: int = 3) -> list[Markup]:
     """The areas as rows of dots, one chart per column."""
-    rows = []
-    for one in areas:
-        about = f"{one.positives:,} positive nodes"
-        means = {style: mean_and_std(found)[0] for style, found in one.by_style.items() if found}
-        marks = [
-            (style, Mark(mean, 0, f"{one.name}: {100 * mean:.1f}, {about}", ends))
-            for style, mean in means.items()
-            for ends in [_either_way(one.by_style[style])]
-        ]
-        rows += [(one.name, marks)] if marks else []
+
+    def mark(one: TaskArea, found: Sequence[float]) -> Mark:
+        mean = mean_and_std(found)[0]
+        words = f"{one.name}: {100 * mean:.1f}, {one.positives:,} positive nodes"
+        return Mark(mean, 0, words, _either_way(found))
+
+    rows = [
+        (one.name, [(style, mark(one, found)) for style, found in one.by_style.items() if found])
+        for one in areas
+        if one.defined
+    ]
     x = _percent([0.5, *_across(rows)], "ROC-AUC, %", least=LEAST_SPAN)
     each = -(-len(rows) // columns)
     parts = [rows[start : start + each] for start in range(0, len(rows), each or 1)]
@@ -334,10 +304,10 @@ def _mean_curve(
 ) -> Series:
     """The mean of curves over the same x, with a band of one standard deviation."""
     values = {x: [c[x] for c in curves] for x in curves[0] if all(x in c for c in curves)}
-    line = [(x, mean_and_std(found)[0]) for x, found in values.items()]
-    marks = [Mark(x, y, f"{name}, {x:.0%} revealed: {100 * y:.2f}") for x, y in line]
+    means = {x: mean_and_std(found)[0] for x, found in values.items()}
+    marks = [Mark(x, y, f"{name}, {x:.0%} revealed: {100 * y:.2f}") for x, y in means.items()]
     band = [(x, *ends) for x, found in values.items() if (ends := _either_way(found, most))]
-    return Series(name, style, line, band, marks=marks)
+    return through(name, style, marks, band)
 
 
 def _percent(values: Sequence[float], title: str, *, least: float = 0.0) -> Axis:
@@ -364,16 +334,24 @@ def _across(rows: Sequence[tuple[str, Sequence[tuple[int, Mark]]]]) -> list[floa
     return [v for _, row in rows for _, mark in row for v in (mark.x, *(mark.ends or ()))]
 
 
+def _judged(nodes: ScoredNodes) -> tuple[Array, Array]:
+    """The probability of each prediction, or of each known binary entry, and if it came true."""
+    if nodes.prediction is None:
+        known = nodes.label != -1
+        return nodes.probability[known], nodes.label[known] == 1
+    return nodes.probability, nodes.prediction == nodes.label
+
+
 def _binned(
     nodes: Sequence[ScoredNodes], attribute: str, edges: Sequence[int]
 ) -> tuple[Matrix, Matrix]:
     """Nodes per bin and how many of them are right, each a mean over runs: [bins]."""
-    count, right = np.zeros(len(edges)), np.zeros(len(edges))
-    for one in nodes:
-        some, true = _right(one)
-        more, more_right = shares_by(getattr(one, attribute)[some], true, edges)
-        count, right = count + more / len(nodes), right + more_right / len(nodes)
-    return count, right
+    chosen = [(getattr(one, attribute), *_right(one)) for one in nodes]
+    every = [values[some] for values, some, _ in chosen]
+    right = [values[some][true] for values, some, true in chosen]
+    bins = [*edges, np.inf]
+    count, true = (np.histogram(np.concatenate(v), bins)[0] / len(nodes) for v in (every, right))
+    return count, true
 
 
 def _uncrowded(series: Sequence[Series]) -> list[Series]:
@@ -408,7 +386,7 @@ def scored_part(groups: Drawn) -> str:
 def _right(nodes: ScoredNodes) -> tuple[Array, Array]:
     """Which nodes count, and whether each of them is right."""
     if nodes.prediction is None:
-        return likeliest_is_right(nodes.probability, nodes.label)
+        return measures.likeliest_is_right(nodes.probability, nodes.label)
     return np.ones(len(nodes.label), dtype=bool), nodes.prediction == nodes.label
 
 
@@ -416,10 +394,3 @@ def _what(nodes: ScoredNodes) -> str:
     if nodes.prediction is None:
         return "most likely task is positive"
     return f"{PARTS[nodes.part]} accuracy"
-
-
-def _ranges(edges: Sequence[int]) -> list[str]:
-    """The names of bins: `2–3`, `64 or more`."""
-    ends = pairwise(edges)
-    inner = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in ends]
-    return [*inner, f"{edges[-1]} or more"]

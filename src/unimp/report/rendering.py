@@ -21,11 +21,8 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("unimp.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-    )
+    loader = PackageLoader("unimp.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.filters |= {
         "counted": counted,
         "isolated": isolated,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 
 from unimp.config.recipe import Recipe, Settings
+from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
 from unimp.errors import RecipeError
-from unimp.runs.folder.names import TASK, is_started
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
 from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
@@ -65,6 +65,11 @@ class Experiment:
                 "model is a module; pass a function that makes it, such as lambda sizes: "
                 "MaskedLabels(module, sizes, width=…)"
             )
+
+    def of_seed(self, seed: int) -> Experiment:
+        """This experiment with another seed, stored in a folder of its own."""
+        folder = None if self.folder is None else self.folder / seed_folder(seed)
+        return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
 
     @property
     def stored_recipe(self) -> Recipe:

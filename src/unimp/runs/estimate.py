@@ -17,18 +17,21 @@ import torch
 
 from unimp.config.choices import ALL, Regime
 from unimp.config.recipe import Recipe
+from unimp.data.memory import available_memory, gib, peak_memory, resident_memory
+from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.ops.attention import backend_in_words
-from unimp.ops.memory import available_memory, peak_memory, resident_memory
 from unimp.runs.context import Experiment
-from unimp.runs.preparation import graph_for
+from unimp.runs.preparation import graph_for, what_to_reduce
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, sampled_batch
 from unimp.training.step import Step
 
+ERROR = 1.5
+"""The factor by which an estimate of memory may be wrong."""
 SHARE = 0.8
 """The part of the free memory that training may use."""
 NUMBERS_PER_PARAMETER = 13
@@ -71,7 +74,7 @@ class Estimate:
         if self.regime == "partition":
             text = "random parts"
         text = f"estimate: {text} on {self.where}, {self.reason}; "
-        text += f"about {_gib(self.memory)} of {_gib(self.available)}"
+        text += f"about {gib(self.memory)} of {gib(self.available)}"
         if self.seconds_per_epoch is not None and self.seconds is not None:
             epoch, total = _time(self.seconds_per_epoch), _time(self.seconds)
             text += f"; {epoch} per epoch, at most {total} in total"
@@ -99,7 +102,7 @@ def estimate(
         full = needs("full")
         fits = full <= SHARE * available or not model.by_layer
         regime = "full" if fits else "neighbors"
-        reason = "which fits" if fits else f"because the full batch needs about {_gib(full)}"
+        reason = "which fits" if fits else f"because the full batch needs about {gib(full)}"
     where = device
     if model.attends:
         where += f" ({backend_in_words(recipe.model.backend, device)})"
@@ -128,7 +131,17 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         recipe, model, task, experiment.device, timed=experiment.progress.is_visible
     )
     experiment.progress.note(expected.in_words())
+    refuse_too_large(recipe, expected)
     return replace(experiment, recipe=recipe.with_regime(expected.regime))
+
+
+def refuse_too_large(recipe: Recipe, expected: Estimate) -> None:
+    """Refuse a run that would need more memory than there is, and name the option to reduce."""
+    if expected.memory > ERROR * expected.available:
+        raise RecipeError(
+            f"training needs about {gib(expected.memory)} of memory, but only "
+            f"{gib(expected.available)} are available; {what_to_reduce(recipe)}"
+        )
 
 
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
@@ -322,10 +335,6 @@ def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: i
         if batch.nodes.numel() >= nodes or seeds >= pool.numel():
             return batch
         seeds *= 2
-
-
-def _gib(number: float) -> str:
-    return f"{number / 2**30:.1f} GiB"
 
 
 def _time(seconds: float) -> str:

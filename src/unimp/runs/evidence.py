@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimp.analysis.predictions import known_in_neighbors
+from unimp.config.run_files import CHECKPOINT, MANIFEST, PREDICTIONS
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
-from unimp.runs.folder.files import read_run
-from unimp.runs.folder.names import CHECKPOINT
+from unimp.runs.folder.files import read_history, read_part, read_run
+from unimp.runs.folder.schemas import FIX
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
@@ -39,13 +39,13 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
     for place in places:
         if not place.is_dir():
             raise RunError(f"there is no folder {place}")
-        if (place / "manifest.json").is_file():
+        if (place / MANIFEST).is_file():
             found.append(place)
             continue
-        within = [path.parent for path in place.rglob("manifest.json")]
+        within = [path.parent for path in place.rglob(MANIFEST)]
         if not within:
             raise RunError(
-                f"{place} contains no finished run: there is no manifest.json in it or below it"
+                f"{place} contains no finished run: there is no {MANIFEST} in it or below it"
             )
         found += sorted(within, key=_natural)
     return list({path.resolve(): path for path in found}.values())
@@ -54,7 +54,7 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
 def find_unfinished(places: Sequence[Path]) -> list[Path]:
     """The folders at and below `places` whose run was started and not finished."""
     found = {path.parent for place in places for path in place.rglob(CHECKPOINT)}
-    return sorted((f for f in found if not (f / "manifest.json").is_file()), key=_natural)
+    return sorted((f for f in found if not (f / MANIFEST).is_file()), key=_natural)
 
 
 def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = None) -> Evidence:
@@ -65,7 +65,7 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     """
     recipe, metrics, manifest = read_run(folder)
     stored = stored_explanations(folder)
-    history = _read_history(folder)
+    history = read_history(folder, manifest)
     evidence = Evidence(folder, recipe, metrics, manifest, history, explanations=stored)
     task, no_model = None, ""
     try:
@@ -111,25 +111,17 @@ def _task_alone(evidence: Evidence) -> Task | None:
     return task if task.data_hash() == evidence.manifest["data_hash"] else None
 
 
-def _read_history(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "history.jsonl"
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
-
-
 def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
     """Add the scored nodes of predictions.parquet, and what the task knows about them."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet
 
-    path = evidence.folder / "predictions.parquet"
-    try:
-        table = pyarrow.parquet.ParquetFile(path).read()  # read_table would import pandas
+    data = read_part(evidence.folder / PREDICTIONS, evidence.manifest)
+    try:  # read_table would import pandas
+        table = pyarrow.parquet.ParquetFile(pa.BufferReader(data)).read()
     except (OSError, pa.ArrowInvalid) as error:
-        return replace(evidence, missing=evidence.missing or f"cannot read {path.name}: {error}")
+        raise RunError(f"cannot read {evidence.folder / PREDICTIONS}: {error}. {FIX}") from error
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
     evidence = replace(evidence, sizes=sizes, classes=task.num_classes if task else 0)

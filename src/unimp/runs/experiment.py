@@ -20,19 +20,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, overload
 
+from unimp.config.arguments import checked
 from unimp.config.recipe import Recipe, Settings
-from unimp.errors import RecipeError
+from unimp.config.seeds import check_seeds
+from unimp.errors import TrainingError
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.names import seed_folders
 from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import (
     ModelFactory,
     choose_device,
     model_of,
+    refuse_backend,
     resolve_recipe,
     seeded,
 )
@@ -51,6 +53,7 @@ def run(
 def run(
     recipe: Recipe | str | Task, *, seeds: Iterable[int], **options: Unpack[RunOptions]
 ) -> Runs: ...
+@checked
 def run(
     recipe: Recipe | str | Task,
     *,
@@ -68,23 +71,26 @@ def run(
 ) -> Run | Runs:
     """Train and score a recipe, and store the run with its report in the folder `out`.
 
-    recipe: a recipe, its name or path, the name of a task, or a `Task`. seeds: several seeds return
-    `Runs`, stored in out/seed-0, out/seed-1, … settings: {"train.epochs": 50}, or texts
+    recipe: a recipe, its name or path, the name of a task, or a `Task`. seeds: return `Runs`, one
+    per seed, stored in out/seed-0, out/seed-1, … settings: {"train.epochs": 50}, or texts
     "train.epochs=50". preset: quick, good or best; it fills in options that are not set. model:
     makes your own model from the task's sizes; `load_run` needs it again. progress: None shows it
     on a terminal or in a notebook, True also elsewhere, False never. log: also track metrics with
     tensorboard, wandb or mlflow. An interrupted run resumes from the checkpoint in its folder; a
-    finished one is loaded.
+    finished one is loaded. If training fails, for example because the loss becomes NaN, the last
+    good state is stored and TrainingError is raised.
     """
     resolved = resolve_recipe(recipe, settings, preset)
-    numbers = [seed] if seeds is None else list(dict.fromkeys(seeds))
-    if not numbers or min(numbers) < 0:
-        raise RecipeError(f"seeds are {numbers}; give at least one seed, and no negative ones")
-    folders = seed_folders(Path(out), numbers) if out is not None else {}
+    numbers = check_seeds([seed] if seeds is None else seeds)
+    device = choose_device(resolved.train.device)
+    if model is None:
+        refuse_backend(resolved, device)
+    root = None if out is None else Path(out)
     first = Experiment(
         resolved,
         numbers[0],
-        choose_device(resolved.train.device),
+        device,
+        folder=root,
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,
@@ -92,20 +98,19 @@ def run(
         log=log,
         report=report,
     )
-    experiments = [
-        replace(first, seed=n, folder=folders.get(n), warn=n == numbers[0]) for n in numbers
-    ]
+    experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
         find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
     done = []
     for experiment in experiments:
         done.append(run_seed(experiment))
+        if done[-1].failure:
+            raise TrainingError(f"seed {experiment.seed}: {done[-1].failure}")
         on_run(done[-1])
     if seeds is None:
         return done[0]
-    runs = Runs(tuple(done), None if out is None else Path(out))
-    if len(numbers) > 1:
-        runs.write_summary()
+    runs = Runs(tuple(done), root)
+    runs.write_summary()
     return runs
 
 
@@ -115,11 +120,7 @@ def run_seed(experiment: Experiment) -> Run:
     seed, folder, recipe = experiment.seed, experiment.folder, experiment.stored_recipe
     if find_run(folder, recipe, seed).state == "finished":
         return load_finished(experiment)
-    with (
-        held_folder(folder),
-        seeded(seed, experiment.device),
-        experiment.watched() as experiment,
-    ):
+    with held_folder(folder), seeded(seed, experiment.device), experiment.watched() as experiment:
         found = find_run(folder, recipe, seed)
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
@@ -132,8 +133,8 @@ def run_seed(experiment: Experiment) -> Run:
         fit = fit_model(experiment, model, task, data_hash)
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
-            own_model = experiment.own_model is not None
-            write_run(run, fit, probabilities, data_hash, own_model=own_model)
+            own = experiment.own_model is not None
+            write_run(run, fit, probabilities, data_hash, own_model=own)
             remove_checkpoint(folder)
             if experiment.report:
                 write_report(folder, run)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from unimp.errors import NonFiniteError
+from unimp.config.run_files import CHECKPOINT
+from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
-from unimp.runs.folder.names import CHECKPOINT
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
-from unimp.runs.preparation import graph_for, groups_of
-from unimp.runs.scoring import logits_of, score_split
+from unimp.runs.preparation import graph_for, groups_of, inference_options
+from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Masks, make_batches
@@ -69,9 +69,9 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     observed = reveal_only(task.split.train, labels)
 
     def evaluate() -> dict[str, float]:
-        logits = logits_of(model, recipe, graph, observed, seed=seed, device=device)
-        if not bool(logits.isfinite().all()):  # finite weights may still be too large
-            raise NonFiniteError("a logit became non-finite")
+        logits = predict_logits(
+            model, graph, observed, seed=seed, device=device, **inference_options(recipe)
+        )
         return score_split(logits, task, "train")
 
     options = recipe.train

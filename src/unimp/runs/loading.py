@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from pathlib import Path
 
+from unimp.config.arguments import checked
+from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
 from unimp.runs.context import Experiment
-from unimp.runs.folder.files import read_run, with_transforms
-from unimp.runs.folder.names import REPORT, WEIGHTS
+from unimp.runs.folder.files import check_part, check_task, read_run
 from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_of
 from unimp.runs.run import Run
 from unimp.training.checkpoint import load_weights
 
+LOG = logging.getLogger("unimp")
 
+
+@checked
 def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
     """Load a run from its folder, after checking that data and weights are those of the run.
 
@@ -21,6 +27,7 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
     """
     folder = Path(folder)
     recipe, metrics, manifest = read_run(folder)
+    check_task(recipe, manifest)
     task = task_of(recipe, manifest["seed"])
     if task.data_hash() != manifest["data_hash"]:
         raise RunError(
@@ -33,10 +40,15 @@ def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | 
             "unimp.load_run(folder, model=…) and the function that made the model"
         )
     device = choose_device(device)
-    task = with_transforms(task, folder)
     loaded = model_of(recipe, task, model)
+    check_part(folder / WEIGHTS, manifest)
     load_weights(loaded, folder / WEIGHTS)
-    return Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    for scores in metrics["scores"].values():  # JSON has no NaN for a score that is not defined
+        scores.update({name: math.nan for name, value in scores.items() if value is None})
+    run = Run(recipe, manifest["seed"], task, loaded.to(device).eval(), metrics, device, folder)
+    if run.failure:
+        LOG.warning(f"{folder}: {run.failure}")
+    return run
 
 
 def load_finished(experiment: Experiment) -> Run:
@@ -44,7 +56,9 @@ def load_finished(experiment: Experiment) -> Run:
     assert experiment.folder is not None
     remove_leftovers(experiment.folder)
     run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
-    if experiment.own_task is not None and experiment.task().data_hash() != run.task.data_hash():
+    other_file = experiment.recipe.task.name not in ("tables", run.recipe.task.name)
+    own_task = experiment.own_task is not None or other_file
+    if own_task and experiment.task().data_hash() != run.task.data_hash():
         raise RunError(
             f"{experiment.folder} contains a finished run on other data; choose another folder"
         )

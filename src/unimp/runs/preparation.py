@@ -6,32 +6,38 @@ Lower packages raise errors in their own words; here the option's name is added.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from unimp.config.options import TaskOptions
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
-from unimp.config.recipe import Recipe, Settings, read_settings
+from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
+from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
+from unimp.data.memory import shortage
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.summary import cautions
 from unimp.data.tables.transforms import Layout
-from unimp.errors import ModelError, RecipeError
+from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
-from unimp.model.node_model import NodeModel
-from unimp.model.registry import MODELS, build_model, find_model
+from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.registry import build_model, find_model, inputs_of
+from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
-from unimp.runs.folder.names import TASK
 from unimp.tasks.task import Sizes, Task
 
 LOG = logging.getLogger("unimp")
 
 ModelFactory = Callable[[Sizes], NodeModel]
 """Makes a user's own model for the sizes of a task."""
+ONE_AT_A_TIME = threading.RLock()
 
 
 def resolve_recipe(
@@ -44,27 +50,26 @@ def resolve_recipe(
     own = isinstance(recipe, Task)
     if isinstance(recipe, Task):
         preset = preset or (FOR_TABLES if recipe.tables is not None else None)
-        recipe = Recipe(name=recipe.name)
+        recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
     settings = settings if isinstance(settings, dict) else tuple(_listed(settings))
     resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if own:
         task = resolved.task.model_copy(update={"name": TASK})
         resolved = resolved.model_copy(update={"task": task})
+    names = {name for name, _ in read_settings(settings)}
     try:
-        entry = find_model(resolved.model.name)
+        row = find_model(resolved.model.name)
     except ModelError as error:
         raise RecipeError(f"model.name: {error}") from None
-    # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
-    typed = () if isinstance(settings, dict) else read_settings(settings)
-    names = {name for name, _ in typed}
-    fixed = entry.inputs if len(entry.inputs) == 1 else (resolved.model.inputs,)
-    if "model.inputs" in names and resolved.model.inputs not in fixed:
-        several = ", ".join(name for name, row in MODELS.items() if len(row.inputs) > 1)
-        raise RecipeError(
-            f"model.inputs is {resolved.model.inputs}, but {entry.name} always takes "
-            f"{entry.inputs[0]}; leave it out, or choose one of {several} (in Python, "
-            "MaskedLabels gives labels to other models)"
-        )
+    # Inputs that a recipe sets for its own model do not apply to another model.
+    is_other = "model.name" in names and "model.inputs" not in names
+    if is_other and resolved.model.inputs not in row.inputs:
+        resolved = resolved.with_settings({"model.inputs": Recipe().model.inputs})
+    try:
+        # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
+        inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
+    except ModelError as error:
+        raise RecipeError(f"model.inputs: {error}") from None
     return resolved
 
 
@@ -127,6 +132,7 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
     """The recipe's model, or the user's own, for a task; checked against both."""
     if factory is None:
         try:
+            refuse_too_many_parameters(recipe, task)
             model = build_model(recipe.model, task.sizes)
         except ModelError as error:
             raise RecipeError(f"[model] of recipe {recipe.name}: {error}") from None
@@ -147,6 +153,45 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
             "would be hidden and predicted; provide more labels, or lower mask.label_rate"
         )
     return model
+
+
+def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
+    """Refuse a model that does not fit into memory, before it is built."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # allocates nothing
+        parameters = count_parameters(build_model(recipe.model, task.sizes))
+    # Weights and their gradients, or weights in memory and in a file.
+    if short := shortage(2 * 4 * parameters):
+        raise RecipeError(
+            f"the model has {parameters:,} parameters; {short}; {what_to_reduce(recipe)}"
+        )
+
+
+def what_to_reduce(recipe: Recipe) -> str:
+    """Name the option that makes a recipe need memory: the one farthest above its default."""
+    factors = {}
+    for name in (
+        "model.width",
+        "model.heads",
+        "model.layers",
+        "model.label_width",
+        "model.propagation_steps",
+        "tables.text_width",
+        "batch.workers",
+    ):
+        section, _, key = name.partition(".")
+        factors[name] = getattr(getattr(recipe, section), key) / DECLARED[name].default
+    name = max(factors, key=factors.__getitem__)
+    smaller = "set batch.regime=neighbors with a small batch.batch_size, or reduce model.width"
+    return f"reduce {name}" if factors[name] > 1 else smaller
+
+
+def refuse_backend(recipe: Recipe, device: str) -> None:
+    """Refuse a backend that cannot compute on this device."""
+    if find_model(recipe.model.name).attends:
+        try:
+            choose_backend(recipe.model.backend, device.partition(":")[0])
+        except BackendError as error:
+            raise BackendError(f"model.backend: {error}") from None
 
 
 def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
@@ -183,6 +228,11 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
 
 
+def inference_options(recipe: Recipe) -> dict[str, Any]:
+    """The options of `predict_logits` that a recipe sets."""
+    return {**recipe.inference.model_dump(), "precision": recipe.train.precision}
+
+
 def choose_device(device: str) -> str:
     """The device that an option names: `auto` is a GPU if there is one."""
     if device == "auto":
@@ -200,8 +250,11 @@ def choose_device(device: str) -> str:
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
-    """Seed torch for initialization and dropout, and restore its random state afterwards."""
+    """Seed torch for initialization and dropout, and restore its random state afterwards.
+
+    All threads share this state, so the others wait: each would change the results of the others.
+    """
     cuda = [device] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=cuda):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
         yield

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from unimp.config.run_files import REPORT
 from unimp.data.files import write_atomically
-from unimp.errors import RunError
+from unimp.data.outputs import PAGE, check_output
 from unimp.runs.evidence import find_runs, gather
+from unimp.runs.folder.files import files_behind
+from unimp.runs.folder.resume import refuse_special_files
 from unimp.runs.run import Run
-
-PAGE = "report.html"
 
 
 def write_report(folder: Path, run: Run | None = None) -> Path:
@@ -20,7 +21,8 @@ def write_report(folder: Path, run: Run | None = None) -> Path:
     """
     from unimp.report.page import page_html
 
-    path = folder / PAGE
+    refuse_special_files(folder)
+    path = folder / REPORT
     write_atomically(path, page_html([gather(folder, run)]).encode())
     return path
 
@@ -30,20 +32,25 @@ def write_comparison(
     path: Path | None = None,
     *,
     label_rates: bool = True,
+    force: bool = False,
     on_run: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Path, int]:
     """Write one page for all runs at and below some folders; returns its path and their number.
 
-    The default path is report.html in the folder if one is given, else in the current folder.
-    `on_run` is called before each run is read.
+    The default path is report.html in the folder if one is given, else in the current folder. Any
+    other existing file than the report of a single run is replaced only if `force` is set. `on_run`
+    is called before each run is read.
     """
     from unimp.report.page import page_html
 
     folders = find_runs(places)
     if path is None:
-        path = (places[0] if len(places) == 1 else Path()) / PAGE
-    if path.is_dir():
-        raise RunError(f"{path} is a folder; name the file to write")
+        path = (places[0] if len(places) == 1 else Path()) / REPORT
+    if folders == [path.parent] and path.name == REPORT:
+        refuse_special_files(path.parent)
+    else:
+        behind = [file for folder in folders for file in files_behind(folder)]
+        check_output(path, PAGE, reads=behind, force=force)
     runs = []
     for folder in folders:
         on_run(folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,49 +17,71 @@ from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
 from unimp.analysis.table import Table
+from unimp.config.arguments import Seed, check_fields, checked_methods
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given, later_labels
-from unimp.errors import RunError
+from unimp.errors import NonFiniteError, RunError, TaskError, TrainingError
 from unimp.graph.graph import Graph
-from unimp.inference.calibration import as_logits, calibrate, measured
+from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.incremental.changes import FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.inference.logits import probabilities
+from unimp.inference.logits import (
+    non_finite_error,
+    non_finite_rows,
+    predict_logits,
+    probabilities,
+)
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.fitting import seconds_per_epoch
 from unimp.runs.preparation import (
     cannot_smooth,
+    choose_device,
     graph_for,
     groups_of,
+    inference_options,
     preparation,
     refuse_smoothing,
 )
-from unimp.runs.scoring import logits_of, score_split
-from unimp.tasks.labels import PROTOCOLS, is_known, mask_labels, mask_of, reveal_only
+from unimp.runs.scoring import score_split
+from unimp.tasks.labels import (
+    PROTOCOLS,
+    checked_labels,
+    is_known,
+    mask_labels,
+    mask_of,
+    reveal_only,
+)
 from unimp.tasks.metrics import FEW_NODES, score
-from unimp.tasks.names import classes_of, nodes_of
+from unimp.tasks.names import classes_of, node_ids, nodes_of
 from unimp.tasks.task import Task
 from unimp.training.loop import Fit
 
-UNLIMITED = 2**62
+UNLIMITED = 2**60
+LOWER_RATE = "Try a smaller train.lr, or scale the features."
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Run:
     """A trained model with its task, and the folder that stores both."""
 
     recipe: Recipe
-    seed: int
+    seed: Seed
     task: Task
     model: NodeModel
     metrics: Mapping[str, Any]
     device: str
     folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
+        choose_device(self.device)
+        _ = self.temperature  # refuses one that would spoil every probability
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
         """Scores under a protocol: train labels are inputs, or train and validation labels.
@@ -95,12 +118,9 @@ class Run:
 
         `unimp predict` writes this table; `predictions_table` describes its columns.
         """
-        return predictions_table(
-            self.task,
-            self.predict(labels, reveal=reveal),
-            self.observed_labels(labels, reveal),
-            every_class=probabilities,
-        )
+        observed = self.observed_labels(labels, reveal)
+        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        return predictions_table(self.task, given, observed, every_class=probabilities)
 
     def explain(
         self,
@@ -120,24 +140,28 @@ class Run:
         labels and edges with the largest shares are removed one by one, as far as `budget` (edges
         to compute; None: no limit) allows.
         """
+        for name, value, least in (("top", top, 1), ("exact", exact, 0), ("budget", budget, 0)):
+            if value is not None and not least <= value <= UNLIMITED:
+                raise RunError(f"{name} is {value}; it must be from {least} to {UNLIMITED}")
         number = nodes_of(self.task).find(node)
         target = None if about is None else classes_of(self.task).find(about)
         observed = self.observed_labels(labels, reveal)
         started = time.perf_counter()
-        engine = self.incremental(observed, around=torch.tensor([number]))
-        prepared = time.perf_counter() - started
-        found = explain(
-            engine,
-            self.task,
-            observed,
-            number,
-            chances=self.probabilities_of,
-            takes_labels=self.takes_labels,
-            target=target,
-            top=top,
-            exact=exact,
-            budget=UNLIMITED if budget is None else budget,
-        )
+        with self._nodes_named():
+            engine = self.incremental(observed, around=torch.tensor([number]))
+            prepared = time.perf_counter() - started
+            found = explain(
+                engine,
+                self.task,
+                observed,
+                number,
+                chances=self.probabilities_of,
+                takes_labels=self.takes_labels,
+                target=target,
+                top=top,
+                exact=exact,
+                budget=UNLIMITED if budget is None else budget,
+            )
         took = time.perf_counter() - started - prepared
         computed = f"every change was computed on the whole graph, in {took:.1f} s"
         if isinstance(engine, IncrementalLogits):
@@ -167,24 +191,34 @@ class Run:
         observed = self.observed_labels(labels, reveal)
         known = torch.nonzero(is_known(observed)).squeeze(1)
         labels_now = torch.where(observed >= 0, observed, self.task.labels)
-        return audit(
-            self.incremental(observed),
-            replace(self.task, labels=labels_now),
-            known,
-            chances=self.probabilities_of,
-            folds=folds,
-            by_group=by_group,
-            on_part=on_part,
-        )
+        with self._nodes_named():
+            return audit(
+                self.incremental(observed),
+                replace(self.task, labels=labels_now),
+                known,
+                chances=self.probabilities_of,
+                folds=folds,
+                by_group=by_group,
+                on_part=on_part,
+            )
 
     def suggest(
-        self, number: int = 50, labels: Given | None = None, *, reveal: Reveal | None = None
+        self,
+        number: int = 50,
+        labels: Given | None = None,
+        *,
+        reveal: Reveal | None = None,
+        smooth: bool | None = None,
     ) -> Table:
         """The unknown nodes whose labels would help most, best first.
 
-        labels and reveal: as for `predict`; nodes with such a label are not suggested. `unimp
-        suggest` uses `smoothed_if_better()`.
+        labels and reveal: as for `predict`; nodes with such a label are not suggested. smooth:
+        whether Correct & Smooth follows the model; None: if it scores better on validation
+        (`smoothed_if_better`).
         """
+        if smooth is None or smooth:
+            chosen = self.smoothed() if smooth else self.smoothed_if_better()
+            return chosen.suggest(number, labels, reveal=reveal, smooth=False)
         observed = self.observed_labels(labels, reveal)
         outputs = self.outputs(observed)
         return suggestions(self.task, self.probabilities_of(outputs), observed, number)
@@ -209,6 +243,14 @@ class Run:
         """
         task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
         return replace(self, task=prepare(task, **preparation(self.recipe)))
+
+    @property
+    def failure(self) -> str:
+        """Why training failed, and which state the model has; empty if training succeeded."""
+        if not self.metrics.get("failed"):
+            return ""
+        state = "in the last good state" if self.metrics["epochs"] else "untrained"
+        return f"training failed: {self.metrics['stopped']}, so the model is {state}. {LOWER_RATE}"
 
     @property
     def takes_labels(self) -> bool:
@@ -254,10 +296,32 @@ class Run:
 
     def logits(self, observed: Tensor) -> Tensor:
         """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
+        observed = self._checked(observed)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
-        return logits_of(
-            self.model, self.recipe, graph, observed, seed=self.seed, device=self.device
-        )
+        options = inference_options(self.recipe)
+        with self._nodes_named():
+            return predict_logits(
+                self.model, graph, observed, seed=self.seed, device=self.device, **options
+            )
+
+    def _checked(self, observed: Tensor) -> Tensor:
+        """Labels as inputs; refused if they are not in the form of the task's labels."""
+        labels = checked_labels(observed, self.task.graph.num_nodes, self.task.num_classes)
+        if labels.ndim != self.task.labels.ndim:
+            raise TaskError(
+                f"observed has shape {tuple(labels.shape)}; it must have the shape "
+                f"{tuple(self.task.labels.shape)} of the task's labels."
+            )
+        return labels
+
+    @contextmanager
+    def _nodes_named(self) -> Iterator[None]:
+        """In an error about scores that are not finite, name nodes as the user does."""
+        try:
+            yield
+        except NonFiniteError as error:
+            ids = node_ids(self.task)
+            raise non_finite_error(error.nodes, self.model, self.task.graph, ids) from None
 
     def outputs(self, observed: Tensor) -> Tensor:
         """What nodes are ranked by, [N, classes]: logits, or probabilities after smoothing."""
@@ -269,11 +333,20 @@ class Run:
             return logits
         given = probabilities(logits, multilabel=False)
         options = self.recipe.smooth.model_dump()
-        return correct_and_smooth(self.task.graph, given, observed, **options)
+        outputs = correct_and_smooth(self.task.graph, given, observed, **options)
+        with self._nodes_named():
+            if rows := non_finite_rows(outputs):
+                raise NonFiniteError("smoothed probabilities are not finite", rows)
+        return outputs
 
     def probabilities_of(self, outputs: Tensor) -> Tensor:
         """Calibrated probabilities [N, classes] from outputs."""
         multilabel, temperature = self.task.is_multilabel, self.temperature
+        if outputs.ndim != 2 or outputs.shape[1] != self.task.num_classes:
+            raise TaskError(
+                f"outputs have shape {tuple(outputs.shape)}; they must have {self.task.num_classes}"
+                " columns, one per class."
+            )
         if self.smooths:
             return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
         return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
@@ -281,7 +354,7 @@ class Run:
     @property
     def temperature(self) -> float:
         """The number that logits are divided by before they become probabilities."""
-        return float(self.metrics.get("calibration", {}).get("temperature", 1.0))
+        return checked_temperature(self.metrics.get("calibration", {}).get("temperature", 1.0))
 
     def calibrate(self, outputs: Tensor) -> dict[str, Any]:
         """The temperature fitted on validation, from outputs with train labels as inputs, and the
@@ -300,7 +373,9 @@ class Run:
         will be asked for. A model that cannot run one layer at a time, and smoothed outputs, are
         computed as a whole after each change.
         """
-        observed = self.observed_labels() if observed is None else observed
+        observed = self.observed_labels() if observed is None else self._checked(observed)
+        if around is not None:
+            around = self.task.graph.checked_nodes(around.reshape(-1))
         if not self.model.by_layer or self.smooths:
 
             def outputs(graph: Graph, observed: Tensor) -> Tensor:
@@ -360,6 +435,7 @@ class Run:
 
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
+        lines += [f"  {self.failure}"] if self.failure else []
         for protocol, scores in self.metrics["scores"].items():
             text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             inputs = f"{protocol} labels" if self.takes_labels else "no labels"
@@ -376,7 +452,12 @@ def scored_run(
         experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
     )
     observed = run.observed_labels(reveal="train")
-    outputs = run.outputs(observed)
+    try:
+        outputs = run.outputs(observed)
+    except NonFiniteError as error:
+        if not fit.failed:
+            raise
+        raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
     scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
     metrics = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from unimp.analysis.table import Table
+from unimp.config.run_files import SUMMARY
 from unimp.runs.folder.files import write_json
-from unimp.runs.folder.names import SUMMARY
 from unimp.runs.run import Run
 from unimp.tasks.metrics import mean_and_std, mean_text
 

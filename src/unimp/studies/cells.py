@@ -15,9 +15,11 @@ from typing import Any
 
 from unimp.config.choices import Metric
 from unimp.config.presets import recipe_with_preset
-from unimp.config.recipe import SECTIONS, Recipe, load_recipe
+from unimp.config.recipe import Recipe, load_recipe
 from unimp.config.task_names import OGB, SYNTHETIC
 from unimp.errors import UnimpError
+from unimp.model.registry import find_model
+from unimp.report.groups import in_ranges
 from unimp.runs.preparation import task_of
 from unimp.tasks.task import Sizes
 
@@ -90,37 +92,34 @@ class Subject:
         residual is none, simple or gated; by default that of the recipe, and none for GCN and GAT.
         """
         inputs = inputs or self.inputs
-        settings = [f"model.name={model}"]
-        with_inputs = model in ("unimp", "gcn", "gat")
-        if with_inputs:
+        settings, name = [f"model.name={model}"], model
+        takes_inputs = len(find_model(model).inputs) > 1
+        if takes_inputs:
             settings.append(f"model.inputs={inputs}")
-        if self.has_edge_features and not edge_features:
-            settings.append("model.edge_features=false")
+            name += f"-{inputs.replace(',', '').lower()}"
+        elif self.sizes.features:  # the recipe may set the inputs of another model
+            settings.append(f"model.inputs={Recipe().model.inputs}")
         usual = kind_of_residual(self.recipe) if model == "unimp" else "none"
         residual = residual or usual
-        if with_inputs and residual != kind_of_residual(self.recipe, model):
+        if takes_inputs and residual != kind_of_residual(self.recipe, model):
             settings.append(f"model.residual={residual}")
             if residual == "gated" and self.recipe.model.gate == "none":
                 settings.append("model.gate=all")
-        if label_rate is not None:
-            settings.append(f"mask.label_rate={label_rate}")
-        recipe = self.recipe.with_settings(settings)
-        parts = [model]
-        if with_inputs:
-            parts.append(inputs.replace(",", "").lower())
         if residual != usual:
-            parts.append({"none": "bare", "simple": "residual", "gated": "gated"}[residual])
+            name += {"none": "-bare", "simple": "-residual", "gated": "-gated"}[residual]
         if self.has_edge_features and edge_features:
-            parts.append("edges")
-        if recipe.mask.label_rate != self.recipe.mask.label_rate:
-            parts.append(f"rate-{recipe.mask.label_rate:g}")
+            name += "-edges"
+        elif self.has_edge_features:
+            settings.append("model.edge_features=false")
+        if label_rate not in (None, self.recipe.mask.label_rate):
+            settings.append(f"mask.label_rate={label_rate}")
+            name += f"-rate-{label_rate:g}"
         if train_share < 1:
-            parts.append(f"share-{train_share:g}")
-        needs_features = "X" in inputs or not with_inputs
-        unfit = (
-            "the task has no node features" if needs_features and not self.sizes.features else ""
-        )
-        return Cell("-".join(parts), recipe, train_share, unfit)
+            name += f"-share-{train_share:g}"
+        unfit = ""
+        if ("X" in inputs or not takes_inputs) and not self.sizes.features:
+            unfit = "the task has no node features"
+        return Cell(name, self.recipe.with_settings(settings), train_share, unfit)
 
 
 def kind_of_residual(recipe: Recipe, model: str = "unimp") -> str:
@@ -142,18 +141,16 @@ def subject_of(
 ) -> Subject:
     """Load a task by name or path, with the recipe that its cells start from."""
     settings, seeds = tuple(settings), tuple(seeds)
-    recipe = recipe_for(name)
-    if quick:
-        recipe = quickened(recipe)
+    recipe = quickened(recipe_for(name)) if quick else recipe_for(name)
     # A run on tables applies a preset. Apply it here too, so that its recipe is recognized later.
     recipe = recipe_with_preset(recipe, settings).with_absolute_paths()
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
     if folder == "recipe":  # `unimp init` gives every recipe this name: use that of the nodes
-        folder = Path(recipe.name).name
+        folder = recipe.folder_name
     if quick:
         folder += "-quick"
-    options = ["--task", name, "--seeds", in_ranges(seeds)]
+    options = ["--task", name, "--seeds", in_ranges(seeds, "-", ",")]
     for setting in settings:
         options += ["--set", setting]
     if quick:
@@ -161,17 +158,6 @@ def subject_of(
     return Subject(
         folder, recipe, task.sizes, task.metric, seeds, out / folder, tuple(options), quick
     )
-
-
-def in_ranges(seeds: Sequence[int]) -> str:
-    """Seeds in the notation of the command line: 0-4,7."""
-    parts: list[list[int]] = []
-    for seed in seeds:
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1][1:] = [seed]
-        else:
-            parts.append([seed])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def refuse_overwritten_settings(
@@ -182,11 +168,11 @@ def refuse_overwritten_settings(
     cells: the cells of each study, by its name.
     """
     keys = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
-    given = settings_of(subject.recipe)
+    given = subject.recipe.settings()
     refused = {key: "every study" for key in keys if key in SET_BY_STUDIES}
     for study, those in cells.items():
         for cell in those:
-            values = settings_of(cell.recipe)
+            values = cell.recipe.settings()
             lost = [key for key in keys if values[key] != given[key] and key not in refused]
             refused |= dict.fromkeys(lost, study)
     if refused:
@@ -197,16 +183,10 @@ def refuse_overwritten_settings(
         )
 
 
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """All options of a recipe as settings: {"section.key": value}."""
-    values = recipe.model_dump()
-    return {f"{name}.{key}": value for name in SECTIONS for key, value in values[name].items()}
-
-
 def changed_settings(recipe: Recipe, base: Recipe) -> dict[str, Any]:
     """The settings that turn the base into the recipe."""
-    before = settings_of(base)
-    return {key: value for key, value in settings_of(recipe).items() if value != before[key]}
+    before = base.settings()
+    return {key: value for key, value in recipe.settings().items() if value != before[key]}
 
 
 def recipe_hash(recipe: Recipe) -> str:

@@ -1,16 +1,16 @@
-"""Figures of studies, drawn as SVG files with the chart kit of the report."""
+"""Figures of studies as SVG, drawn with the chart kit of the report."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unimp.data.files import write_atomically
 from unimp.report import charts
-from unimp.report.axes import Axis, number_axis, ticked_axis
+from unimp.report.axes import Axis, number_axis, place_axis, ticked_axis
 from unimp.report.charts import Bar, Extras, Mark, describe, legend_rows, plot_lines
 from unimp.report.drawing import standalone, svg, text
 from unimp.studies.study import Figure, Findings, Point, Series, Study, deviation, mean
@@ -18,13 +18,6 @@ from unimp.studies.study import Figure, Findings, Point, Series, Study, deviatio
 WIDTH, HEIGHT = 720.0, 300.0
 WRAP = 106  # letters per line of the caption
 LEVEL_STYLE = 2  # of the horizontal reference line
-
-
-def draw(study: Study, findings: Findings, made: Mapping[str, Any], page: Path) -> Path:
-    """Draw the figure of a study beside its page; returns the path of the .svg file."""
-    path = page.with_suffix(".svg")
-    write_atomically(path, figure_svg(study, findings, made).encode())
-    return path
 
 
 def figure_svg(study: Study, findings: Findings, made: Mapping[str, Any]) -> str:
@@ -79,25 +72,23 @@ def caption(findings: Findings) -> list[str]:
 
 
 def _lines(figure: Figure) -> list[charts.Series]:
-    """Curves with bands of one standard deviation, and the reference line."""
+    """Curves with bands of one standard deviation, and the reference line across them."""
     found = []
     for style, series in enumerate(figure.series):
-        points = [p for p in series.points if p.y]
-        marks = [_mark(p, series.label) for p in points]
-        line = [(mark.x, mark.y) for mark in marks]
-        band = [(p.x, *_ends(p)) for p in points]
         style += style >= LEVEL_STYLE and figure.level is not None
-        found.append(charts.Series(series.label, style, line, band, marks=marks))
+        found.append(_curve(series, style))
     if figure.level is not None and figure.level.points[0].y:
-        found.append(_level(figure.level, [p.x for s in figure.series for p in s.points]))
+        xs = [p.x for series in figure.series for p in series.points]
+        ends = tuple(replace(figure.level.points[0], x=x) for x in (min(xs), max(xs)))
+        level = _curve(replace(figure.level, points=ends), LEVEL_STYLE)
+        found.append(replace(level, marks=()))
     return found
 
 
-def _level(level: Series, xs: Sequence[float]) -> charts.Series:
-    """A horizontal line across the figure, with its band."""
-    height, ends = 100 * mean(level.points[0].y), _ends(level.points[0])
-    line = [(min(xs), height), (max(xs), height)]
-    return charts.Series(level.label, LEVEL_STYLE, line, [(x, *ends) for x, _ in line])
+def _curve(series: Series, style: int) -> charts.Series:
+    points = [p for p in series.points if p.y]
+    marks = [_mark(p, series.label) for p in points]
+    return charts.through(series.label, style, marks, [(p.x, *_ends(p)) for p in points])
 
 
 def _points(figure: Figure) -> list[charts.Series]:
@@ -110,9 +101,8 @@ def _points(figure: Figure) -> list[charts.Series]:
             spread = deviation(point.x_by_seed or {})
             across = None if math.isnan(spread) else (point.x - spread, point.x + spread)
             mark = _mark(point, f"{series.label}, {point.mark}")
-            marks.append(
-                Mark(mark.x, mark.y, mark.words, _ends(point), across, forms.index(point.mark))
-            )
+            form = forms.index(point.mark)
+            marks.append(replace(mark, ends=_ends(point), across=across, form=form))
         found.append(charts.Series(series.label, style, marks=marks))
     return found
 
@@ -138,8 +128,7 @@ def _axes(figure: Figure, series: Sequence[charts.Series]) -> tuple[Axis, Axis]:
     heights += [y for one in series for m in one.marks for y in (m.y, *(m.ends or ()))]
     y = number_axis(heights, figure.y_label)
     if figure.counts:  # half a place at both ends, for the bars
-        first, last = figure.ticks[0][0] - 0.5, figure.ticks[-1][0] + 0.5
-        return Axis(first, last, figure.ticks, figure.x_label), y
+        return place_axis([words for _, words in figure.ticks], figure.x_label), y
     if figure.ticks:
         return ticked_axis(figure.ticks, figure.x_label), y
     if figure.kind == "lines":

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from unimp.config.options import TaskOptions
+from unimp.config.recipe import Recipe
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import differences
 from unimp.runs.preparation import task_of
-from unimp.studies.cells import Cell, settings_of
+from unimp.studies.cells import Cell
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
@@ -106,16 +107,11 @@ def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None)
     """Train one seed of a cell into its folder. A failure is returned, not raised."""
     recipe, share = job.cell.recipe, job.cell.train_share
     try:
-        if share == 1:
-            run(recipe, seed=job.seed, out=job.folder, on_epoch=on_epoch)
-        else:
-            run(
-                with_train_share(task_of(recipe, job.seed), share, seed=job.seed),
-                seed=job.seed,
-                out=job.folder,
-                settings=settings_beside_task(job.cell),
-                on_epoch=on_epoch,
-            )
+        given: Recipe | Task = recipe
+        if share < 1:
+            given = with_train_share(task_of(recipe, job.seed), share, seed=job.seed)
+        settings = settings_beside_task(job.cell) if share < 1 else ()
+        run(given, seed=job.seed, out=job.folder, settings=settings, on_epoch=on_epoch)
         _, metrics, manifest = read_run(job.folder)
     except Exception as error:  # any failure: the other cells continue
         return Ended(job, failure=f"{error}" or type(error).__name__)
@@ -124,8 +120,8 @@ def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None)
 
 def settings_beside_task(cell: Cell) -> dict[str, Any]:
     """The options of a cell's recipe, except those that name its task."""
-    options = settings_of(cell.recipe)
-    return {key: value for key, value in options.items() if not key.startswith("task.")}
+    options = cell.recipe.settings().items()
+    return {key: value for key, value in options if not key.startswith("task.")}
 
 
 def _ended(job: Job, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> Ended:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from unimp.report.measures import bin_names
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
@@ -27,17 +28,16 @@ from unimp.studies.study import (
     Point,
     Row,
     Series,
-    Study,
     Table,
     Verdict,
-    comparison,
+    comparisons,
     gap,
     mean,
-    mean_text,
     points_text,
+    study,
     verdict,
 )
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.metrics import FEW_NODES, mean_text, score
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
@@ -55,26 +55,23 @@ def sweep(label: str, xs: Sequence[float], values: Sequence[BySeed]) -> Series:
     return Series(label, tuple(Point(x, y) for x, y in zip(xs, values, strict=True)))
 
 
-def sweep_table(head: str, series: Sequence[Series], xs: Sequence[str]) -> Table:
+def sweep_table(head: str, series: Sequence[Series], xs: Sequence[float | str]) -> Table:
     """The numbers of curves: one row for each x, one column for each curve."""
-    rows = [Row((x,), {s.label: s.points[i].y for s in series}) for i, x in enumerate(xs)]
+    names = [x if isinstance(x, str) else f"{x:g}" for x in xs]
+    rows = [Row((name,), {s.label: s.points[i].y for s in series}) for i, name in enumerate(names)]
     return Table((head,), tuple(Column(s.label, s.label) for s in series), tuple(rows))
-
-
-def in_words(numbers: Sequence[float]) -> list[str]:
-    return [f"{number:g}" for number in numbers]
 
 
 def y_label(subject: Subject, part: str = "test ") -> str:
     return f"{part}{'accuracy' if subject.metric == 'accuracy' else 'ROC-AUC'} in %"
 
 
-def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def remarks(outcomes: Outcomes) -> tuple[str, ...]:
     """One sentence for each reason why results are missing."""
     names: dict[str, list[str]] = {}
-    for outcome in outcomes:
+    for name, outcome in outcomes.items():
         if outcome.remark:
-            names.setdefault(outcome.remark, []).append(outcome.cell.name)
+            names.setdefault(outcome.remark, []).append(name)
     return tuple(f"{', '.join(which)}: {why}." for why, which in names.items())
 
 
@@ -96,17 +93,15 @@ def gain(series: Series) -> BySeed:
     return {seed: last[seed] - first[seed] for seed in last if seed in first}
 
 
-# Figure (a): training with different label_rate
-
-
-def label_rate_cells(subject: Subject) -> Sequence[Cell]:
-    return [subject.cell(label_rate=rate) for rate in LABEL_RATES]
-
-
-def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in label_rate_cells(subject)]
+@study(
+    "figure-a",
+    "training with different label_rate",
+    "Figure (a)",
+    cells=lambda subject: [subject.cell(label_rate=rate) for rate in LABEL_RATES],
+)
+def figure_a(subject: Subject, outcomes: Outcomes) -> Findings:
     series = tuple(
-        sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in chosen])
+        sweep(title, LABEL_RATES, [outcome.scores(part) for outcome in outcomes.values()])
         for title, part in PARTS
     )
     target = paper.BEST_LABEL_RATE.value
@@ -129,7 +124,7 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             agrees = verdict(list(gaps.values()))
     sentence = "Our model achieves better performance when label_rate is about 0.625"
     return Findings(
-        tables=(sweep_table("label_rate in training", series, in_words(LABEL_RATES)),),
+        tables=(sweep_table("label_rate in training", series, LABEL_RATES),),
         figure=Figure(
             "lines",
             "label_rate in training (share of the train labels observed)",
@@ -140,7 +135,7 @@ def conclude_label_rate(subject: Subject, outcomes: Outcomes) -> Findings:
         claims=(Claim(sentence, PLACE.format("a"), ours, agrees),),
         notes=(
             "All train labels are inputs when a model is scored, as in the paper.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )
 
@@ -160,20 +155,18 @@ def near_against_others(
     return best, {rate: g for rate, g in found.items() if g is not None}
 
 
-# Figure (b): training with different proportion of labeled data
-
-
-def train_share_cells(subject: Subject) -> Sequence[Cell]:
-    return [
+@study(
+    "figure-b",
+    "training with different shares of the train labels",
+    "Figure (b)",
+    cells=lambda subject: [
         subject.cell("unimp", inputs, train_share=share)
         for inputs in (subject.inputs, "X,A")
         for share in TRAIN_SHARES
-    ]
-
-
-def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in train_share_cells(subject)]
-    half = len(TRAIN_SHARES)
+    ],
+)
+def figure_b(subject: Subject, outcomes: Outcomes) -> Findings:
+    chosen, half = [*outcomes.values()], len(TRAIN_SHARES)
     series = tuple(
         sweep(title, TRAIN_SHARES, [outcome.scores("test") for outcome in these])
         for title, these in ((WITH, chosen[:half]), (WITHOUT, chosen[half:]))
@@ -202,7 +195,7 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
             )
         )
     return Findings(
-        tables=(sweep_table("share of train labels", series, in_words(TRAIN_SHARES)),),
+        tables=(sweep_table("share of train labels", series, TRAIN_SHARES),),
         figure=Figure(
             "lines", "share of the train labels that are known", y_label(subject), series
         ),
@@ -211,12 +204,9 @@ def conclude_train_share(subject: Subject, outcomes: Outcomes) -> Findings:
             "Labels that are left out are neither inputs nor targets. With the same seed, a "
             "smaller share is part of every larger one. Validation and test sets do not change. "
             f"label_rate is {subject.recipe.mask.label_rate:g}.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )
-
-
-# Figure (c): testing with different label_rate
 
 
 def pair_cells(subject: Subject) -> Sequence[Cell]:
@@ -224,8 +214,14 @@ def pair_cells(subject: Subject) -> Sequence[Cell]:
     return [subject.cell(), subject.cell("unimp", "X,A")]
 
 
-def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
-    outcome, baseline = (outcomes[cell.name] for cell in pair_cells(subject))
+@study(
+    "figure-c",
+    "scoring one trained model with different label_rate",
+    "Figure (c)",
+    cells=pair_cells,
+)
+def figure_c(subject: Subject, outcomes: Outcomes) -> Findings:
+    outcome, baseline = outcomes.values()
     found: dict[tuple[str, float], dict[int, float]] = {}
     for seed, run in runs_of(outcome, subject.place):
         for rate in INFERENCE_RATES:
@@ -238,26 +234,20 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
     )
     none, everything = series[1].points[0].y, series[1].points[-1].y
     level = baseline.scores("test")
-    claims = (
-        comparison(
-            "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) "
-            "when lowering the label_rate during prediction",
-            PLACE.format("c"),
-            [("baseline vs. UniMP without labels:", level, none)],
-        ),
-        comparison(
-            "when the label_rate climbs up, the performance can boost up to 0.73",
-            PLACE.format("c"),
-            [
-                ("all train labels vs. none:", everything, none),
-                ("all train labels vs. the baseline:", everything, level),
-            ],
-        ),
-    )
+    pairs = {
+        "UniMP might have worse performance (less than 0.70) than the baseline (about 0.72) when "
+        "lowering the label_rate during prediction": [
+            ("baseline vs. UniMP without labels:", level, none)
+        ],
+        "when the label_rate climbs up, the performance can boost up to 0.73": [
+            ("all train labels vs. none:", everything, none),
+            ("all train labels vs. the baseline:", everything, level),
+        ],
+    }
     flat = Series("test, without label input (X,A)", (Point(0.0, level),)) if level else None
     trained = subject.recipe.mask.label_rate
     return Findings(
-        tables=(sweep_table("label_rate at inference", series, in_words(INFERENCE_RATES)),),
+        tables=(sweep_table("label_rate at inference", series, INFERENCE_RATES),),
         figure=Figure(
             "lines",
             "label_rate at inference (share of the train labels that are inputs)",
@@ -266,26 +256,17 @@ def conclude_inference_rate(subject: Subject, outcomes: Outcomes) -> Findings:
             level=flat,
             marked_x=((trained, f"in training: {trained:g}"),),
         ),
-        claims=claims,
+        claims=comparisons(PLACE.format("c"), pairs),
         notes=(
             f"The model is trained at a label_rate of {trained:g} and then scored, without "
             "retraining, with random shares of the train labels as inputs. A smaller share is "
-            f"part of every larger one. Baseline with inputs X,A: test {mean_text(level)}.",
-            *remarks([outcome, baseline]),
+            "part of every larger one. Baseline with inputs X,A: test "
+            f"{mean_text([*level.values()])}.",
+            *remarks(outcomes),
         ),
         protocol="test score of one trained model per seed, taken from its best validation epoch "
         "with all train labels as inputs; mean ± unbiased standard deviation over seeds",
     )
-
-
-# Figure (d): test accuracy with different neighbors
-
-
-def degree_names() -> list[str]:
-    names = [
-        f"{begin}" if end == begin + 1 else f"{begin}–{end - 1}" for begin, end in pairwise(DEGREES)
-    ]
-    return [*names, f"≥ {DEGREES[-1]}"]
 
 
 def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
@@ -302,20 +283,22 @@ def scores_by_degree(run: Run) -> tuple[list[float], list[int]]:
     return scores, [these.numel() for these in groups]
 
 
-def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
-    chosen = [outcomes[cell.name] for cell in pair_cells(subject)]
+@study("figure-d", "test score by number of neighbors", "Figure (d)", cells=pair_cells)
+def figure_d(subject: Subject, outcomes: Outcomes) -> Findings:
     counts = [0] * len(DEGREES)
     values: list[list[dict[int, float]]] = []
-    for outcome in chosen:
-        by_group: list[dict[int, float]] = [{} for _ in DEGREES]
+    for outcome in outcomes.values():
+        by_seed = {}
         for seed, run in runs_of(outcome, subject.place):
-            scores, counts = scores_by_degree(run)
-            for number, value in enumerate(scores):
-                if not math.isnan(value):
-                    by_group[number][seed] = value
-        values.append(by_group)
+            by_seed[seed], counts = scores_by_degree(run)
+        values.append(
+            [
+                {seed: scores[n] for seed, scores in by_seed.items() if not math.isnan(scores[n])}
+                for n in range(len(DEGREES))
+            ]
+        )
     there = [n for n in range(len(DEGREES)) if any(by_group[n] for by_group in values)]
-    names, counts = [degree_names()[n] for n in there], [counts[n] for n in there]
+    names, counts = [bin_names(DEGREES, "≥ {}")[n] for n in there], [counts[n] for n in there]
     series = tuple(
         sweep(title, range(len(there)), [by_group[n] for n in there])
         for title, by_group in zip((WITH, WITHOUT), values, strict=True)
@@ -340,15 +323,13 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             )
         )
     if len(shown) == 2:
-        pairs = zip(named, *(s.points for s in shown), strict=True)
-        claims.append(
-            comparison(
-                "the model with label propagation Ŷ can always have improvements even with "
-                "different numbers of training neighbors",
-                PLACE.format("d"),
-                [(words, one.y, two.y) for words, one, two in pairs],
-            )
+        sentence = (
+            "the model with label propagation Ŷ can always have improvements even with different "
+            "numbers of training neighbors"
         )
+        both = zip(named, *(s.points for s in shown), strict=True)
+        pairs = {sentence: [(words, one.y, two.y) for words, one, two in both]}
+        claims += comparisons(PLACE.format("d"), pairs)
     if not large:
         claims = [
             replace(c, agrees="not clear") if c.agrees in ("yes", "no") else c for c in claims
@@ -375,36 +356,6 @@ def conclude_neighbors(subject: Subject, outcomes: Outcomes) -> Findings:
             "Neighbors are in-neighbors other than the node itself. Counts of test nodes are those "
             f"of the last seed. Groups of fewer than {FEW_NODES} nodes are listed in the table, "
             "but are neither drawn nor used for the verdicts.",
-            *remarks(chosen),
+            *remarks(outcomes),
         ),
     )
-
-
-FIGURE_A = Study(
-    "figure-a",
-    "training with different label_rate",
-    "Figure (a)",
-    label_rate_cells,
-    conclude_label_rate,
-)
-FIGURE_B = Study(
-    "figure-b",
-    "training with different shares of the train labels",
-    "Figure (b)",
-    train_share_cells,
-    conclude_train_share,
-)
-FIGURE_C = Study(
-    "figure-c",
-    "scoring one trained model with different label_rate",
-    "Figure (c)",
-    pair_cells,
-    conclude_inference_rate,
-)
-FIGURE_D = Study(
-    "figure-d",
-    "test score by number of neighbors",
-    "Figure (d)",
-    pair_cells,
-    conclude_neighbors,
-)

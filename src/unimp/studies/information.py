@@ -11,12 +11,12 @@ from torch import Tensor
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
-from unimp.model.label_propagation import propagate_labels
+from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.runs.preparation import seeded
 from unimp.studies import paper
 from unimp.studies.cells import Subject
-from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Study, Table, Verdict
+from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Table, Verdict, study
 from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, Batches, Masks, make_batches
@@ -65,17 +65,12 @@ def with_other_features(task: Task) -> Task:
     return task.with_graph(task.graph.with_features(x + noise))
 
 
-def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Tensor]:
-    """The result of training: the weights, or for label propagation the propagated labels.
+def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> NodeModel:
+    """A trained model.
 
     Every model is offered labels, because half of the known ones are observed. The labels to
     predict are never changed: every model learns from them, and Table 1 is not about them.
     """
-    if recipe.model.name == "label-propagation":
-        observed = reveal_only(task.split.train, task.labels)
-        if other_labels:
-            observed = next_class(observed, task.num_classes)
-        return [propagate_labels(task.graph, observed, task.num_classes)]
     known = mask_of(task.split.train, task.graph.num_nodes)
     with seeded(0, "cpu"):
         model = build_model(recipe.model, task.sizes)
@@ -92,18 +87,11 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> list[Ten
         # Nothing is scored: the epoch that is kept must not depend on the inputs of inference.
         schedule = Schedule(epochs=EPOCHS, eval_from=EPOCHS, eval_every=EPOCHS)
         fit(model, batches, task.labels, schedule, lr=0.01, weight_decay=0.0, evaluate=dict)
-    return [parameter.detach().clone() for parameter in model.parameters()]
+    return model
 
 
-def infer(recipe: Recipe, task: Task, weights: Sequence[Tensor], observed: Tensor) -> Tensor:
+def infer(model: NodeModel, task: Task, observed: Tensor) -> Tensor:
     """The output of a trained model for features and observed labels."""
-    if recipe.model.name == "label-propagation":
-        return propagate_labels(task.graph, observed, task.num_classes)
-    with seeded(0, "cpu"):
-        model = build_model(recipe.model, task.sizes)
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(value)
     return predict_logits(model, model.prepare(task.graph), observed)
 
 
@@ -111,37 +99,45 @@ def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
     """The effect of a control and of each of the four changes of Table 1 on a model's output.
 
     The effect is the largest difference of any number. A change in training leaves inference as it
-    was, and the other way round.
+    was, and the other way round. Label propagation has no weights: its training is its output.
     """
     recipe = load_recipe("synthetic", [*RECIPE, *settings])
     task = load_task("synthetic", scale=recipe.task.scale)
     other = with_other_features(task)
     observed = reveal_only(task.split.train, task.labels)
     wrong = next_class(observed, task.num_classes)
-    weights = train(recipe, task)
-    output = infer(recipe, task, weights, observed)
+    model = build_model(recipe.model, task.sizes)
+    learns = model.learns
+    if learns:
+        model = train(recipe, task)
+    output = infer(model, task, observed)
 
-    def moved(given: Task = task, *, other_labels: bool = False) -> float:
-        trained = train(recipe, given, other_labels=other_labels)
-        # Label propagation has no weights: its training already returns the output.
-        is_output = recipe.model.name == "label-propagation"
-        return _distance(
-            trained[0] if is_output else infer(recipe, task, trained, observed), output
+    def trained(given: Task, *, other_labels: bool = False) -> Tensor:
+        if not learns:
+            return infer(model, given, wrong if other_labels else observed)
+        return infer(train(recipe, given, other_labels=other_labels), task, observed)
+
+    control, *moved = (
+        float((found - output).abs().max())
+        for found in (
+            trained(task),
+            trained(other),
+            trained(task, other_labels=True),
+            infer(model, other, observed),
+            infer(model, task, wrong),
         )
-
-    return moved(), [
-        moved(other),
-        moved(other_labels=True),
-        _distance(infer(recipe, other, weights, observed), output),
-        _distance(infer(recipe, task, weights, wrong), output),
-    ]
+    )
+    return control, moved
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
-
-
-def conclude_information(subject: Subject, outcomes: Outcomes) -> Findings:
+@study(
+    "information",
+    "the information that each model uses in training and inference",
+    "Table 1",
+    "table-1",
+    cells=lambda subject: [],
+)
+def information(subject: Subject, outcomes: Outcomes) -> Findings:
     names = [f"{when}: {what}" for when, what in paper.MARKS]
     rows, measured, claims = [], [], []
     for model, marks in paper.INFORMATION.items():
@@ -188,13 +184,3 @@ def _mark(used: bool) -> str:
 def _used(marks: Sequence[bool]) -> str:
     pairs = zip(paper.MARKS, marks, strict=True)
     return ", ".join(f"{what} in {when}" for (when, what), used in pairs if used) or "nothing"
-
-
-INFORMATION = Study(
-    "information",
-    "the information that each model uses in training and inference",
-    "Table 1",
-    lambda subject: [],
-    conclude_information,
-    also=("table-1",),
-)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,11 +26,11 @@ from unimp.studies.study import (
     Point,
     Row,
     Series,
-    Study,
     Table,
     gap,
     gap_from_zero,
     mean,
+    study,
     verdict,
 )
 from unimp.studies.tables import GRAPH_INPUTS, GRAPH_MODELS, TEST, slips
@@ -107,9 +107,8 @@ def margins_of(run: Run) -> list[Margin]:
     graph = graph_for(run.recipe, model, task, run.device)
     hop = graph.hop.to(run.device)
     if model.layer == "gcn":
-        assert (
-            hop.edge_attr is not None
-        )  # √(d_i/d_j), which at each node is proportional to 1/√(d_i d_j)
+        # √(d_i/d_j), which at each node is proportional to 1/√(d_i d_j)
+        assert hop.edge_attr is not None
         weights = [hop.edge_attr]
     else:
         observed = run.observed_labels(reveal="train").to(run.device)
@@ -126,34 +125,35 @@ def margin_cells(subject: Subject) -> Sequence[Cell]:
     return [cell for cell in cells if not cell.unfit and not subject.sizes.multilabel]
 
 
-def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
+@study(
+    "margin",
+    "margin similarity of attention, compared with accuracy",
+    "equation 11 and its figure",
+    "equation-11",
+    cells=margin_cells,
+)
+def margin(subject: Subject, outcomes: Outcomes) -> Findings:
     if subject.sizes.multilabel:
-        note = (
-            "The task has several binary labels per node, so that neighbors of the same class are "
-            "not defined."
-        )
-        return Findings(tables=(), notes=(note,))
-    rows, margin, test = [], dict[tuple[str, str], BySeed](), dict[tuple[str, str], BySeed]()
-    points: dict[str, list[Point]] = {title: [] for _, title in GRAPH_MODELS}
+        note = "The task has several binary labels per node, so that neighbors of the same class "
+        return Findings(tables=(), notes=(f"{note}are not defined.",))
+    rows, nodes = [], 0
     layers = [f"layer {number + 1}" for number in range(subject.recipe.model.layers)]
-    nodes = 0
-    for inputs, (model, title) in product(GRAPH_INPUTS, GRAPH_MODELS):
-        cell = subject.cell(model, inputs)
-        if cell.unfit:
-            continue
-        outcome = outcomes[cell.name]
+    for outcome in outcomes.values():
+        options = outcome.cell.recipe.model
         found = {seed: margins_of(run) for seed, run in runs_of(outcome, subject.place)}
         nodes = next((m[0].nodes for m in found.values()), nodes)
-        scores, overall = outcome.scores("test"), _over_layers("mean", found)
-        margin[inputs, title], test[inputs, title] = overall, scores
-        numbers = {"test": scores, "margin": overall}
+        numbers = {"test": outcome.scores("test"), "margin": _over_layers("mean", found)}
         for index, layer in enumerate(layers):
             numbers[layer] = {s: m[min(index, len(m) - 1)].mean for s, m in found.items()}
         numbers["printed"] = _over_layers("as_printed", found)
         numbers["undefined"] = _over_layers("undefined", found)
-        rows.append(Row((inputs, title), numbers, remark=outcome.remark))
-        if math.isfinite(mean(overall)):
-            points[title].append(Point(mean(overall), scores, overall, inputs))
+        words = (options.inputs, dict(GRAPH_MODELS)[options.name])
+        rows.append(Row(words, numbers, remark=outcome.remark))
+    margins, test = ({row.words: row.ours[key] for row in rows} for key in ("margin", "test"))
+    points: dict[str, list[Point]] = {title: [] for _, title in GRAPH_MODELS}
+    for (inputs, title), values in margins.items():
+        if math.isfinite(mean(values)):
+            points[title].append(Point(mean(values), test[inputs, title], values, inputs))
     columns = (
         TEST,
         *(Column(name, name, "number") for name in ("margin", *layers)),
@@ -168,12 +168,12 @@ def conclude_margin(subject: Subject, outcomes: Outcomes) -> Findings:
             y_label(subject),
             tuple(Series(title, tuple(ps)) for title, ps in points.items() if ps),
         ),
-        claims=_claims(margin, test),
+        claims=_claims(margins, test),
         notes=(
             CHOICES + f" {nodes:,} test nodes remain (of one seed).",
             "A GCN has no attention: its weights are 1/√(d_i d_j) for all inputs.",
             *slips(subject, "margin"),
-            *remarks([outcomes[cell.name] for cell in margin_cells(subject)]),
+            *remarks(outcomes),
         ),
     )
 
@@ -187,24 +187,20 @@ def correlations(ones: Sequence[BySeed], others: Sequence[BySeed]) -> dict[int, 
 
     It takes at least three pairs, and neither side may be constant.
     """
-    found: dict[int, float] = {}
+    found = {}
     for seed in sorted({seed for one in ones for seed in one}):
-        pairs = [
-            (one[seed], other[seed])
-            for one, other in zip(ones, others, strict=True)
-            if math.isfinite(one.get(seed, math.nan)) and math.isfinite(other.get(seed, math.nan))
-        ]
-        if len(pairs) > 2 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):
-            table = torch.tensor(pairs, dtype=torch.float64).T
-            found[seed] = float(torch.corrcoef(table)[0, 1])
+        table = np.array([[b.get(seed, math.nan) for b in side] for side in (ones, others)])
+        table = table[:, np.isfinite(table).all(0)]
+        if table.shape[1] > 2 and np.ptp(table, 1).all():
+            found[seed] = float(np.corrcoef(table)[0, 1])
     return found
 
 
 def _claims(
-    margin: dict[tuple[str, str], BySeed], test: dict[tuple[str, str], BySeed]
+    margins: Mapping[tuple[str, ...], BySeed], test: Mapping[tuple[str, ...], BySeed]
 ) -> tuple[Claim, ...]:
-    learned = [key for key in margin if key[1] != "GCN" and margin[key] and test[key]]
-    found = gap_from_zero(correlations([margin[k] for k in learned], [test[k] for k in learned]))
+    learned = [key for key in margins if key[1] != "GCN" and margins[key] and test[key]]
+    found = gap_from_zero(correlations([margins[k] for k in learned], [test[k] for k in learned]))
     words = "correlation: not defined"
     if found is not None:
         words = f"correlation {found.mean:+.2f}"
@@ -232,20 +228,10 @@ def _claims(
     ):
         texts, gaps = [], []
         for one, two, words in keys:
-            tighter = gap(margin.get(one, {}), margin.get(two, {}))
+            tighter = gap(margins.get(one, {}), margins.get(two, {}))
             better = gap(test.get(one, {}), test.get(two, {}))
             if tighter is not None and better is not None:
                 texts.append(f"{words}: margin {tighter.mean:+.3f}, test {100 * better.mean:+.2f}")
                 gaps += [tighter, better]
         claims.append(Claim(sentence, PLACE, "; ".join(texts), verdict(gaps)))
     return tuple(claims)
-
-
-MARGIN = Study(
-    "margin",
-    "margin similarity of attention, compared with accuracy",
-    "equation 11 and its figure",
-    margin_cells,
-    conclude_margin,
-    also=("equation-11",),
-)

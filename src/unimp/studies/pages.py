@@ -8,7 +8,6 @@ import os
 import platform
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,12 @@ from unimp import __version__
 from unimp.data.files import write_atomically
 from unimp.runs.folder.files import write_json
 from unimp.studies.cells import Subject, changed_settings, recipe_hash
-from unimp.studies.drawing import draw
-from unimp.studies.study import (
-    VERDICT,
-    Column,
-    Findings,
-    Outcomes,
-    Row,
-    Study,
-    Table,
-    mean,
-    mean_text,
-)
+from unimp.studies.drawing import figure_svg
+from unimp.studies.study import VERDICT, Column, Findings, Outcomes, Row, Study, Table, mean
+from unimp.tasks.metrics import mean_text
 from unimp.tracking.origin import code_origin
 
 FINDINGS = TypeAdapter(Findings)
-KEYS = [field.name for field in fields(Findings)]
 
 
 def write_study(
@@ -64,11 +53,11 @@ def write_study(
 def render(study: Study, path: Path) -> Path:
     """Write the page and the drawing of a study from its JSON file; return the page's path."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    findings = FINDINGS.validate_python({key: stored[key] for key in KEYS if key in stored})
-    page, figure = path.with_suffix(".md"), findings.figure
-    drawing = None
+    findings = FINDINGS.validate_python(stored)
+    page, figure, drawing = path.with_suffix(".md"), findings.figure, None
     if figure is not None and any(p.y for s in figure.series for p in s.points):
-        drawing = draw(study, findings, stored, page)
+        drawing = path.with_suffix(".svg")
+        write_atomically(drawing, figure_svg(study, findings, stored).encode())
     write_atomically(page, markdown(study, findings, stored, drawing).encode())
     return page
 
@@ -79,24 +68,17 @@ def provenance(
     """The origin of the numbers: task, seeds, command, hardware, versions, and commit."""
     manifests = [m for outcome in outcomes.values() for m in outcome.manifests.values()]
     devices = sorted({f"{m['device']}, threads: {m['threads']}" for m in manifests})
-    versions = sorted(
-        {
-            f"unimp {m['versions']['unimp']}, torch {m['versions']['torch']}, "
-            f"Python {m['versions']['python']}"
-            for m in manifests
-        }
-    )
     here = f"cpu: {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    now = f"unimp {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    now = {"unimp": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    used = [m["versions"] for m in manifests] or [now]
+    versions = {f"unimp {v['unimp']}, torch {v['torch']}, Python {v['python']}" for v in used}
     # The code of the runs, and that of this page, which evaluates some of them again.
     code = [*(m["code"] for m in manifests if "code" in m), code_origin()]
     options = subject.options if findings.uses_task else ()
-    task = subject.recipe.task.name
+    task = subject.recipe.task.name if findings.uses_task else "synthetic"
     return {
         # Of a file only its name: its folder means nothing to other readers.
-        "task": (Path(task).name if task.endswith(".npz") else task)
-        if findings.uses_task
-        else "synthetic",
+        "task": Path(task).name if task.endswith(".npz") else task,
         "recipe": subject.recipe.name if findings.uses_task else "",
         "metric": subject.metric,
         "settings": [given for flag, given in pairwise(options) if flag == "--set"],
@@ -105,7 +87,7 @@ def provenance(
         "quick": subject.quick and findings.uses_task,
         "command": shlex.join(["unimp", "reproduce", study.name, *options]),
         "hardware": devices or [here],
-        "versions": versions or [now],
+        "versions": sorted(versions),
         "numpy": np.__version__,
         "code": [origin for place, origin in enumerate(code) if origin not in code[:place]],
         "paper": f"{study.place} of Shi et al., IJCAI 2021 (arXiv 2009.03509)",
@@ -121,8 +103,8 @@ def markdown(
     if findings.uses_task:
         seeds = ", ".join(map(str, made["seeds"]))
         settings = f" with {', '.join(made['settings'])}" if made["settings"] else ""
-        lines += [f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}."]
-    lines += [f"Protocol: {findings.protocol}.", ""]
+        lines += [plain(f"Task {made['task']}, recipe {made['recipe']}{settings}; seeds {seeds}.")]
+    lines += [f"Protocol: {plain(findings.protocol)}.", ""]
     if drawing is not None:
         lines += [f"![{study.title}]({drawing.name})", ""]
     for table in findings.tables:
@@ -130,18 +112,28 @@ def markdown(
     if findings.claims:
         lines += ["| the paper says | where | ours | agrees |", "|---|---|---|---|"]
         for claim in findings.claims:
-            lines.append(f"| {claim.sentence} | {claim.place} | {claim.ours} | {claim.agrees} |")
+            cells = (claim.sentence, claim.place, claim.ours, claim.agrees)
+            lines.append(f"| {' | '.join(map(plain, cells))} |")
         lines += ["", findings.judged or VERDICT, ""]
-    lines += [f"- {note}" for note in (*findings.notes, *paper_notes(findings.tables))]
-    lines += ["", f"`{made['command']}`", ""]
-    commits = [origin_text(code) for code in made.get("code", ()) if code["commit"]]
+    lines += [f"- {plain(note)}" for note in (*findings.notes, *paper_notes(findings.tables))]
+    lines += ["", f"`{' '.join(made['command'].replace('`', chr(39)).split())}`", ""]
+    commits = [
+        f"{code['commit'][:12]}{' with local changes' if code['dirty'] else ''}"
+        for code in made.get("code", ())
+        if code["commit"]
+    ]
     at = f", at commit {' and '.join(commits)}" if commits else ""
-    lines.append(f"Made with {'; '.join(made['versions'])} on {'; '.join(made['hardware'])}{at}.")
+    where = f"Made with {'; '.join(made['versions'])} on {'; '.join(made['hardware'])}{at}."
+    lines.append(plain(where))
     return "\n".join(lines) + "\n"
 
 
-def origin_text(code: Mapping[str, Any]) -> str:
-    return f"{code['commit'][:12]}{' with local changes' if code['dirty'] else ''}"
+def plain(text: str) -> str:
+    """The text as Markdown shows it unchanged: names and settings may contain markup."""
+    return " ".join(text.translate(_MARKUP).split())
+
+
+_MARKUP = {ord(letter): f"&#{ord(letter)};" for letter in "<>[]`|\\"}
 
 
 def table_lines(table: Table) -> list[str]:
@@ -150,13 +142,12 @@ def table_lines(table: Table) -> list[str]:
     remarked = any(row.remark for row in table.rows)
     head = list(table.head)
     for column in table.columns:
-        head.append(
-            column.title + (" in %" if column.kind == "score" and "%" not in column.title else "")
-        )
+        is_percent = column.kind == "score" and "%" not in column.title
+        head.append(f"{column.title} in %" if is_percent else column.title)
         if column in compared:
             head += [f"paper: {column.title}", "difference"]
     head += ["remark"] if remarked else []
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(map(plain, head)) + " |", "|" + "---|" * len(head)]
     for row in table.rows:
         cells = list(row.words)
         for column in table.columns:
@@ -164,15 +155,15 @@ def table_lines(table: Table) -> list[str]:
             if column in compared:
                 cells += paper_texts(column, row)
         cells += [row.remark] if remarked else []
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(map(plain, cells)) + " |")
     return lines
 
 
 def own_text(column: Column, row: Row) -> str:
-    values = row.ours.get(column.key, {})
+    values = [*row.ours.get(column.key, {}).values()]
     if column.kind == "count":
-        return f"{next(iter(values.values())):,.0f}" if values else "–"
-    return mean_text(values, column.kind)
+        return f"{values[0]:,.0f}" if values else "–"
+    return mean_text(values, percent=column.kind == "score")
 
 
 def paper_texts(column: Column, row: Row) -> tuple[str, str]:
@@ -196,9 +187,8 @@ def paper_notes(tables: Iterable[Table]) -> list[str]:
         for row, column in product(table.rows, table.columns):
             number = row.paper.get(column.key)
             if number is not None and number.note:
-                is_score = column.kind == "score"
-                text = (
-                    f"{100 * number.value:.2f}" if is_score else f"{number.value:,.0f} parameters"
-                )
+                text = f"{number.value:,.0f} parameters"
+                if column.kind == "score":
+                    text = f"{100 * number.value:.2f}"
                 notes.append(f"The paper's {text} ({', '.join(row.words)}): {number.note}.")
     return notes

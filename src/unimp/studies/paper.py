@@ -20,16 +20,6 @@ class Number:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Published:
-    """One row of Tables 4 to 6."""
-
-    model: str
-    test: Number
-    val: Number | None
-    parameters: Number | None
-
-
 # What each model uses in training and inference (Table 1), in the order of MARKS.
 MARKS = (
     ("training", "features"),
@@ -79,21 +69,18 @@ _RESULTS: dict[str, list[tuple[str, float, float, float | None, float | None, in
 }
 
 
-def published(data_set: str) -> list[Published]:
-    """The rows of Table 4, 5 or 6."""
-    place = TABLE_OF[data_set]
-    lines = []
-    for model, test, test_std, val, val_std, count in _RESULTS[data_set]:
+def published(data_set: str | None) -> dict[str, dict[str, Number]]:
+    """The rows of Table 4, 5 or 6 by model, each with its printed numbers; else empty."""
+    rows = {}
+    for model, test, test_std, val, val_std, count in _RESULTS.get(data_set or "", ()):
         note = NO_COUNT_REACHED if (data_set, model) == ("ogbn-products", "UniMP") else ""
-        lines.append(
-            Published(
-                model,
-                Number(test, test_std, place),
-                None if val is None else Number(val, val_std, place),
-                None if count is None else Number(count, None, place, note),
-            )
-        )
-    return lines
+        printed = {"val": (val, val_std), "test": (test, test_std), "parameters": (count, None)}
+        rows[model] = {
+            key: Number(value, std, TABLE_OF[data_set or ""], note if key == "parameters" else "")
+            for key, (value, std) in printed.items()
+            if value is not None
+        }
+    return rows
 
 
 _VALIDATION = "OGB's validation score; its test score is 0.5550 ± 0.0023"
@@ -115,11 +102,10 @@ _INPUTS: dict[tuple[str, str], tuple[tuple[float, float] | None, ...]] = {
 }
 
 
-def with_inputs(data_set: str, inputs: str, model: str) -> Number | None:
+def with_inputs(data_set: str | None, inputs: str, model: str) -> Number | None:
     """A cell of Table 7; None where the paper has none."""
-    by_data_set = _INPUTS.get((inputs, model))
-    found = by_data_set and by_data_set[list(TABLE_OF).index(data_set)]
-    if not found:
+    found = dict(zip(TABLE_OF, _INPUTS.get((inputs, model), ()), strict=False)).get(data_set or "")
+    if found is None:
         return None
     note = ""
     if (model, data_set) == ("MLP", "ogbn-arxiv"):
@@ -142,9 +128,9 @@ LAYER: dict[str, dict[str, float]] = {
 }
 
 
-def layer_row(data_set: str, row: str) -> Number | None:
+def layer_row(data_set: str | None, row: str) -> Number | None:
     """A cell of Table 8; None where the paper has none."""
-    value = LAYER[row].get(data_set)
+    value = LAYER[row].get(data_set or "")
     return None if value is None else Number(value, None, "Table 8")
 
 

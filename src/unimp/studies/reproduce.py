@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from unimp.errors import UnimpError, nearest_names
-from unimp.studies.cells import Cell, Subject, refuse_overwritten_settings, subject_of
+from unimp.studies.cells import Subject, refuse_overwritten_settings, subject_of
 from unimp.studies.execution import Ended, Hashes, Job, find_finished, train_all
-from unimp.studies.figures import FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D
-from unimp.studies.information import INFORMATION
-from unimp.studies.margin import MARGIN
+from unimp.studies.figures import figure_a, figure_b, figure_c, figure_d
+from unimp.studies.information import information
+from unimp.studies.margin import margin
 from unimp.studies.pages import write_study
-from unimp.studies.study import Outcome, Study, mean_text
-from unimp.studies.tables import INPUTS, LAYER, RESULTS
+from unimp.studies.study import Outcome, Study
+from unimp.studies.tables import inputs, layer, results
+from unimp.tasks.metrics import mean_text
 from unimp.training.loop import Epoch
 
-_PAPER = (INFORMATION, RESULTS, INPUTS, LAYER, FIGURE_A, FIGURE_B, FIGURE_C, FIGURE_D, MARGIN)
+_PAPER = (information, results, inputs, layer, figure_a, figure_b, figure_c, figure_d, margin)
 STUDIES = {study.name: study for study in _PAPER}
 EVERY = "all"
 
@@ -80,12 +74,11 @@ def reproduce(
     hashes = Hashes()
     # Check every folder before training, so that a conflict is found now and not hours later. In
     # the order of seeds, because that loads the fewest tasks.
-    for job in sorted(state.jobs(), key=lambda job: job.seed):
+    for job in sorted(state.jobs, key=lambda job: job.seed):
         ended = find_finished(job, hashes)
         if ended is not None:
             state.add(ended)
-    missing = [job for job in state.jobs() if not state.has(job)]
-    total = sum(1 for _ in state.jobs())
+    missing, total = state.missing, len(state.jobs)
     epochs = f" with {subject.recipe.train.epochs} epochs each" if quick else ""
     say(f"{subject.name}: {total} runs{epochs}, {total - len(missing)} of them finished already")
     pages = state.write_complete(say)
@@ -106,11 +99,9 @@ def reproduce(
                 say(f"{number}/{len(missing)} {in_words(ended)}")
             pages += state.write_complete(say)
     if state.problems:
-        count = len(state.problems)
-        raise UnimpError(
-            f"{count} {'problem' if count == 1 else 'problems'}; everything else is written:\n  "
-            + "\n  ".join(state.problems)
-        )
+        several = "problems" if len(state.problems) > 1 else "problem"
+        found = "\n  ".join([f"{several}; everything else is written:", *state.problems])
+        raise UnimpError(f"{len(state.problems)} {found}")
     return pages
 
 
@@ -129,10 +120,8 @@ def make_writable(place: Path) -> None:
 def in_words(ended: Ended) -> str:
     if ended.failure:
         return f"{ended.job.name} failed: {ended.failure}"
-    scores = ended.metrics["scores"]["train"]
-    text = ", ".join(
-        f"{part} {mean_text({} if value is None else {0: value})}" for part, value in scores.items()
-    )
+    scores = ended.metrics["scores"]["train"].items()
+    text = ", ".join(f"{p} {mean_text([] if v is None else [v])}" for p, v in scores)
     return f"{ended.job.name}: {text}, {ended.metrics['seconds']:.0f} s"
 
 
@@ -151,33 +140,27 @@ def progress_bar() -> Progress:
     )
 
 
-@dataclass
 class State:
     """The outcomes of the cells so far, and the studies that wait for more."""
 
-    subject: Subject
-    studies: list[Study]
-    problems: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.cells: dict[str, list[Cell]] = {
-            study.name: list(study.cells(self.subject)) for study in self.studies
-        }
+    def __init__(self, subject: Subject, studies: Sequence[Study]) -> None:
+        self.subject, self.waiting = subject, list(studies)
+        self.problems: list[str] = []
+        self.cells = {study.name: list(study.cells(subject)) for study in studies}
         every = {cell.name: cell for cells in self.cells.values() for cell in cells}
         self.outcomes = {name: Outcome(cell) for name, cell in every.items()}
-        self.waiting = list(self.studies)
+        self.jobs = [  # every seed of every cell that can run on the task, each once
+            Job(cell, seed, cell.folder(subject.place, seed))
+            for cell in every.values()
+            for seed in subject.seeds
+            if not cell.unfit
+        ]
 
-    def jobs(self) -> Iterator[Job]:
-        """Every seed of every cell that can run on the task, each once."""
-        for outcome in self.outcomes.values():
-            if not outcome.cell.unfit:
-                for seed in self.subject.seeds:
-                    folder = outcome.cell.folder(self.subject.place, seed)
-                    yield Job(outcome.cell, seed, folder)
-
-    def has(self, job: Job) -> bool:
-        outcome = self.outcomes[job.cell.name]
-        return job.seed in outcome.metrics or job.seed in outcome.failures
+    @property
+    def missing(self) -> list[Job]:
+        """The jobs that have not ended."""
+        ended = {n: {*one.metrics, *one.failures} for n, one in self.outcomes.items()}
+        return [job for job in self.jobs if job.seed not in ended[job.cell.name]]
 
     def add(self, ended: Ended) -> None:
         outcome, seed = self.outcomes[ended.job.cell.name], ended.job.seed
@@ -191,7 +174,7 @@ class State:
     def write_complete(self, say: Callable[[str], None]) -> list[Path]:
         """Write the studies whose last cell has ended; return their pages."""
         pages = []
-        missing = {job.cell.name for job in self.jobs() if not self.has(job)}
+        missing = {job.cell.name for job in self.missing}
         for study in list(self.waiting):
             own = {cell.name: self.outcomes[cell.name] for cell in self.cells[study.name]}
             if missing & own.keys():

@@ -42,7 +42,7 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Outcome]
-"""Outcomes by the name of the cell."""
+"""The outcomes of the cells of a study, in their order, by the name of the cell."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,13 @@ class Study:
         return self.title[0].upper() + self.title[1:]
 
 
+def study(
+    name: str, title: str, place: str, *also: str, cells: Callable[[Subject], Sequence[Cell]]
+) -> Callable[[Callable[[Subject, Outcomes], Findings]], Study]:
+    """Decorate the function that concludes the findings of a study; it becomes the `Study`."""
+    return lambda conclude: Study(name, title, place, cells, conclude, also)
+
+
 def mean(values: BySeed) -> float:
     """The mean over seeds; NaN if there are none."""
     return mean_and_std(list(values.values()))[0] if values else math.nan
@@ -159,16 +166,6 @@ def mean(values: BySeed) -> float:
 def deviation(values: BySeed) -> float:
     """The unbiased standard deviation over seeds; NaN for fewer than two."""
     return mean_and_std(list(values.values()))[1] if values else math.nan
-
-
-def mean_text(values: BySeed, kind: Literal["score", "number"] = "score") -> str:
-    """Mean ± unbiased deviation, scores in percent; a dash if there is no finite mean."""
-    if not math.isfinite(mean(values)):
-        return "–"
-    scale, digits = (100, 2) if kind == "score" else (1, 4)
-    spread = scale * deviation(values)
-    text = "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
-    return f"{scale * mean(values):.{digits}f}{text}"
 
 
 def points_text(difference: float) -> str:
@@ -225,8 +222,16 @@ def verdict(gaps: Sequence[Gap | None]) -> Verdict:
     return "no" if -1 in signs else ("yes" if 0 not in signs else "not clear")
 
 
-def comparison(sentence: str, place: str, pairs: Sequence[tuple[str, BySeed, BySeed]]) -> Claim:
-    """A claim that the first scores higher than the second in each pair (words, first, second)."""
-    gaps = [(words, gap(first, second)) for words, first, second in pairs]
-    ours = ", ".join(f"{words} {points_text(g.mean)}" for words, g in gaps if g is not None)
-    return Claim(sentence, place, ours, verdict([g for _, g in gaps]))
+def comparisons(
+    place: str, pairs: Mapping[str, Sequence[tuple[str, BySeed, BySeed]]]
+) -> tuple[Claim, ...]:
+    """Claims that the first scores higher than the second in each pair (words, first, second).
+
+    pairs: those of each sentence of the paper.
+    """
+    claims = []
+    for sentence, those in pairs.items():
+        gaps = [(words, gap(first, second)) for words, first, second in those]
+        ours = ", ".join(f"{words} {points_text(g.mean)}" for words, g in gaps if g is not None)
+        claims.append(Claim(sentence, place, ours, verdict([g for _, g in gaps])))
+    return tuple(claims)

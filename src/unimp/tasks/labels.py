@@ -4,15 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unimp.errors import TaskError
+from unimp.config.arguments import check_argument, check_fields, checked
+from unimp.errors import GraphError, TaskError
 from unimp.graph.features import as_tensor
 
 UNLABELED = -1
 """An unknown label: a class, or one entry of a multi-label row."""
+
+
+def whole_numbers(values: Any, what: str) -> Tensor:
+    """Return a copy of an array of whole numbers as a tensor; refuse any other array."""
+    try:
+        numbers = as_tensor(values, what)
+    except GraphError as error:
+        raise TaskError(str(error)) from None
+    if not numbers.numel():
+        return numbers.long()
+    if numbers.dtype == torch.bool:
+        raise TaskError(
+            f"{what} is a mask of True and False; it must be whole numbers. The nodes of a mask "
+            "are mask.nonzero().squeeze(1) in torch and np.flatnonzero(mask) in numpy."
+        )
+    if numbers.is_floating_point() or numbers.is_complex():
+        raise TaskError(f"{what} has dtype {numbers.dtype}; it must be whole numbers.")
+    return numbers
+
+
+def checked_labels(values: Any, num_nodes: int, num_classes: int) -> Tensor:
+    """Return a copy of labels, [N] int64 classes or [N, T] int8 entries; refuse invalid ones."""
+    labels = whole_numbers(values, "labels")
+    if labels.shape not in ((num_nodes,), (num_nodes, num_classes)):
+        raise TaskError(
+            f"labels have shape {tuple(labels.shape)}. For {num_nodes} nodes and {num_classes} "
+            f"classes, they must have shape ({num_nodes},), one class per node, or ({num_nodes}, "
+            f"{num_classes}), one row of 0 and 1 per node; {UNLABELED} where a label is unknown."
+        )
+    top = 1 if labels.ndim == 2 else num_classes - 1
+    outside = (labels < UNLABELED) | (labels > top)  # before a cast could change them
+    if bool(outside.any()):
+        place = torch.nonzero(outside)[0].tolist()
+        raise TaskError(
+            f"the label of node {place[0]} is {int(labels[tuple(place)])}; it must be in 0..{top}, "
+            f"or {UNLABELED} if it is unknown."
+        )
+    return labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
 
 
 SEVERAL_CLASSES = (
@@ -40,7 +80,7 @@ def one_class(labels: Tensor, num_classes: int, names: Sequence[object] | None =
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The node sets of a task: int64 node numbers, disjoint."""
+    """The node sets of a task: int64 node numbers, disjoint; copies of what is given."""
 
     train: Tensor
     val: Tensor
@@ -48,13 +88,7 @@ class Split:
 
     def __post_init__(self) -> None:
         for name in ("train", "val", "test"):
-            given = getattr(self, name)
-            nodes = given if isinstance(given, Tensor) else as_tensor(given, f"the {name} set")
-            if nodes.numel() and (nodes.dtype.is_floating_point or nodes.dtype == torch.bool):
-                raise TaskError(
-                    f"the {name} set has dtype {nodes.dtype}; it must contain node numbers. For a "
-                    "mask, use mask.nonzero().squeeze(1)."
-                )
+            nodes = whole_numbers(getattr(self, name), f"the {name} set")
             object.__setattr__(self, name, nodes.long().reshape(-1))
         both = torch.cat((self.train, self.val, self.test))
         unique, counts = torch.unique(both, return_counts=True)
@@ -83,15 +117,30 @@ class LabelMask:
     hidden: Tensor  # [N] bool: the label is withheld and has to be predicted
 
     def __post_init__(self) -> None:
+        check_fields(self, "observed", "hidden")
+        if self.observed.dtype != torch.bool or self.hidden.dtype != torch.bool:
+            raise TaskError("observed and hidden must be masks [N] of True and False.")
+        if self.observed.ndim != 1 or self.observed.shape != self.hidden.shape:
+            raise TaskError(
+                f"observed has shape {tuple(self.observed.shape)} and hidden "
+                f"{tuple(self.hidden.shape)}; both must be [N]."
+            )
         if bool((self.observed & self.hidden).any()):
             raise TaskError("a label is both observed and hidden; it must be only one of them.")
 
     def reveal(self, labels: Tensor) -> Tensor:
         """Return the labels that the model may see: UNLABELED except where `observed`."""
+        check_argument("LabelMask.reveal", "labels", labels, Tensor)
+        if labels.shape[:1] != self.observed.shape:
+            raise TaskError(
+                f"labels have shape {tuple(labels.shape)}; there must be one row for each of the "
+                f"{len(self.observed)} nodes."
+            )
         observed = self.observed if labels.ndim == 1 else self.observed[:, None]
         return torch.where(observed, labels, torch.full_like(labels, UNLABELED))
 
 
+@checked
 def mask_labels(
     known: Tensor,
     label_rate: float,
@@ -110,8 +159,15 @@ def mask_labels(
     except the one that the exact count divides. If a split keeps groups together, no label in a
     test node's own group is known, and training should have the same condition.
     """
+    if known.dtype != torch.bool or known.ndim != 1:
+        raise TaskError(
+            f"known is {known.dtype} of shape {tuple(known.shape)}; it must be a mask [N] of True "
+            "and False."
+        )
     if not 0.0 <= label_rate <= 1.0:
         raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1.")
+    if groups is not None:
+        groups = whole_numbers(groups, "groups")
     if groups is not None and groups.shape != known.shape:
         raise TaskError(
             f"groups have shape {tuple(groups.shape)}; give one number for each of the "

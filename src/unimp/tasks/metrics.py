@@ -78,9 +78,15 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def mean_text(values: Sequence[float]) -> str:
-    """Return the mean in percent, ± the deviation of several scores; a dash for none."""
-    if not values:
+def mean_text(values: Sequence[float], *, percent: bool = True) -> str:
+    """Return the mean in percent, or with four decimals, ± the deviation of several values.
+
+    A dash means that there are no values, or that one of them is not finite.
+    """
+    scale, digits = (100, 2) if percent else (1, 4)
+    mean, std = mean_and_std(values) if values else (math.nan, math.nan)
+    if not math.isfinite(mean):
         return "–"
-    mean, std = mean_and_std(values)
-    return f"{100 * mean:.2f}" + (f" ± {100 * std:.2f}" if len(values) > 1 else "")
+    return f"{scale * mean:.{digits}f}" + (
+        f" ± {scale * std:.{digits}f}" if len(values) > 1 else ""
+    )

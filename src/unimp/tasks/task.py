@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
-import torch
 from torch import Tensor
 
+from unimp.config.arguments import check_argument, check_fields
 from unimp.config.choices import Metric
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, is_known, one_class
+from unimp.tasks.labels import (
+    SEVERAL_CLASSES,
+    UNLABELED,
+    Split,
+    checked_labels,
+    is_known,
+    one_class,
+    whole_numbers,
+)
 
 METRICS: tuple[str, ...] = get_args(Metric)
 
@@ -65,7 +74,10 @@ def repeated_name(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A graph with labels, a split and a metric, checked completely."""
+    """A graph with labels, a split and a metric, checked completely.
+
+    Arrays are copied, so a later change of yours does not change the task.
+    """
 
     name: str
     graph: Graph
@@ -82,38 +94,25 @@ class Task:
     tables: TableSource | None = field(default=None, repr=False)  # where the task comes from
 
     def __post_init__(self) -> None:
-        given = self.labels
-        labels = given if isinstance(given, Tensor) else as_tensor(given, "labels")
-        if labels.ndim not in (1, 2) or labels.dtype.is_floating_point:
+        check_fields(self, "name", "graph", "split", "num_classes")
+        if not 1 <= self.num_classes < 2**31:
             raise TaskError(
-                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; they must be integers: "
-                "one class per node, or one row of 0 and 1 per node."
+                f"num_classes is {self.num_classes}; there must be at least one class, and fewer "
+                "than 2**31."
             )
-        labels = labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
+        labels = checked_labels(self.labels, self.graph.num_nodes, self.num_classes)
         object.__setattr__(self, "labels", labels)
+        check_argument("Task", "metric", self.metric, str)
         if self.metric not in METRICS:
             raise TaskError(f"no metric {self.metric!r}; {nearest_names(self.metric, METRICS)}")
         if self.metric == "rocauc" and labels.ndim == 1 and self.num_classes != 2:
             raise TaskError(
                 f"rocauc needs two classes or binary tasks; there are {self.num_classes} classes."
             )
-        if labels.shape[0] != self.graph.num_nodes:
-            raise TaskError(
-                f"there are {labels.shape[0]} labels for {self.graph.num_nodes} nodes. Give one "
-                f"per node, {UNLABELED} if it is unknown."
-            )
-        top = 1 if labels.ndim == 2 else self.num_classes - 1
-        outside = (labels < UNLABELED) | (labels > top)
-        if bool(outside.any()):
-            place = torch.nonzero(outside)[0].tolist()
-            raise TaskError(
-                f"the label of node {place[0]} is {int(labels[tuple(place)])}; it must be in "
-                f"0..{top}, or {UNLABELED} if it is unknown."
-            )
-        if labels.ndim == 2 and labels.shape[1] != self.num_classes:
-            raise TaskError(
-                f"labels have {labels.shape[1]} columns, but num_classes is {self.num_classes}."
-            )
+        for key in ("class_names", "node_names"):
+            if (given := getattr(self, key)) is not None:
+                check_argument("Task", key, given, Sequence[str])
+                object.__setattr__(self, key, tuple(given))
         for names, count, what in (
             (self.class_names, self.num_classes, "class"),
             (self.node_names, self.graph.num_nodes, "node"),
@@ -145,12 +144,8 @@ class Task:
     def _check_groups(self) -> None:
         if self.groups is None:
             return
-        given = self.groups
-        groups = given if isinstance(given, Tensor) else as_tensor(given, "groups")
-        whole = not (
-            groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool
-        )
-        if not whole or groups.shape != (self.graph.num_nodes,):
+        groups = whole_numbers(self.groups, "groups")
+        if groups.shape != (self.graph.num_nodes,):
             raise TaskError(
                 f"groups are {groups.dtype} of shape {tuple(groups.shape)}; give one integer for "
                 f"each of the {self.graph.num_nodes} nodes, equal within a group."
@@ -160,15 +155,14 @@ class Task:
     def _check_positions(self) -> None:
         if self.positions is None:
             return
-        given = self.positions
-        positions = (given if isinstance(given, Tensor) else as_tensor(given, "positions")).float()
+        positions = as_tensor(self.positions, "positions").float()
         expected = (self.graph.num_nodes, 2)
         if positions.shape != expected:
             raise TaskError(
                 f"positions have shape {tuple(positions.shape)}; they must have shape {expected}: "
                 "x and y of each node."
             )
-        wrong = torch.nonzero(~positions.isfinite().all(1))
+        wrong = (~positions.isfinite().all(1)).nonzero()
         if len(wrong):
             node = int(wrong[0])
             raise TaskError(
@@ -205,8 +199,14 @@ class Task:
         return replace(self, graph=graph)
 
     def data_hash(self) -> str:
-        """Return the SHA-256 of everything a result depends on: graph, labels, split and groups."""
+        """Return the SHA-256 of everything a result depends on.
+
+        These are the graph, labels, split and groups, and what predictions are reported under: the
+        metric, and the names of classes and nodes.
+        """
         digest = hashlib.sha256()
+        names = [self.metric, self.num_classes, self.class_names, self.node_names]
+        digest.update(json.dumps(names).encode())
         parts = self.graph.arrays
         parts += [self.labels, self.split.train, self.split.val, self.split.test]
         parts += [] if self.groups is None else [self.groups]

@@ -27,9 +27,7 @@ class Run:
         self.id = mlflow.start_run(
             run_name=f"{place.recipe.name} seed {place.seed}", nested=nested
         ).info.run_id
-        sections = place.recipe.model_dump(exclude={"name", "about"})
-        options = {f"{s}.{key}": value for s in sections for key, value in sections[s].items()}
-        mlflow.log_params({**options, "seed": place.seed})
+        mlflow.log_params({**place.recipe.settings(), "seed": place.seed})
 
     def _is_missing(self, place: Place) -> bool:
         """Return whether the earlier run was deleted; raise an error that may be temporary."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimp.config.recipe import Recipe
-from unimp.ops.memory import peak_memory
+from unimp.data.memory import peak_memory
+from unimp.errors import printable
 from unimp.training.loop import Epoch
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Status:
     """The state of a run in words."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
-        self.title = f"{recipe.name} seed {seed}"
+        self.title = printable(f"{recipe.name} seed {seed}")
         self.epochs, self._limit = recipe.train.epochs, recipe.train.time_limit
         self._validation = ""
         self._start: tuple[float, int] | None = None  # the time and epoch when training started
@@ -98,7 +99,7 @@ def _live_bar(status: Status, console: Console) -> Iterator[Progress]:
         task = bar.add_task(status.title, total=status.epochs, status="loading")
         yield Progress(
             lambda epoch: bar.update(task, completed=epoch.epoch, status=status.after(epoch)),
-            lambda text: bar.console.print(f"{status.title}: {text}"),
+            lambda text: bar.console.print(f"{status.title}: {printable(text)}"),
             is_visible=True,
         )
 
@@ -107,7 +108,7 @@ def _plain_lines(status: Status) -> Progress:
     printed_at, share_printed = time.monotonic(), 0.0
 
     def note(text: str) -> None:
-        print(f"{status.title}: {text}", file=sys.stderr, flush=True)
+        print(f"{status.title}: {printable(text)}", file=sys.stderr, flush=True)
 
     def on_epoch(epoch: Epoch) -> None:
         nonlocal printed_at, share_printed

@@ -12,23 +12,24 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unimp.data.files import write_atomically
+from pydantic import TypeAdapter
+
+from unimp.config.run_files import TRACKERS as IDS_FILE
+from unimp.data.files import read_regular, write_atomically
 from unimp.errors import RecipeError, UnimpError, nearest_names
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
     from unimp.training.loop import Epoch
 
+MOST_BYTES = 1 << 20  # of the file with the ids of a run
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Each is a module of this package with a class `Run`, and an extra to install."""
-IDS_FILE = "trackers.json"
-"""The file of a run folder that contains the id of the run in each tracker."""
 
 Values = Mapping[str, float]
 Ending = Literal["finished", "interrupted", "failed"]
@@ -112,15 +113,12 @@ class Trackers:
 
 def _stored_ids(place: Place) -> dict[str, str]:
     path = (place.folder or Path()) / IDS_FILE
-    ids: Any = {}
-    with suppress(FileNotFoundError):
-        try:
-            ids = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            ids = None
-    if isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values()):
-        return ids
-    place.report(f"{path} is damaged, so this becomes a new run in the trackers")
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(read_regular(path, MOST_BYTES))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError):
+        place.report(f"{path} is damaged, so this becomes a new run in the trackers")
     return {}
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -169,25 +170,22 @@ class RandomPartition:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         rng = _generator(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
-        jobs = (self._job(parts[step], epoch, step) for step in range(begin, len(parts)))
+        jobs = (partial(self._batch, parts[k], epoch, k) for k in range(begin, len(parts)))
         return in_background(jobs, workers=_workers(self.graph, self.workers))
 
-    def _job(self, nodes: Tensor, epoch: int, step: int) -> Callable[[], Batch]:
-        def make() -> Batch:
-            mask = self.masks.at(epoch, step)
-            placed = nodes.to(self.graph.device)
-            hop = induced_hop(self.graph, placed)
-            _derive(hop, self.for_gpu)
-            return Batch(
-                nodes=placed,
-                num_seeds=nodes.numel(),
-                x=None if self.graph.x is None else self.graph.x[placed],
-                observed=_reveal(mask, self.labels, placed),
-                hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
-                hops=(hop,) * self.num_layers,
-            )
-
-        return make
+    def _batch(self, nodes: Tensor, epoch: int, step: int) -> Batch:
+        mask = self.masks.at(epoch, step)
+        placed = nodes.to(self.graph.device)
+        hop = induced_hop(self.graph, placed)
+        _derive(hop, self.for_gpu)
+        return Batch(
+            nodes=placed,
+            num_seeds=nodes.numel(),
+            x=None if self.graph.x is None else self.graph.x[placed],
+            observed=_reveal(mask, self.labels, placed),
+            hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
+            hops=(hop,) * self.num_layers,
+        )
 
 
 @dataclass(frozen=True)
@@ -209,26 +207,23 @@ class NeighborSampling:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
         steps = math.ceil(hidden / self.batch_size)
-        jobs = (self._job(epoch, step) for step in range(begin, steps))
+        jobs = (partial(self._batch, epoch, step) for step in range(begin, steps))
         return in_background(jobs, workers=_workers(self.graph, self.workers))
 
-    def _job(self, epoch: int, step: int) -> Callable[[], Batch]:
-        def make() -> Batch:
-            mask = self.masks.at(epoch, step)
-            pool = torch.nonzero(mask.hidden).squeeze(1)
-            # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch.
-            # A mask that is drawn for one step provides only the seeds of this step.
-            fresh = self.masks.redraw == "step"
-            order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
-            begin = 0 if fresh else step * self.batch_size
-            chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
-            seeds = pool[torch.from_numpy(chosen)]
-            seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
-            return sampled_batch(
-                self.graph, self.labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
-            )
-
-        return make
+    def _batch(self, epoch: int, step: int) -> Batch:
+        mask = self.masks.at(epoch, step)
+        pool = torch.nonzero(mask.hidden).squeeze(1)
+        # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch. A mask
+        # that is drawn for one step provides only the seeds of this step.
+        fresh = self.masks.redraw == "step"
+        order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
+        begin = 0 if fresh else step * self.batch_size
+        chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
+        seeds = pool[torch.from_numpy(chosen)]
+        seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
+        return sampled_batch(
+            self.graph, self.labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
+        )
 
 
 @dataclass(frozen=True)

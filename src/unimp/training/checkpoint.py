@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from unimp.data.files import write_atomically
+from unimp.data.files import digest_of, open_regular, write_atomically
 from unimp.errors import RunError
 from unimp.model.node_model import NodeModel
 from unimp.training.interruption import Interruption
@@ -35,21 +35,25 @@ def save_weights(model: NodeModel, path: Path) -> None:
 def load_weights(model: NodeModel, path: Path) -> None:
     """Read weights into a model; raise RunError with the differences if they do not fit."""
     try:
-        tensors = load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+        with open_regular(path) as file:
+            tensors = load(file.read())
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"cannot read the weights in {path}: {error}") from error
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
         raise RunError(f"the weights in {path} do not fit their recipe: {'; '.join(problems)}")
+    if broken := [name for name, value in tensors.items() if not bool(value.isfinite().all())]:
+        raise RunError(
+            f"the weights in {path} are not finite in {', '.join(broken)}. Restore the file from a "
+            "copy, or train again."
+        )
     for name, value in expected.items():
         value.copy_(tensors[name])
 
 
 def refuse_other_shape(state: TrainingState, model: NodeModel, path: Path) -> None:
     """Raise RunError if the model does not have the structure of the stored one."""
-    stored = ((name.partition("."), value) for name, value in state.tensors.items())
-    weights = {name: value for (kind, _, name), value in stored if kind == "weights"}
-    if problems := _misfits(weights, model.state_dict()):
+    if problems := _misfits(state.part("weights"), model.state_dict()):
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise RunError(
             f"cannot resume from {path} with a different model: "
@@ -121,7 +125,7 @@ class Checkpoints:
 
 def save_checkpoint(path: Path, state: TrainingState, made_with: Mapping[str, Any]) -> None:
     """Write the state of training and the settings it was `made_with` as one file."""
-    about = {
+    about: dict[str, Any] = {
         "format": FORMAT,
         "made_with": dict(made_with),
         "position": vars(state.position),
@@ -129,6 +133,7 @@ def save_checkpoint(path: Path, state: TrainingState, made_with: Mapping[str, An
         "best": state.best,
         "sum": _sum(state.tensors),
     }
+    about["digest"] = digest_of(about)
     tensors = {name: value.contiguous() for name, value in state.tensors.items()}
     write_atomically(path, save(tensors, metadata={"unimp": json.dumps(about)}))
 
@@ -152,15 +157,21 @@ def load_checkpoint(path: Path) -> TrainingState:
 
 def _read_checkpoint(path: Path, *, tensors: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
+        open_regular(path).close()
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["unimp"])
             if about["format"] != FORMAT:
                 raise _damaged(path, f"it has format {about['format']}, not {FORMAT}")
+            if digest_of(about) != about["digest"]:
+                raise _damaged(path, "its description was changed")
             names = file.keys() if tensors else ()
             # Copies, because the tensors read here are parts of the file.
             return about, {name: file.get_tensor(name).clone() for name in names}
-    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise _damaged(path, str(error) or type(error).__name__) from error
+    except RunError:
+        raise
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise _damaged(path, why) from error
 
 
 def _damaged(path: Path, why: str) -> RunError:

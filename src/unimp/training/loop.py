@@ -124,6 +124,11 @@ class TrainingState:
     history: Sequence[Epoch]
     best: int | None  # the epoch of `best.…`; None: none was scored, `best.…` is the last good one
 
+    def part(self, kind: str) -> dict[str, Tensor]:
+        """The tensors of one kind, such as `weights`, by the rest of their names."""
+        named = ((name.partition("."), value) for name, value in self.tensors.items())
+        return {name: value for (first, _, name), value in named if first == kind}
+
 
 Keep = Callable[[Callable[[], TrainingState], bool], None]
 """Called between steps with a function that returns the state, and whether training has ended."""
@@ -206,8 +211,8 @@ def fit(
         trained = time.perf_counter()
         try:
             scores = evaluate() if schedule.scores_at(epoch) else None
-        except NonFiniteError as error:
-            end = End(f"{error} in epoch {epoch}", failed=True)
+        except NonFiniteError:
+            end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
             break
         now = time.perf_counter()
         record = Epoch(epoch, loss, now - epoch_started, scores)
@@ -301,20 +306,15 @@ def _restore(
     device: torch.device | str,
 ) -> dict[str, Tensor]:
     """Restore weights, moments and random states, and return the best state so far."""
-
-    def part(kind: str) -> dict[str, Tensor]:
-        named = ((name.partition("."), value) for name, value in state.tensors.items())
-        return {name: value for (first, _, name), value in named if first == kind}
-
-    model.load_state_dict(part("weights"))
+    model.load_state_dict(state.part("weights"))
     moments: dict[int, dict[str, Tensor]] = {}
-    for place, value in part("optimizer").items():
+    for place, value in state.part("optimizer").items():
         index, _, name = place.partition(".")
         moments.setdefault(int(index), {})[name] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    random = part("random")
+    random = state.part("random")
     torch.set_rng_state(random["cpu"])
     if "cuda" in random:
         torch.cuda.set_rng_state(random["cuda"], device)
-    return {name: value.to(device) for name, value in part("best").items()}
+    return {name: value.to(device) for name, value in state.part("best").items()}

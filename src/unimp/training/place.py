@@ -15,7 +15,7 @@ the same result with and without padding.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,18 +27,6 @@ from unimp.training.batching import Batch
 MOST_EDGES = 4_000_000
 """The largest part, in edges, that is recorded. A larger part keeps a GPU busy for longer than its
 kernels take to launch, so recording it would save no time and occupy memory."""
-
-
-class Place(Protocol):
-    """The tensors that a recording works on."""
-
-    def put(self, batch: Batch) -> bool:
-        """Copy a batch into these tensors; return False and change nothing if it does not fit."""
-        ...
-
-    def batch(self) -> Batch:
-        """The batch that is stored in these tensors."""
-        ...
 
 
 def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
@@ -73,6 +61,7 @@ class FixedPlace:
         self._batch, self._is_copied = batch, False
 
     def put(self, batch: Batch) -> bool:
+        """Copy a batch into these tensors; return False and change nothing if it does not fit."""
         stored = self._batch
         fits = (
             batch.num_seeds == stored.num_seeds
@@ -94,6 +83,7 @@ class FixedPlace:
         return True
 
     def batch(self) -> Batch:
+        """The batch that is stored in these tensors."""
         return self._batch
 
 
@@ -163,6 +153,7 @@ class PartPlace:
         return is_part(batch) and _kind(batch) == self._kind
 
     def put(self, batch: Batch) -> bool:
+        """Copy a batch as `FixedPlace.put` does."""
         if not self.is_like(batch) or not self.room.holds(Room.of(batch)):
             return False
         hop, last = batch.hops[0], self.room.nodes - 1
@@ -196,6 +187,10 @@ class PartPlace:
         hop = Hop(by_target.indptr, by_target.ends, self.room.nodes, self._edge_attr, derived)
         hops = (hop,) * self._num_layers
         return Batch(self._nodes, self.room.nodes, self._x, self._observed, self._hidden, hops)
+
+
+Place = FixedPlace | PartPlace
+"""The tensors that a recording works on."""
 
 
 class _Entries:

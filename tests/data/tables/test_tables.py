@@ -22,10 +22,11 @@ from unimp.data.tables.extending import extend_task
 from unimp.data.tables.guessing import guess
 from unimp.data.tables.summary import cautions, summary
 from unimp.data.tables.table import Table
-from unimp.data.tables.transforms import Layout, load_transforms
+from unimp.data.tables.transforms import Layout
 from unimp.errors import TaskError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.runs.folder.files import with_transforms
 from unimp.tasks.labels import Split
 from unimp.tasks.splitting import split_classes, split_groups
 from unimp.tasks.task import Task
@@ -478,7 +479,7 @@ def test_transforms_come_back_from_their_file_as_they_were(tmp_path: Path) -> No
     task = rows(features={"age": "numeric", "color": "text"}).task("t")
     assert task.tables is not None
     task.tables.save(tmp_path / "transforms.json")
-    assert load_transforms(tmp_path / "transforms.json") == task.tables
+    assert with_transforms(task, tmp_path).tables == task.tables
 
 
 # From Python, guessed, and out again

@@ -12,12 +12,12 @@ as one of the others; if training had no others, it sets no column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from unimp.config.choices import ColumnKind
 from unimp.data.tables.ids import positions
@@ -40,7 +40,7 @@ class Numeric:
     kind: ClassVar[ColumnKind] = "numeric"
     column: str
     mean: float
-    std: float
+    std: Annotated[float, Field(gt=0)]
     indicator: bool  # some values were missing in training
 
     @property
@@ -179,18 +179,6 @@ def fit(column: str, kind: str, values: Any, *, text_width: int) -> Encoder:
 
 def to_plain(encoder: Encoder) -> dict[str, Any]:
     return {"kind": encoder.kind, **asdict(encoder)}
-
-
-def from_plain(plain: Mapping[str, Any]) -> Encoder:
-    """Read an encoder from `to_plain`; other input raises KeyError, TypeError or ValueError."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "kind"}
-    made: Encoder = _ENCODERS[plain["kind"]](**fields)
-    numbers = [v for v in fields.values() if isinstance(v, float)] + list(fields.get("idf", ()))
-    if not np.isfinite(np.asarray(numbers, dtype=np.float64)).all():
-        raise ValueError(f"the encoder of {made.column} contains a number that is not finite")
-    if isinstance(made, Numeric) and made.std <= 0:
-        raise ValueError(f"the encoder of {made.column} has a standard deviation of {made.std}")
-    return made
 
 
 def _word_counts(values: Any, width: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from unimp.data.outputs import check_output
 from unimp.data.tables.writing import write_table
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
@@ -20,19 +21,20 @@ _WIDEST = 4096
 _ROWS_AT_A_TIME = 50_000  # the number of vectors converted to text at once
 
 
-def export_tables(task: Task, folder: Path, form: Form = "parquet") -> tuple[Path, Path]:
+def export_tables(
+    task: Task, folder: Path, form: Form = "parquet", *, force: bool = False
+) -> tuple[Path, Path]:
     """Write the nodes and edges of a task into a folder and return the paths of both files.
 
     nodes: id, label (or a column label_<name> for each binary task), set, group if there are
     groups, and features as a vector. edges: source, target and features. Edges in both directions
-    are written in both directions.
+    are written in both directions. force: replace existing files.
     """
     if form not in get_args(Form):
         raise TaskError(f"no format {form!r}; {nearest_names(form, get_args(Form))}")
     paths = folder / f"nodes.{form}", folder / f"edges.{form}"
     for path in paths:
-        if path.exists():
-            raise TaskError(f"{path} already exists. Choose another folder, or remove it.")
+        check_output(path, (path.suffix,), force=force)
     for path, table in zip(paths, (_nodes(task, form), _edges(task, form)), strict=True):
         write_table(path, table)
     return paths

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from unimp.config.arguments import Range, Seed, Share, checked
 from unimp.config.choices import Decimal, Metric, UnknownIds
 from unimp.data.tables.checking import read_rows
 from unimp.data.tables.guessing import guess
@@ -19,6 +20,7 @@ LOG = logging.getLogger("unimp")
 _SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
 
 
+@checked
 def task_from_tables(
     nodes: Any,
     edges: Any,
@@ -32,18 +34,18 @@ def task_from_tables(
     edge_features: Mapping[str, str] | None = None,
     label_separator: str | None = None,
     split: str | None = None,
-    train_share: float | None = None,
-    val_share: float | None = None,
+    train_share: Share | None = None,
+    val_share: Share | None = None,
     group: str | None = None,
     train_ids: str | None = None,
     val_ids: str | None = None,
     test_ids: str | None = None,
     decimal: Decimal | None = None,
-    text_width: int | None = None,
+    text_width: Annotated[int, Range(1, 1_000_001)] | None = None,
     unknown_ids: UnknownIds | None = None,
     name: str = "tables",
     metric: Metric | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Task:
     """Build a task from a table of nodes and a table of edges.
 

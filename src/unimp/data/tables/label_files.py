@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Transforms
 from unimp.data.tables.values import NO_VALUE, without_point, words
 from unimp.errors import TaskError
-from unimp.tasks.labels import UNLABELED
+from unimp.tasks.labels import UNLABELED, checked_labels
 from unimp.tasks.names import Names, classes_of, label_separator, nodes_of
 from unimp.tasks.task import Task
 
@@ -25,8 +26,8 @@ SHOWN_PROBLEMS = 10
 NONE = "none"
 """The cell that means that a node of binary tasks has none of the labels."""
 
-Given = Mapping[int, Any] | Mapping[str, Any] | Tensor | str | Path
-"""Accepted forms of labels: {node: class} by names (by numbers if there are no names), a tensor, or
+Given = Mapping[Any, Any] | Sequence[Any] | np.ndarray[Any, Any] | Tensor | str | Path
+"""Accepted forms of labels: {node: class} by names (by numbers if there are no names), an array, or
 the path of a file."""
 
 
@@ -34,25 +35,21 @@ def later_labels(given: Given, task: Task) -> Tensor:
     """Return labels in the form of the task's labels, UNLABELED if nothing is given.
 
     A mapping refers to nodes and classes by name (the integer 7 means the name "7"), or by number
-    if they have no names. For binary tasks it is {node: {task: 0 or 1}}. A tensor has the shape of
-    the task's labels. A path is a label file.
+    if they have no names. For binary tasks it is {node: {task: 0 or 1}}. An array or list has the
+    shape of the task's labels. A path is a label file.
     """
     if isinstance(given, str | Path):
         return read_labels(Path(given), task)
-    top = 1 if task.is_multilabel else task.num_classes - 1
-    if isinstance(given, Tensor):
-        if given.shape != task.labels.shape or given.dtype.is_floating_point:
-            raise TaskError(
-                f"labels are {given.dtype} of shape {tuple(given.shape)}; they must be integers of "
-                f"shape {tuple(task.labels.shape)}, with -1 where a label is unknown."
-            )
-        if bool((given > top).any()):
-            at = torch.nonzero(given > top)[0].tolist()
-            raise TaskError(
-                f"the label of node {at[0]} is {int(given[tuple(at)])}; the largest class is {top}."
-            )
-        return torch.where(given >= 0, given, UNLABELED).to(task.labels.dtype)
-    return _from_mapping(given, task)
+    if isinstance(given, Mapping):
+        return _from_mapping(given, task)
+    if isinstance(given, list | tuple | np.ndarray | Tensor):
+        labels = checked_labels(given, task.graph.num_nodes, task.num_classes)
+        if labels.ndim == task.labels.ndim:
+            return labels
+    raise TaskError(
+        f"labels are a {type(given).__name__}; give {{node: class}}, an array of whole numbers of "
+        f"shape {tuple(task.labels.shape)} with -1 where nothing is new, or the path of a file."
+    )
 
 
 def _from_mapping(given: Mapping[Any, Any], task: Task) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unimp.errors import TaskError
+from unimp.errors import TaskError, printable
 
 SHOWN_ROWS = 5
 """The number of rows that a message lists; the others are counted."""
@@ -27,7 +27,7 @@ class Problems:
 
     def warn(self, file: str, what: str, *, column: str | None = None, rows: Any = None) -> None:
         """Add something that is allowed but probably not intended."""
-        self.warnings.append(f"{place(file, column, rows)}: {what}")
+        self.warnings.append(printable(f"{place(file, column, rows)}: {what}"))
 
     def refuse(self) -> None:
         """Raise a TaskError with all problems, if there are any."""

@@ -7,6 +7,7 @@ arrays.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
@@ -17,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from unimp.data.memory import shortage
 from unimp.data.tables.headers import is_data
 from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.table import Table
+from unimp.data.tables.unpacking import COMPRESSED, csv_bytes, parquet_bytes
 from unimp.errors import nearest_names
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -28,6 +31,7 @@ _BLOCK = 8 << 20  # bytes of CSV per block; a row must fit into one
 _DELIMITERS = ",;\t|"
 _BOM = "\ufeff"  # some programs write several at the start of a file
 _LOOKED_AT = 20  # rows that determine the delimiter
+_SMALLER = "use a machine with more memory, or fewer rows and columns"
 _COMPARED = 1000  # rows that are compared with the header
 _ACCEPTED = "use CSV (.csv, .tsv), Parquet (.parquet) or Arrow (.arrow, .feather)"
 
@@ -121,7 +125,7 @@ def _read_file(
             name, "this is not a Parquet file (it does not begin with PAR1)", "write it again"
         )
         return None
-    plain = path.with_suffix("") if suffix in (".gz", ".bz2", ".zst", ".lz4") else path
+    plain = path.with_suffix("") if suffix in COMPRESSED else path
     if plain.suffix.lower() not in CSV_SUFFIXES:
         problems.note(name, f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
         return None
@@ -135,6 +139,9 @@ def _read_parquet(path: Path, name: str, problems: Problems, choose: Choose) -> 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             chosen = choose(file.schema_arrow.names)
+            if short := shortage(parquet_bytes(path, file.metadata, chosen)):
+                problems.note(name, f"when unpacked, {short}", _SMALLER)
+                return None
             table = file.read(columns=chosen)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -184,6 +191,10 @@ def _read_csv(
     written, delimiter = header
     names = [column.strip().strip(_BOM) for column in written]
     chosen = choose(names)
+    packed = path.suffix.lower() in COMPRESSED
+    if short := shortage(csv_bytes(path, len(chosen)) if packed else path.stat().st_size):
+        problems.note(name, f"when unpacked, {short}" if packed else short, _SMALLER)
+        return None
     as_written = dict(zip(names, written, strict=True))
     ragged: list[Any] = []
 
@@ -302,12 +313,16 @@ def _not_utf8(path: Path) -> int | None:
     """Return the number of the first line that is not UTF-8, counted from 1."""
     import pyarrow as pa
 
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with pa.input_stream(str(path)) as stream:
-        for number, line in enumerate(io.BufferedReader(stream), start=1):
+        block = b"start"
+        while block:
+            block = stream.read(_HEADER_BYTES)
             try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                return line + error.object.count(b"\n", 0, error.start)
+            line += block.count(b"\n")
     return None
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
-from unimp.data.tables.encoding import Encoder, fit, from_plain, to_plain
-from unimp.errors import TaskError
+from unimp.data.tables.encoding import Encoder, fit, to_plain
 from unimp.graph.features import SparseFeatures
 
 FORMAT = 1
@@ -126,27 +125,6 @@ class Transforms:
             "whole_ids": self.whole_ids,
         }
         write_atomically(path, (json.dumps(plain, ensure_ascii=False) + "\n").encode())
-
-
-def load_transforms(path: Path) -> Transforms:
-    """Read transforms that `Transforms.save` wrote; refuse a damaged file with a TaskError."""
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if plain["format"] != FORMAT:
-            raise TaskError(
-                f"{path} has format {plain['format']}; this version reads format {FORMAT}."
-            )
-        return Transforms(
-            layout=Layout(**plain["tables"]),
-            nodes=tuple(from_plain(encoder) for encoder in plain["nodes"]),
-            edges=tuple(from_plain(encoder) for encoder in plain["edges"]),
-            sparse=bool(plain["sparse"]),
-            whole_ids=bool(plain["whole_ids"]),
-        )
-    except TaskError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TaskError(f"cannot read {path}: {error!r}. Copy it again from the run.") from error
 
 
 def _dense(blocks: list[Any]) -> Any:

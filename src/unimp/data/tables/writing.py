@@ -7,27 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unimp.data.files import write_atomically
-from unimp.errors import TaskError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KINDS = (".csv", ".parquet", ".pq")
-
-
-def check_path(path: Path) -> None:
-    """Refuse a path to which `write_table` cannot write."""
-    if path.is_dir():
-        raise TaskError(f"{path} is a folder; name the file to write")
-    if path.suffix.lower() not in KINDS:
-        raise TaskError(
-            f"{path}: unknown format of a table. Use one of the suffixes {', '.join(KINDS)}."
-        )
-
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table atomically: CSV if the name ends in .csv, Parquet for .parquet and .pq."""
-    check_path(path)
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet

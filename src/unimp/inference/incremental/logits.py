@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import Precision
-from unimp.errors import GraphError
+from unimp.errors import GraphError, NonFiniteError
 from unimp.graph.graph import Graph
-from unimp.inference.exact import exact_logits, layer_states
+from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change, refuse_self_loops
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
+from unimp.inference.logits import non_finite_rows, predict_logits
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
@@ -65,19 +66,32 @@ class IncrementalLogits:
         self._task_nodes = graph.num_nodes
         self.observed = observed.clone()
         self.is_whole = around is None
-        # Node i of the stored graph is node _numbers[i] of the task.
-        self._numbers = torch.arange(self._task_nodes)
+        # The nodes whose states are stored: node i of the stored graph is node held[i] of the task.
+        self.held = torch.arange(self._task_nodes)
         self._place = self._placed()
         self._use_graph(graph.to("cpu"))
         self._rows: list[Tensor] | None = None
         self._leaving = NO_NODES
         if around is not None:
             self._narrow(around)
-        self._compute_all()
+        with self._in_precision():
+            self._states = list(
+                layer_states(
+                    self.model,
+                    self.graph,
+                    self.observed,
+                    chunk_edges=self.chunk_edges,
+                    device=self.device,
+                    rows=self._rows,
+                )
+            )
+        self._logits = self._read_out(self._states[-1])
+        rows = self._rows[-1] if self._rows else torch.arange(len(self._logits))
+        _refuse_non_finite(self._logits[rows], self.held[rows])
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
-        place[self._numbers] = torch.arange(len(self._numbers))
+        place[self.held] = torch.arange(len(self.held))
         return place
 
     def _use_graph(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> None:
@@ -98,7 +112,7 @@ class IncrementalLogits:
         if self.model.weighs_by_degree:
             self._leaving = self._edges_out_of(needed[0])
         degrees = self.reach.in_degree[needed[0]], self.reach.out_degree[needed[0]]
-        self._numbers, self.observed = self._numbers[nodes], self.observed[nodes]
+        self.held, self.observed = self.held[nodes], self.observed[nodes]
         self._place = self._placed()
         self._use_graph(self.graph.induced_subgraph(nodes), degrees)
 
@@ -110,27 +124,7 @@ class IncrementalLogits:
         target = self.reach.target[slots]
         out = ~np.isin(target, nodes)
         source = np.repeat(np.arange(len(nodes)), count)[out]
-        return np.sort(source * self._task_nodes + self._numbers.numpy()[target[out]])
-
-    def _compute_all(self) -> None:
-        """Compute all states."""
-        with self._in_precision():
-            self._states = list(
-                layer_states(
-                    self.model,
-                    self.graph,
-                    self.observed,
-                    chunk_edges=self.chunk_edges,
-                    device=self.device,
-                    rows=self._rows,
-                )
-            )
-            self._logits = self._read_out(self._states[-1])
-
-    @property
-    def held(self) -> Tensor:
-        """The nodes whose states are stored, in the numbers of the task."""
-        return self._numbers
+        return np.sort(source * self._task_nodes + self.held.numpy()[target[out]])
 
     @property
     def logits(self) -> Tensor:
@@ -139,20 +133,20 @@ class IncrementalLogits:
     @cached_property
     def without_labels(self) -> Tensor:
         if self._rows is not None:
-            targets = self._numbers[self._rows[-1]] if self._rows else self._numbers
-            (found,) = self.after([Change(self._numbers)], [targets])
+            targets = self.held[self._rows[-1]] if self._rows else self.held
+            (found,) = self.after([Change(self.held)], [targets])
             logits = self._logits.new_full(self._logits.shape, torch.nan)
             logits[self._place[targets]] = found
             return self._to_task(logits)
-        with self._in_precision():
-            logits = exact_logits(
-                self.model,
-                self.graph,
-                torch.full_like(self.observed, UNLABELED),
-                chunk_edges=self.chunk_edges,
-                device=self.device,
-            )
-        return self._to_task(logits.float())
+        logits = predict_logits(
+            self.model,
+            self.graph,
+            torch.full_like(self.observed, UNLABELED),
+            chunk_edges=self.chunk_edges,
+            device=self.device,
+            precision=self.precision,
+        )
+        return self._to_task(logits)
 
     def state(self, layer: int, nodes: Tensor) -> Tensor:
         """Return the inputs of a layer for nodes in the numbers of the stored graph."""
@@ -187,6 +181,7 @@ class IncrementalLogits:
         try:
             computed = list(self._computed([replace(planned, gone=planned.gone[:, :0])]))
             logits = self._read_out(computed[-1])
+            _refuse_non_finite(logits, torch.from_numpy(planned.rows[-1]))
         except BaseException:  # the change is complete, or nothing changes
             self._use_graph(before)
             raise
@@ -301,6 +296,7 @@ class IncrementalLogits:
                 at = torch.searchsorted(rows, places).clamp(max=len(rows) - 1)
                 is_new = rows[at] == places
                 logits[is_new] = found[at[is_new]]
+            _refuse_non_finite(logits, one.targets)
             answers.append(logits)
             begin += len(rows)
         return answers
@@ -309,8 +305,7 @@ class IncrementalLogits:
     def _computed(self, planned: Sequence[Planned]) -> Iterator[Tensor]:
         """Yield the planned rows of h⁰ and of each layer, one plan after the other."""
         with self._in_precision():
-            parts = [self._embedded(one) for one in planned]
-            rows = torch.cat(parts)
+            rows = torch.cat([self._embedded(one) for one in planned])
             yield rows
             for index in range(self.model.num_layers):
                 rows = self._propagated(planned, rows, index)
@@ -344,12 +339,22 @@ class IncrementalLogits:
     def _to_task(self, rows: Tensor) -> Tensor:
         """Expand one row per stored node to one row per node of the task; others are NaN."""
         found = rows.new_full((self._task_nodes, rows.shape[1]), torch.nan)
-        found[self._numbers] = rows
+        found[self.held] = rows
         return found
 
     @contextmanager
     def _in_precision(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(matmuls_in(self.precision))
-            stack.enter_context(autocast(self.device, self.precision))
+        with matmuls_in(self.precision), autocast(self.device, self.precision):
             yield
+
+
+def _refuse_non_finite(logits: Tensor, nodes: Tensor) -> None:
+    """Raise NonFiniteError if logits [n, classes] of the nodes [n] are not finite."""
+    if rows := non_finite_rows(logits):
+        bad: list[int] = torch.unique(nodes[rows]).tolist()
+        shown = ", ".join(map(str, bad[:5]))
+        raise NonFiniteError(
+            f"the scores of {len(bad):,} nodes are not finite, such as those of node {shown}. "
+            "Check the weights and the features.",
+            bad,
+        )

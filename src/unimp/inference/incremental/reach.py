@@ -27,10 +27,6 @@ class Reach:
         self.in_degree, self.out_degree = np.diff(self.in_indptr), np.diff(self.out_indptr)
         self._mask = np.zeros(graph.num_nodes, dtype=bool)
 
-    def sources(self, nodes: Nodes) -> Nodes:
-        """Return the nodes that have an edge to one of `nodes`."""
-        return self.distinct(self.source[pick(self.in_indptr, nodes)[1]])
-
     def targets(self, nodes: Nodes) -> Nodes:
         """Return the nodes that one of `nodes` has an edge to."""
         return self.distinct(self.target[pick(self.out_indptr, nodes)[1]])

@@ -14,16 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from unimp.errors import BackendError
 from unimp.graph.graph import Graph
-from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward
-
-Integers = npt.NDArray[np.integer[Any]]
+from unimp.ops.fused import Backward, Edges, Forward, Operands, empty_forward
 
 FOLDER = Path(__file__).parent
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
@@ -120,45 +116,31 @@ def limit_instruction_set(most: str) -> str:
     return INSTRUCTION_SETS[library().unimp_limit_instruction_set(INSTRUCTION_SETS.index(most))]
 
 
-def forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    edge_query: Tensor | None,
-    edge_attr: Tensor | None,
-    edges: Edges,
-    dropout: float,
-    seed: Tensor,
-) -> Forward:
-    """Run the forward pass; see ops/fused.py."""
-    result = empty_forward(query, edge_query, "native")
-    call = attention_call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+def forward(given: Operands, shared_scale: float | None = None) -> Forward:
+    """Run the forward pass; see ops/fused.py.
+
+    With `shared_scale`, the scale of the scores, one row of a source is the key and the value of
+    all heads, and A is also computed; see ops/absorbed.py.
+    """
+    result = empty_forward(given.query, given.edge_query, "native")
+    if shared_scale is not None:
+        result = result._replace(mass=given.query.new_empty(given.query.shape[:2]))
+    call = _attention_call(given, result, shared_scale)
     library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
 
 
 def backward(
-    grads: Forward,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    edge_query: Tensor | None,
-    edge_attr: Tensor | None,
+    given: Operands,
     result: Forward,
-    edges: Edges,
-    dropout: float,
-    seed: Tensor,
-    wants_edge_attr: bool,
-    found: Backward | None = None,
-) -> Backward:
-    """Run the backward pass; see ops/fused.py."""
-    if found is None:
-        wanted = edge_attr if wants_edge_attr else None
-        found = empty_backward(query, key, value, edge_query, wanted)
-    call = attention_call(query, key, value, edge_query, edge_attr, result, edges, dropout, seed)
+    grads: Forward,
+    found: Backward,
+    shared_scale: float | None = None,
+) -> None:
+    """Run the backward pass; see ops/fused.py. The gradient of shared rows is that of the keys."""
+    call = _attention_call(given, result, shared_scale)
+    query, num_edges = given.query, given.edges.source.numel()
     targets, heads, _ = query.shape
-    edge_width = 0 if edge_query is None else edge_query.shape[2]
-    num_edges = edges.source.numel()
     call.structure.grad_out_stride = grads.out.stride(0)
     call.structure.grad_query_stride = found.query.stride(0)
     call.structure.grad_key_stride = found.key.stride(0)
@@ -172,12 +154,13 @@ def backward(
         grad_value=found.value,
         grad_edge_query=found.edge_query,
         grad_edge_attr=found.edge_attr,
-        by_target=query.new_empty(targets, 4 * heads + 2 * heads * padded(edge_width)),
+        by_target=query.new_empty(
+            targets, 4 * heads + 2 * heads * padded(call.structure.edge_width)
+        ),
         score_grad=query.new_empty(num_edges, heads),
-        weight=query.new_empty(num_edges, heads) if wants_edge_attr else None,
+        weight=query.new_empty(num_edges, heads) if found.edge_attr.numel() else None,
     )
     library().unimp_attention_backward(ctypes.byref(call.structure))
-    return found
 
 
 def padded(width: int) -> int:
@@ -187,18 +170,9 @@ def padded(width: int) -> int:
     return 4 if width <= 4 else 8 if width <= 8 else (width + 15) // 16 * 16
 
 
-def attention_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    edge_query: Tensor | None,
-    edge_attr: Tensor | None,
-    result: Forward,
-    edges: Edges,
-    dropout: float,
-    seed: Tensor,
-) -> Arguments:
+def _attention_call(given: Operands, result: Forward, shared_scale: float | None) -> Arguments:
     """Collect the arguments of one call of the attention functions."""
+    query, key, value, edge_query, edge_attr, edges, dropout, seed = given
     call = Arguments(
         AttentionArguments(
             targets=query.shape[0],
@@ -212,8 +186,9 @@ def attention_call(
             value_stride=value.stride(0),
             is_double=query.dtype == torch.float64,
             is_wide=edges.source.dtype == torch.int64,
+            is_shared=shared_scale is not None,
             threads=torch.get_num_threads(),
-            scale=query.shape[2] ** -0.5,
+            scale=query.shape[2] ** -0.5 if shared_scale is None else shared_scale,
             dropout=dropout,
             drop_below=int(dropout * 2**32),
             seed=int(seed) & 0xFFFFFFFF,
@@ -255,46 +230,32 @@ class Arguments:
 
 def sample(
     graph: Graph,
-    local: Integers,
-    nodes: Integers,
-    count: tuple[int, int],
+    local: Tensor,
+    nodes: Tensor,
+    known: int,
     take: int,
     seed: int,
-    drawn: tuple[Integers, Integers, Integers],
+    drawn: tuple[Tensor, Tensor, Tensor],
 ) -> int:
-    """Draw in-edges of nodes[:count[0]] and number their sources; see sampling.cpp.
+    """Draw in-edges of the first `known` nodes and number their sources; see sampling.cpp.
 
-    The first count[1] of `nodes` already have a number. `drawn` are the row pointers, slots and
-    sources to fill. Returns how many nodes have a number afterwards.
+    `drawn` are the row pointers, slots and sources to fill. Returns how many nodes have a number
+    afterwards; `nodes` has space for them.
     """
-    indptr, slots, source = drawn
+    counts = (ctypes.c_int64(number) for number in (known, known, take))
+    where = _pointers(graph.indptr, graph.source, local, nodes)
+    is_wide = graph.source.dtype == torch.int64
     return int(
-        library().unimp_sample(
-            graph.source.dtype == torch.int64,
-            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
-            *(ctypes.c_int64(number) for number in (*count, take)),
-            ctypes.c_uint64(seed),
-            *_pointers(indptr, slots, source),
-        )
+        library().unimp_sample(is_wide, *where, *counts, ctypes.c_uint64(seed), *_pointers(*drawn))
     )
 
 
-def induce(
-    graph: Graph,
-    local: Integers,
-    nodes: Integers,
-    drawn: tuple[Integers, Integers, Integers],
-) -> int:
+def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:
     """Write the edges among `nodes` to row pointers, slots and sources; return their number."""
-    return int(
-        library().unimp_induce(
-            graph.source.dtype == torch.int64,
-            *_pointers(graph.indptr.numpy(), graph.source.numpy(), local, nodes),
-            ctypes.c_int64(len(nodes)),
-            *_pointers(*drawn),
-        )
-    )
+    where = _pointers(graph.indptr, graph.source, local, nodes)
+    is_wide, count = graph.source.dtype == torch.int64, ctypes.c_int64(len(nodes))
+    return int(library().unimp_induce(is_wide, *where, count, *_pointers(*drawn)))
 
 
-def _pointers(*arrays: Integers) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+def _pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]

@@ -197,27 +197,9 @@ static inline void dots(const T *fixed, const T *const *rows, int64_t offset, in
             out[t * step] = dot<T, 0>(fixed, rows[t] + offset, width);
         }
     } else {
-        constexpr int N = kLanes<T>, whole = D / N, most = whole < 8 ? whole : 8;
-        typedef Lanes<T, N> L;
-        for (int from = 0; from < whole; from += most) {
-            typename L::vector held[most];
-            for (int c = 0; c < most; ++c) held[c] = L::load(fixed + (from + c) * N);
-            for (int64_t t = 0; t < count; ++t) {
-                const T *row = rows[t] + offset + from * N;
-                prefetch_row(ahead[t] + offset + from * N, most * N);
-                typename L::vector first = held[0] * L::load(row);
-                if constexpr (most > 1) {
-                    typename L::vector second = held[1] * L::load(row + N);
-                    for (int c = 2; c < most; c += 2) {
-                        first += held[c] * L::load(row + c * N);
-                        second += held[c + 1] * L::load(row + (c + 1) * N);
-                    }
-                    first += second;
-                }
-                const T sum = L::sum(first);
-                out[t * step] = from ? out[t * step] + sum : sum;
-            }
-        }
+        constexpr int N = kLanes<T>, most = D / N < kHeld ? D / N : kHeld;
+        for (int from = 0; from < D; from += most * N)
+            dots_held<T, most>(fixed + from, rows, offset + from, count, out, step, ahead, from > 0);
     }
 }
 
@@ -240,19 +222,9 @@ static inline void add_rows(T *sum, const T *factors, int64_t step, const T *con
             add_scaled<T, 0>(sum, factors[t * step], rows[t] + offset, width);
         }
     } else {
-        constexpr int N = kLanes<T>, whole = D / N, most = whole < 8 ? whole : 8;
-        typedef Lanes<T, N> L;
-        for (int from = 0; from < whole; from += most) {
-            typename L::vector held[most];
-            for (int c = 0; c < most; ++c) held[c] = L::load(sum + (from + c) * N);
-            for (int64_t t = 0; t < count; ++t) {
-                const T *row = rows[t] + offset + from * N;
-                const T factor = factors[t * step];
-                if (ahead) prefetch_row(ahead[t] + offset + from * N, most * N);
-                for (int c = 0; c < most; ++c) held[c] += factor * L::load(row + c * N);
-            }
-            for (int c = 0; c < most; ++c) L::store(sum + (from + c) * N, held[c]);
-        }
+        constexpr int N = kLanes<T>, most = D / N < kHeld ? D / N : kHeld;
+        for (int from = 0; from < D; from += most * N)
+            add_rows_held<T, most>(sum + from, factors, step, rows, offset + from, count, ahead);
     }
 }
 

@@ -15,21 +15,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from unimp.ops.fused import Backward, Edges, Forward, empty_backward, empty_forward, exact_dtype
+from unimp.ops.fused import Backward, Forward, Operands, empty_forward, exact_dtype
 from unimp.ops.triton import kernels as triton_kernels
 from unimp.ops.triton.launch import launch, parts_of, power_of_two
 
 
-def forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    edge_query: Tensor | None,
-    edge_attr: Tensor | None,
-    edges: Edges,
-    dropout: float,
-    seed: Tensor,
-) -> Forward:
+def forward(given: Operands) -> Forward:
     """Run one pass over the in-edges of each target.
 
     Each piece of a hub is computed like a target. The results of its pieces are then weighted by
@@ -37,99 +28,73 @@ def forward(
 
         L_i = log Σ_p exp L_p        o_i = Σ_p exp(L_p − L_i) o_p        (the same for ē and A)
     """
-    _, heads, width = query.shape
-    num_edges = edges.source.shape[0]
-    result = empty_forward(query, edge_query, "triton")
+    query, edges = given.query, given.edges
+    result = empty_forward(query, given.edge_query, "triton")
     if result.out.numel() == 0:
         return result
     parts = [_parts(edges.pieces, edges.hubs, whole) for whole in result]
-    tile = _tile(query, edge_query, gathered=2)
     with torch.cuda.device_of(query):
         launch(
             triton_kernels.attend,
-            (edges.pieces.shape[0], heads),
-            query,
-            key,
-            value,
-            edge_query,
-            edge_attr,
+            (edges.pieces.shape[0], query.shape[1]),
+            *_rows(given),
             edges.source,
             edges.pieces,
-            seed,
+            given.seed,
             *result,
             *parts,
-            **_strides(
-                query=query, key=key, value=value, edge_query=edge_query, edge_attr=edge_attr
-            ),
-            **_shape(query, edge_query),
-            **_weight_constants(width, dropout, num_edges * heads),
-            **tile,
+            **_strides(query=query, key=given.key, value=given.value),
+            **_shape(given),
+            **_weight_constants(given),
+            **_tile(given, gathered=2),
         )
         for part, whole in zip(parts[:3], result[:3], strict=True):
             _merge(part, edges.hubs, whole, parts[3], result.log_sum)
     return result
 
 
-def backward(
-    grads: Forward,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    edge_query: Tensor | None,
-    edge_attr: Tensor | None,
-    result: Forward,
-    edges: Edges,
-    dropout: float,
-    seed: Tensor,
-    wants_edge_attr: bool,
-    found: Backward | None = None,
-) -> Backward:
+def backward(given: Operands, result: Forward, grads: Forward, found: Backward) -> None:
     """Run a pass by source for dk, dv and ds, and then a pass by target for dq and du.
 
     Besides the gradients, it needs memory for two numbers per target and head, one per edge and
     head (two if edge features take a gradient), and the parts of hubs.
     """
-    targets, heads, width = query.shape
-    num_edges = edges.source.shape[0]
-    if found is None:
-        wanted = edge_attr if wants_edge_attr else None
-        found = empty_backward(query, key, value, edge_query, wanted)
     if result.out.numel() == 0:
-        return Backward(*(grad.zero_() for grad in found))
+        for grad in found:
+            grad.zero_()
+        return
+    rows, edges, shape = _rows(given), given.edges, _shape(given)
+    query, key, value, edge_query, edge_attr = rows
+    targets, heads, _ = query.shape
+    num_edges = edges.source.shape[0]
     exact = exact_dtype(query.dtype)
-    shape = _shape(query, edge_query)
-    grad_mean = None if edge_query is None else grads.edge_mean
+    grad_mean = None if edge_query is None else grads.edge_mean.contiguous()
     grad_mass = None if edge_query is None else grads.mass.contiguous()
     with torch.cuda.device_of(query):
         terms = query.new_empty((targets, heads, 2), dtype=exact)
-        rows = max(1, 2048 // shape["BLOCK"])
+        at_once = max(1, 2048 // shape["BLOCK"])
         launch(
             triton_kernels.find_terms,
-            (parts_of(targets, rows), heads),
+            (parts_of(targets, at_once), heads),
             grads.out,
             grad_mean,
             grad_mass,
             *result,
             terms,
             targets,
-            **_strides(grad_out=grads.out, grad_edge_mean=grad_mean),
+            **_strides(grad_out=grads.out),
             **shape,
-            ROWS=rows,
+            ROWS=at_once,
         )
         score_grad = query.new_empty((heads, num_edges), dtype=exact)
-        weight = torch.empty_like(score_grad) if wants_edge_attr else None
+        weight = torch.empty_like(score_grad) if found.edge_attr.numel() else None
 
         pieces, hubs = edges.by_source_pieces, edges.by_source_hubs
         part_key, part_value = _parts(pieces, hubs, found.key), _parts(pieces, hubs, found.value)
-        tile = _tile(query, edge_query, gathered=2)
         launch(
             triton_kernels.differentiate_by_source,
             (pieces.shape[0], heads),
-            query,
-            key,
-            value,
-            edge_query,
-            edge_attr,
+            *rows,
             grads.out,
             grad_mean,
             grad_mass,
@@ -137,7 +102,7 @@ def backward(
             edges.by_source_target,
             edges.by_source_slot,
             pieces,
-            seed,
+            given.seed,
             found.key,
             found.value,
             part_key,
@@ -145,20 +110,11 @@ def backward(
             score_grad,
             weight,
             num_edges,
-            **_strides(
-                query=query,
-                key=key,
-                value=value,
-                edge_query=edge_query,
-                edge_attr=edge_attr,
-                grad_out=grads.out,
-                grad_edge_mean=grad_mean,
-                grad_key=found.key,
-                grad_value=found.value,
-            ),
+            **_strides(query=query, key=key, value=value, grad_out=grads.out),
+            **_strides(grad_key=found.key, grad_value=found.value),
             **shape,
-            **_weight_constants(width, dropout, num_edges * heads),
-            **tile,
+            **_weight_constants(given),
+            **_tile(given, gathered=2),
         )
         _merge(part_key, hubs, found.key)
         _merge(part_value, hubs, found.value)
@@ -166,7 +122,6 @@ def backward(
         pieces, hubs = edges.pieces, edges.hubs
         part_query = _parts(pieces, hubs, found.query)
         part_edge_query = None if edge_query is None else _parts(pieces, hubs, found.edge_query)
-        tile = _tile(query, edge_query, gathered=1)
         launch(
             triton_kernels.differentiate_by_target,
             (pieces.shape[0], heads),
@@ -180,14 +135,14 @@ def backward(
             found.edge_query,
             part_query,
             part_edge_query,
-            **_strides(key=key, edge_attr=edge_attr, grad_query=found.query),
+            **_strides(key=key, grad_query=found.query),
             **shape,
-            **tile,
+            **_tile(given, gathered=1),
         )
         _merge(part_query, hubs, found.query)
         _merge(part_edge_query, hubs, found.edge_query)
 
-        if weight is not None and weight.numel():
+        if weight is not None:
             at_once = max(1, 1024 // shape["EDGE_BLOCK"])
             launch(
                 triton_kernels.differentiate_edges,
@@ -200,17 +155,18 @@ def backward(
                 edges.by_source_slot,
                 num_edges,
                 found.edge_attr,
-                **_strides(edge_query=edge_query, grad_edge_mean=grad_mean),
-                HEADS=heads,
-                EDGE_WIDTH=shape["EDGE_WIDTH"],
-                EDGE_BLOCK=shape["EDGE_BLOCK"],
-                EXACT=shape["EXACT"],
+                **{name: shape[name] for name in ("HEADS", "EDGE_WIDTH", "EDGE_BLOCK", "EXACT")},
                 EDGES=at_once,
             )
-    return found
 
 
-def _tile(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[str, int]:
+def _rows(given: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """q, k, v, u and e; rows of the last two are contiguous, as kernels require."""
+    edge_query, edge_attr = (None if t is None else t.contiguous() for t in given[3:5])
+    return given.query, given.key, given.value, edge_query, edge_attr
+
+
+def _tile(given: Operands, *, gathered: int) -> dict[str, int]:
     """How many edges a program processes at a time, and with how many warps.
 
     A warp loads up to 4 KiB of gathered rows at a time, which is 32 registers per lane. This leaves
@@ -218,42 +174,40 @@ def _tile(query: Tensor, edge_query: Tensor | None, *, gathered: int) -> dict[st
     heads get more warps. The numbers are fixed and not tuned at run time, so every run takes the
     same steps.
     """
-    block = query.shape[2] if edge_query is None else max(query.shape[2], edge_query.shape[2])
-    block = power_of_two(block)
+    rows = (given.query,) if given.edge_query is None else (given.query, given.edge_query)
+    block = power_of_two(max(t.shape[2] for t in rows))
     warps = min(max(1, block // 256), 8)
-    edges = min(max(1, 4096 * warps // (gathered * block * query.itemsize)), 16)
+    edges = min(max(1, 4096 * warps // (gathered * block * given.query.itemsize)), 16)
     return {"EDGES": edges, "num_warps": warps}
 
 
-def _shape(query: Tensor, edge_query: Tensor | None) -> dict[str, Any]:
-    _, heads, width = query.shape
-    edge_width = 0 if edge_query is None else edge_query.shape[2]
+def _shape(given: Operands) -> dict[str, Any]:
+    _, heads, width = given.query.shape
+    edge_width = 0 if given.edge_query is None else given.edge_query.shape[2]
     return {
         "HEADS": heads,
         "WIDTH": width,
         "BLOCK": power_of_two(width),
         "EDGE_WIDTH": edge_width,
         "EDGE_BLOCK": power_of_two(edge_width),
-        "EXACT": tl.float64 if query.dtype == torch.float64 else tl.float32,
+        "EXACT": tl.float64 if given.query.dtype == torch.float64 else tl.float32,
     }
 
 
-def _weight_constants(width: int, dropout: float, num_weights: int) -> dict[str, Any]:
+def _weight_constants(given: Operands) -> dict[str, Any]:
     """The constants that turn scores into weights: the scale, and dropout."""
+    _, heads, width = given.query.shape
     return {
         "SCALE": width**-0.5,
-        "THRESHOLD": int(dropout * 2**32),
-        "FACTOR": 1.0 / (1.0 - dropout),
-        "LONG": num_weights > 2**32,
+        "THRESHOLD": int(given.dropout * 2**32),
+        "FACTOR": 1.0 / (1.0 - given.dropout),
+        "LONG": given.edges.source.shape[0] * heads > 2**32,
     }
 
 
-def _strides(**tensors: Tensor | None) -> dict[str, int]:
+def _strides(**tensors: Tensor) -> dict[str, int]:
     """The distance between rows of each tensor."""
-    return {
-        f"{name.upper()}_STRIDE": 0 if tensor is None else tensor.stride(0)
-        for name, tensor in tensors.items()
-    }
+    return {f"{name.upper()}_STRIDE": tensor.stride(0) for name, tensor in tensors.items()}
 
 
 def _parts(pieces: Tensor, hubs: Tensor, whole: Tensor) -> Tensor | None:

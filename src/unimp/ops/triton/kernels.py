@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from unimp.ops.triton.rows import load_piece, load_row, load_rows, store_row
+from unimp.ops.triton.rows import drop, load_piece, load_row, load_rows, mix, store_row
 
 
 @triton.jit
@@ -43,8 +43,6 @@ def attend(
     QUERY_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
-    EDGE_QUERY_STRIDE: tl.constexpr,
-    EDGE_ATTR_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -69,7 +67,7 @@ def attend(
     total = tl.zeros([], EXACT)
     out_sum = tl.zeros([BLOCK], EXACT)
     if edge_attr is not None:
-        at = row * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
+        at = (row * HEADS + head) * EDGE_WIDTH
         u = load_row(edge_query + at, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         edge_sum = tl.zeros([EDGE_BLOCK], EXACT)
         mass_sum = tl.zeros([], EXACT)
@@ -79,7 +77,7 @@ def attend(
     j = tl.load(source + slot, mask=in_piece, other=0).to(tl.int64)
     for _ in range(begin, end, EDGES):
         if edge_attr is not None:
-            e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
+            e_at = slot.to(tl.int64) * EDGE_WIDTH
             e = load_rows(edge_attr, e_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         k = load_rows(key + head * WIDTH, j * KEY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
         v = load_rows(value + head * WIDTH, j * VALUE_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
@@ -136,7 +134,6 @@ def find_terms(
     terms,
     num_rows,
     GRAD_OUT_STRIDE: tl.constexpr,
-    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -154,9 +151,9 @@ def find_terms(
     o = load_rows(out, cell * WIDTH, valid, WIDTH, BLOCK, EXACT)
     delta = tl.sum(g * o, axis=1)
     if grad_mass is not None:
-        at = row * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
+        at = cell * EDGE_WIDTH
         g_mean = load_rows(grad_edge_mean, at, valid, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-        mean = load_rows(edge_mean, cell * EDGE_WIDTH, valid, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        mean = load_rows(edge_mean, at, valid, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         gamma = tl.load(grad_mass + cell, mask=valid, other=0.0).to(EXACT)
         delta += tl.sum(g_mean * mean, axis=1)
         delta += gamma * tl.load(mass + cell, mask=valid, other=0.0).to(EXACT)
@@ -189,10 +186,7 @@ def differentiate_by_source(
     QUERY_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
-    EDGE_QUERY_STRIDE: tl.constexpr,
-    EDGE_ATTR_STRIDE: tl.constexpr,
     GRAD_OUT_STRIDE: tl.constexpr,
-    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
     GRAD_KEY_STRIDE: tl.constexpr,
     GRAD_VALUE_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
@@ -225,13 +219,11 @@ def differentiate_by_source(
     for _ in range(begin, end, EDGES):
         cell = i * HEADS + head
         if edge_attr is not None:
-            e = load_rows(
-                edge_attr, slot * EDGE_ATTR_STRIDE, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT
-            )
-            u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
-            u = load_rows(edge_query, u_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-            g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
-            g_mean = load_rows(grad_edge_mean, g_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            at = slot * EDGE_WIDTH
+            e = load_rows(edge_attr, at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            at = cell * EDGE_WIDTH
+            u = load_rows(edge_query, at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+            g_mean = load_rows(grad_edge_mean, at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
             gamma = tl.load(grad_mass + cell, mask=in_piece, other=0.0).to(EXACT)
         q = load_rows(query + head * WIDTH, i * QUERY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
         g = load_rows(grad_out + head * WIDTH, i * GRAD_OUT_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
@@ -275,7 +267,6 @@ def differentiate_by_target(
     part_query,
     part_edge_query,
     KEY_STRIDE: tl.constexpr,
-    EDGE_ATTR_STRIDE: tl.constexpr,
     GRAD_QUERY_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -299,7 +290,7 @@ def differentiate_by_target(
     for _ in range(begin, end, EDGES):
         ds = tl.load(score_grad + at_head + slot, mask=in_piece, other=0.0)
         if edge_attr is not None:
-            e_at = slot.to(tl.int64) * EDGE_ATTR_STRIDE
+            e_at = slot.to(tl.int64) * EDGE_WIDTH
             e = load_rows(edge_attr, e_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
             du += tl.sum(ds[:, None] * e, axis=0)
         k = load_rows(key + head * WIDTH, j * KEY_STRIDE, in_piece, WIDTH, BLOCK, EXACT)
@@ -326,8 +317,6 @@ def differentiate_edges(
     slots,
     num_edges,
     grad_edge_attr,
-    EDGE_QUERY_STRIDE: tl.constexpr,
-    GRAD_EDGE_MEAN_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     EDGE_WIDTH: tl.constexpr,
     EDGE_BLOCK: tl.constexpr,
@@ -344,10 +333,9 @@ def differentiate_edges(
     for head in range(HEADS):
         ds = tl.load(score_grad + at, mask=in_piece, other=0.0)
         a = tl.load(weight + at, mask=in_piece, other=0.0)
-        u_at = i * EDGE_QUERY_STRIDE + head * EDGE_WIDTH
-        u = load_rows(edge_query, u_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
-        g_at = i * GRAD_EDGE_MEAN_STRIDE + head * EDGE_WIDTH
-        g_mean = load_rows(grad_edge_mean, g_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        row_at = (i * HEADS + head) * EDGE_WIDTH
+        u = load_rows(edge_query, row_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
+        g_mean = load_rows(grad_edge_mean, row_at, in_piece, EDGE_WIDTH, EDGE_BLOCK, EXACT)
         de += ds[:, None] * u + a[:, None] * g_mean
         at += num_edges
     column = tl.arange(0, EDGE_BLOCK)[None, :]
@@ -398,33 +386,3 @@ def merge(
             part = part * tl.exp(logs - top)[:, None]
         numbers += tl.sum(part, axis=0)
     store_row(whole, None, numbers, row, -1, head, STRIDE, HEADS, WIDTH, BLOCK)
-
-
-@triton.jit
-def drop(
-    p,
-    slot,
-    head,
-    salt,
-    HEADS: tl.constexpr,
-    THRESHOLD: tl.constexpr,
-    FACTOR: tl.constexpr,
-    LONG: tl.constexpr,
-):
-    """Compute a_ij = p_ij m_ij, m as in `reference.dropout_factors`; LONG: 64-bit counters."""
-    if FACTOR == 1.0:
-        return p
-    else:
-        counter = slot.to(tl.int64) * HEADS + head
-        bits = counter.to(tl.uint32) ^ salt
-        if LONG:
-            bits = bits ^ mix((counter >> 32).to(tl.uint32))
-        return tl.where(mix(bits) >= THRESHOLD, p * FACTOR, 0.0)
-
-
-@triton.jit
-def mix(bits):
-    """Hash 32-bit words as `reference._mix` does."""
-    bits = ((bits >> 16) ^ bits) * 0x7FEB352D
-    bits = ((bits >> 15) ^ bits) * 0x846CA68B
-    return (bits >> 16) ^ bits

@@ -1,4 +1,4 @@
-"""Functions with which Triton programs read and write rows of WIDTH numbers in BLOCK lanes."""
+"""Steps of Triton programs: read and write rows of WIDTH numbers in BLOCK lanes, and dropout."""
 # ruff: noqa: N803
 # mypy: disable-error-code="import-untyped, no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -64,3 +64,33 @@ def store_row(
         tl.store(whole + row * STRIDE + head * WIDTH + column, numbers, mask=column < WIDTH)
     elif parts is not None:
         tl.store(parts + (place * HEADS + head) * WIDTH + column, numbers, mask=column < WIDTH)
+
+
+@triton.jit
+def drop(
+    p,
+    slot,
+    head,
+    salt,
+    HEADS: tl.constexpr,
+    THRESHOLD: tl.constexpr,
+    FACTOR: tl.constexpr,
+    LONG: tl.constexpr,
+):
+    """Compute a_ij = p_ij m_ij, m as in `reference.dropout_factors`; LONG: 64-bit counters."""
+    if FACTOR == 1.0:
+        return p
+    else:
+        counter = slot.to(tl.int64) * HEADS + head
+        bits = counter.to(tl.uint32) ^ salt
+        if LONG:
+            bits = bits ^ mix((counter >> 32).to(tl.uint32))
+        return tl.where(mix(bits) >= THRESHOLD, p * FACTOR, 0.0)
+
+
+@triton.jit
+def mix(bits):
+    """Hash 32-bit words as `reference._mix` does."""
+    bits = ((bits >> 16) ^ bits) * 0x7FEB352D
+    bits = ((bits >> 15) ^ bits) * 0x846CA68B
+    return (bits >> 16) ^ bits

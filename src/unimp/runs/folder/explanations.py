@@ -16,30 +16,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unimp.config.run_files import EXPLANATIONS
+from unimp.data.files import read_regular
+from unimp.errors import RunError
 from unimp.report.evidence import Explanations, StoredExplanation
-from unimp.report.explanation import UNREADABLE
-from unimp.runs.folder.files import write_json
+from unimp.runs.folder.files import read_run, with_digest, write_json
+from unimp.runs.folder.resume import refuse_special_files
+from unimp.runs.folder.schemas import ExplanationFile, parse, plain
 
-FOLDER = "explanations"
 FORMAT = 1
-STATE = (
-    "recipe.toml",
-    "model.safetensors",
-    "metrics.json",
-    "predictions.parquet",
-    "manifest.json",
-)
-"""The files that determine the answers of a run and their confidence."""
+MOST_BYTES = 1 << 26
 
 
 def run_state(folder: Path) -> str:
-    """A hash of the files that determine the answers of a run; training again changes it."""
-    found = hashlib.sha256()
-    for name in STATE:
-        path = folder / name
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        found.update(f"{name} {content}\n".encode())
-    return found.hexdigest()[:20]
+    """The digest of the manifest, which contains the hashes of all files; training changes it."""
+    return str(read_run(folder)[2]["digest"])[:20]
 
 
 def store_explanation(folder: Path, found: Mapping[str, Any], given: Mapping[str, str]) -> Path:
@@ -47,16 +38,17 @@ def store_explanation(folder: Path, found: Mapping[str, Any], given: Mapping[str
 
     given: the files that were added after training, by option: {"labels": "more.csv"}.
     """
+    refuse_special_files(folder)
     asked = [str(found["node"]), found["class"], sorted(given.items())]
     smoothed = [form] if (form := found.get("smooth", "none")) != "none" else []
     question = json.dumps(asked + smoothed)
     # A name may contain any letter, and some file systems ignore case.
     name = re.sub(r"[^\w.-]+", "_", str(found["node"]), flags=re.ASCII).strip("._-")[:60]
     mark = hashlib.sha256(question.encode()).hexdigest()[:10]
-    path = folder / FOLDER / f"{name or 'node'}-{mark}.json"
+    path = folder / EXPLANATIONS / f"{name or 'node'}-{mark}.json"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
     values = {"format": FORMAT, "run": run_state(folder), "asked": now, "given": dict(given)}
-    write_json(path, {**values, "explanation": found})
+    write_json(path, with_digest({**values, "explanation": found}))
     return path
 
 
@@ -66,19 +58,19 @@ def stored_explanations(folder: Path) -> Explanations:
     Whether one can be drawn is not checked here: a page shows a few, a folder may contain many.
     """
     state, stored, stale, damaged = run_state(folder), [], 0, 0
-    for path in sorted((folder / FOLDER).glob("[!.]*.json")):
+    for path in sorted((folder / EXPLANATIONS).glob("[!.]*.json")):
         try:
-            # Reading a pipe would wait forever; an empty text is not valid JSON.
-            values = json.loads(path.read_bytes() if path.is_file() else b"")
-            if values["format"] == FORMAT and values["run"] != state:
-                stale += 1
-                continue
-            stored.append(
-                StoredExplanation(
-                    values["explanation"], str(values["asked"]), dict(values["given"])
-                )
-            )
-        except UNREADABLE:
+            data = read_regular(path, MOST_BYTES)
+            parse(ExplanationFile, data, path)
+            values = plain(data, path)
+        except (OSError, RunError):
             damaged += 1
+            continue
+        if values["run"] != state:
+            stale += 1
+            continue
+        stored.append(
+            StoredExplanation(values["explanation"], values["asked"], dict(values["given"]))
+        )
     stored.sort(key=lambda one: one.asked, reverse=True)
     return Explanations(stored, stale, damaged)

@@ -10,21 +10,26 @@ explanations/          stored answers of `unimp explain`
 task.npz               the task, if it was given as an object or read from tables
 transforms.json        how columns of the tables became features
 trackers.json          the ids of the run in W&B and MLflow
-manifest.json          versions, seed, threads, data hash, command; it is written last, so that its
-                       presence shows that the run is complete
+manifest.json          versions, seed, threads, data hash, command, and the SHA-256 of the files
+                       above (other than report.html, explanations/ and trackers.json, which may be
+                       written again); it is written last, so that its presence shows that the run
+                       is complete
 
-Every file is complete or absent. `names.py` lists the names; `resume.py` describes the checkpoint
-and the lock of a run that is still training.
+Every file is complete or absent. `config/run_files.py` lists the names and `schemas.py` the form of
+each JSON file; `resume.py` describes the checkpoint and the lock of a run that is still training.
 """
 
 from __future__ import annotations
 
 import datetime
+import errno
+import hashlib
 import json
 import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +41,8 @@ from torch import Tensor
 from unimp import __version__
 from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
-from unimp.data.files import write_atomically
-from unimp.data.npz import save_npz
-from unimp.data.tables.transforms import load_transforms
-from unimp.errors import RecipeError, RunError, TaskError, nearest_names
-from unimp.ops.attention import backend_in_words
-from unimp.runs.folder.names import (
+from unimp.config.run_files import (
+    EXPLANATIONS,
     HISTORY,
     MANIFEST,
     METRICS,
@@ -50,7 +51,30 @@ from unimp.runs.folder.names import (
     TASK,
     TRANSFORMS,
     WEIGHTS,
+    WRITTEN,
     is_finished,
+)
+from unimp.data.files import digest_of, open_regular, read_regular, write_atomically
+from unimp.data.npz import npz_of
+from unimp.data.tables.transforms import Transforms
+from unimp.data.tables.writing import write_table
+from unimp.errors import RecipeError, RunError, UnimpError, nearest_names
+from unimp.ops.attention import backend_in_words
+from unimp.runs.folder.paths import (
+    paths_in,
+    paths_outside,
+    with_absolute_paths,
+    with_relative_paths,
+)
+from unimp.runs.folder.schemas import (
+    FIX,
+    FORMAT,
+    HistoryLine,
+    Manifest,
+    Metrics,
+    TransformsFile,
+    parse,
+    plain,
 )
 from unimp.tasks.task import Task
 from unimp.tracking.origin import code_origin
@@ -60,13 +84,13 @@ from unimp.training.loop import Epoch, Fit
 if TYPE_CHECKING:
     from unimp.runs.run import Run
 
-FORMAT = 1
-"""The version of the folder's layout; a later version reads it or refuses it by this number."""
+MOST_BYTES = 1 << 28
+"""The size of a file whose size the manifest does not state, such as the manifest itself."""
 
 
 def write_task(folder: Path, task: Task) -> None:
     """Store a task that has no name to load it by, and how its tables were read."""
-    save_npz(task, folder / TASK)
+    write_atomically(folder / TASK, npz_of(task))
     if task.tables is not None:
         task.tables.save(folder / TRANSFORMS)
 
@@ -74,12 +98,22 @@ def write_task(folder: Path, task: Task) -> None:
 def with_transforms(task: Task, folder: Path) -> Task:
     """The task of a run with the transforms that the folder contains, if any."""
     path = folder / TRANSFORMS
-    if not path.is_file():
+    if not (path.exists() or path.is_symlink()):
         return task
-    try:
-        return replace(task, tables=load_transforms(path))
-    except TaskError as error:
-        raise RunError(str(error)) from error
+    found = parse(TransformsFile, _read(path, MOST_BYTES), path)
+    for encoder in (*found.nodes, *found.edges):
+        if getattr(encoder, "std", 1.0) <= 0 or not encoder.width:
+            raise RunError(f"{path} is damaged at the column {encoder.column!r}. {FIX}")
+    transforms = Transforms(
+        found.tables, tuple(found.nodes), tuple(found.edges), found.sparse, found.whole_ids
+    )
+    widths = [sum(encoder.width for encoder in part) for part in (found.nodes, found.edges)]
+    sizes = task.sizes
+    if (*widths, found.sparse, found.tables.is_multilabel) != (
+        *(sizes.features, sizes.edge_features, sizes.sparse, sizes.multilabel),
+    ):
+        raise RunError(f"{path} does not describe the features and labels of {TASK}. {FIX}")
+    return replace(task, tables=transforms)
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
@@ -95,25 +129,23 @@ def write_run(
 
     probabilities: of all nodes, with train labels as inputs.
     """
-    folder, recipe, task = run.folder, run.recipe, run.task
+    folder, task = run.folder, run.task
     assert folder is not None
-    # A task that is stored in the folder is named without the folder, so that it can be moved.
-    if recipe.task.name == str((folder / TASK).resolve()):
-        stored = recipe.task.model_copy(update={"name": TASK})
-        recipe = recipe.model_copy(update={"task": stored})
+    recipe = with_relative_paths(run.recipe, folder)
+    write_history(folder, fit.history)
     write_atomically(folder / RECIPE, recipe.to_toml().encode())
     save_weights(run.model, folder / WEIGHTS)
     write_json(folder / METRICS, run.metrics)
-    write_history(folder, fit.history)
     observed = run.observed_labels(reveal="train")
     every_class = task.is_multilabel or probabilities.numel() <= MAX_ENTRIES_IN_RUN
     table = predictions_table(task, probabilities, observed, every_class=every_class)
-    table.write(folder / PREDICTIONS)
-    write_json(folder / MANIFEST, _manifest(run, data_hash, own_model))
+    write_table(folder / PREDICTIONS, table.to_arrow())
+    write_json(folder / MANIFEST, with_digest(_manifest(run, data_hash, own_model)))
 
 
 def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
     """Where a run comes from: code, data, machine and command."""
+    assert run.folder is not None
     reveals = "train+val" in run.metrics["scores"]
     return {
         "format": FORMAT,
@@ -140,31 +172,121 @@ def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "platform": platform.platform(),
+        "paths": paths_outside(run.recipe, run.folder),
+        "files": {path.name: file_entry(path) for path in _parts(run.recipe, run.folder)},
     }
+
+
+def _parts(recipe: Recipe, folder: Path) -> list[Path]:
+    """The files that a run consists of, other than its manifest."""
+    names = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
+    return [folder / name for name in names] + stored_task(recipe)
+
+
+def stored_task(recipe: Recipe) -> list[Path]:
+    """The files of a task that a run stored, here or in the folder of an earlier run."""
+    path = Path(recipe.task.name)
+    if path.name != TASK:
+        return []
+    transforms = path.parent / TRANSFORMS
+    return [path, *([transforms] if transforms.exists() and not recipe.task.features else [])]
 
 
 def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     """The recipe, metrics and manifest of a finished run."""
     if not is_finished(folder):
         raise RunError(_not_finished(folder))
-    manifest = _read_json(folder / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise RunError(
-            f"{folder} has format {manifest.get('format')}; this version reads format {FORMAT}"
-        )
-    missing = [key for key in ("seed", "data_hash") if key not in manifest]
-    if missing:
-        raise RunError(
-            f"{folder / MANIFEST} lacks {' and '.join(missing)}; it is damaged, copy it again"
-        )
+    data = _read(folder / MANIFEST, MOST_BYTES)
+    parse(Manifest, data, folder / MANIFEST)
+    manifest = plain(data, folder / MANIFEST)
     path = folder / RECIPE
     try:
-        recipe = read_recipe(path.read_text(encoding="utf-8"), folder.name)
-    except (OSError, UnicodeDecodeError, RecipeError) as error:
+        recipe = read_recipe(read_part(path, manifest).decode(), folder.name)
+    except (UnicodeDecodeError, RecipeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
-    if Path(recipe.task.name).name == TASK and (folder / TASK).is_file():
-        recipe = recipe.with_task(folder / TASK)
-    return recipe, _read_json(folder / METRICS), manifest
+    data = read_part(folder / METRICS, manifest)
+    parse(Metrics, data, folder / METRICS)
+    return with_absolute_paths(recipe, folder, manifest["paths"]), json.loads(data), manifest
+
+
+def read_history(folder: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The epochs of a finished run."""
+    path = folder / HISTORY
+    lines = read_part(path, manifest).splitlines()
+    return [parse(HistoryLine, line, path).model_dump(exclude_unset=True) for line in lines]
+
+
+def read_part(path: Path, manifest: Mapping[str, Any]) -> bytes:
+    """Read a file that a run consists of; refuse it if it is not the one that the run wrote."""
+    data = _read(path, _entry(path, manifest)["bytes"])
+    _refuse_changed(path, manifest, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def check_part(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a file that is not the one that the run wrote, without reading it into memory."""
+    try:
+        size = path.lstat().st_size
+        same_size = size == _entry(path, manifest)["bytes"]
+        found = file_entry(path)["sha256"] if same_size else f"that of {size:,} bytes"
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    _refuse_changed(path, manifest, found)
+
+
+def check_task(recipe: Recipe, manifest: Mapping[str, Any]) -> None:
+    """Refuse the stored task of a run if it is not the one that the run was trained on."""
+    path = Path(recipe.task.name)
+    if path.name == TASK:
+        listed = [path.parent / name for name in (TASK, TRANSFORMS) if name in manifest["files"]]
+        for part in dict.fromkeys([*listed, *stored_task(recipe)]):
+            check_part(part, manifest)
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """The SHA-256 and size of a file, as the manifest stores them."""
+    with open_regular(path) as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return {"sha256": digest.hexdigest(), "bytes": file.tell()}
+
+
+def _entry(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        entry: dict[str, Any] = manifest["files"][path.name]
+    except KeyError:
+        raise RunError(f"{path} is not listed in {MANIFEST} of the run. {FIX}") from None
+    return entry
+
+
+def _refuse_changed(path: Path, manifest: Mapping[str, Any], sha256: str) -> None:
+    if sha256 != _entry(path, manifest)["sha256"]:
+        raise RunError(
+            f"{path} changed after the run was written: its SHA-256 is not the one in {MANIFEST}. "
+            f"{FIX}"
+        )
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        return read_regular(path, most)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> RunError:
+    why = error.strerror or str(error)
+    if error.errno == errno.EFBIG:
+        why = f"it changed after the run was written ({why})"
+    return RunError(f"cannot read {path}: {why}. {FIX}")
+
+
+def files_behind(folder: Path) -> list[Path]:
+    """All files of a run folder, and the files outside of it that its recipe names."""
+    files = [*(folder / name for name in WRITTEN), *(folder / EXPLANATIONS).glob("*")]
+    with suppress(UnimpError, UnicodeDecodeError):
+        recipe = read_recipe(_read(folder / RECIPE, MOST_BYTES).decode(), folder.name)
+        files += map(Path, paths_in(with_absolute_paths(recipe, folder, {})).values())
+    return files
 
 
 def _not_finished(folder: Path) -> str:
@@ -195,14 +317,10 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
-    if not isinstance(values, dict):
-        raise RunError(f"{path} does not contain a JSON object")
-    return values
+def with_digest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON represents them, and their `digest`."""
+    plain_values: dict[str, Any] = _plain(values)
+    return {**plain_values, "digest": digest_of(plain_values)}
 
 
 def _device_name(device: str) -> str:

@@ -6,23 +6,26 @@ trains, its folder contains a checkpoint; a finished run has none.
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from pydantic import ValidationError
 
-from unimp.config.recipe import DECLARED, Recipe
-from unimp.errors import RunError
-from unimp.runs.folder.files import read_run, write_history
-from unimp.runs.folder.lock import in_use, locked
-from unimp.runs.folder.names import (
+from unimp import __version__
+from unimp.config.recipe import DECLARED, Recipe, read_recipe
+from unimp.config.run_files import (
     CHECKPOINT,
+    EXPLANATIONS,
+    HISTORY,
     LOCK,
-    PARTIAL,
+    MANIFEST,
+    RECIPE,
     STARTED,
     SUMMARY,
     TASK,
@@ -30,8 +33,15 @@ from unimp.runs.folder.names import (
     TRANSFORMS,
     WRITTEN,
     is_finished,
+    is_partial,
     is_started,
 )
+from unimp.data.files import read_regular, special_kind
+from unimp.errors import RunError
+from unimp.runs.folder.files import MOST_BYTES, read_run, write_history
+from unimp.runs.folder.lock import in_use, locked
+from unimp.runs.folder.paths import paths_in
+from unimp.runs.folder.schemas import Checkpoint, HistoryLine, parse
 from unimp.tracking import trackers
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
@@ -61,7 +71,7 @@ def find_run(folder: Path | None, recipe: Recipe, seed: int) -> Found:
         return Found("finished", recipe)
     if not is_started(folder):
         return Found("new", recipe)
-    begun = read_about(folder / CHECKPOINT)["made_with"]
+    begun = read_begun(folder)["made_with"]
     _refuse_other(folder, "an unfinished run", _different(begun, depends_on(recipe, seed)))
     regime = begun["recipe"]["batch"]["regime"]
     if recipe.batch.regime == "auto" and regime != "auto":
@@ -69,60 +79,121 @@ def find_run(folder: Path | None, recipe: Recipe, seed: int) -> Found:
     return Found("started", recipe)
 
 
+def read_begun(folder: Path) -> dict[str, Any]:
+    """What the checkpoint of an unfinished run states about itself, without its tensors."""
+    path = folder / CHECKPOINT
+    about = read_about(path)
+    fix = "Remove it to start this run again."
+    parse(Checkpoint, json.dumps(about), path, fix)
+    try:
+        Recipe.model_validate(about["made_with"]["recipe"])
+    except ValidationError as error:
+        raise RunError(f"the recipe in {path} is not valid: {error}. {fix}") from error
+    return about
+
+
 @contextmanager
 def held_folder(folder: Path | None) -> Iterator[None]:
     """Create the folder of a run if needed, and hold it for this process alone.
 
-    The folder is removed again if the run fails before there is anything to resume from.
+    If the run fails before there is anything to resume from, the files that this process wrote
+    are removed, and the folder if it was created here.
     """
     if folder is None:
         yield
         return
+    existed = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise RunError(f"{folder} is a file; choose another folder") from error
     except OSError as error:
         raise RunError(f"cannot create the folder {folder}: {error.strerror}") from error
+    refuse_special_files(folder)
     _refuse_files_of_others(folder)
     try:
         with locked(folder):
             for path in folder.iterdir():
-                if path.name.startswith(PARTIAL):  # of a process that was killed while writing
+                if is_partial(path.name):  # of a process that was killed while writing
                     path.unlink()
+            before = {path.name for path in folder.iterdir()}
             try:
                 yield
             except BaseException:
-                _remove_beginning(folder)
+                _remove_beginning(folder, before)
                 raise
     except BaseException:
-        with suppress(OSError):
-            folder.rmdir()  # does nothing if the folder is not empty
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()  # does nothing if the folder is not empty
         raise
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Refuse a folder in which a link, a pipe or a device has the name of a file of a run."""
+    for name in WRITTEN:
+        if kind := special_kind(folder / name):
+            raise RunError(
+                f"{folder / name} is {kind}, and a run writes a file of that name. Remove it, or "
+                "choose another folder."
+            )
+    for name in (EXPLANATIONS, *trackers.TRACKERS):
+        if special_kind(folder / name) not in ("", "a folder"):
+            raise RunError(
+                f"{folder / name} is not a folder, and a run writes a folder of that name. Remove "
+                "it, or choose another folder."
+            )
 
 
 def _refuse_files_of_others(folder: Path) -> None:
     """Refuse to overwrite files that no run wrote, such as a recipe that a user wrote."""
     names = {path.name for path in folder.iterdir()}
-    if names & {LOCK, *STARTED}:  # a run leaves one of these, whenever it was killed
+    if names & {CHECKPOINT, MANIFEST}:  # `find_run` has read them
         return
-    if lost := [name for name in WRITTEN if name in names]:
+    ours = set()
+    if LOCK in names:  # of a run that was killed before its first epoch
+        ours = {TASK, TRANSFORMS}
+    if TRACKERS in names or (HISTORY in names and _is_history(folder / HISTORY)):
+        ours = {*WRITTEN}
+    if RECIPE in names and not _is_stored_recipe(folder / RECIPE):
+        ours -= {RECIPE}
+    lost = [name for name in WRITTEN if name in names - ours]
+    if lost:
         raise RunError(
             f"{folder} contains {' and '.join(lost)}, but no run; this run would overwrite it. "
             "Choose another folder with --out"
         )
 
 
-def _remove_beginning(folder: Path) -> None:
-    """Remove the files of a run that failed before there was anything to resume from."""
+def _is_history(path: Path) -> bool:
+    """Whether a file contains epochs as a run writes them."""
+    try:
+        for line in read_regular(path, MOST_BYTES).splitlines():
+            parse(HistoryLine, line, path)
+    except (OSError, RunError):
+        return False
+    return True
+
+
+def _is_stored_recipe(path: Path) -> bool:
+    """Whether a recipe has exactly the form in which a run stores one, with every option."""
+    try:
+        text = read_regular(path, MOST_BYTES).decode()
+        return read_recipe(text, path.parent.name).to_toml() == text
+    except (OSError, ValueError):
+        return False
+
+
+def _remove_beginning(folder: Path, before: Set[str]) -> None:
+    """Remove what this process wrote if it failed before there was anything to resume from."""
     if not any((folder / name).exists() for name in STARTED):
-        for name in WRITTEN:
+        for name in {*WRITTEN} - before:
             (folder / name).unlink(missing_ok=True)
 
 
 def interrupted_folder(parent: Path, recipe: Recipe, seeds: Sequence[int]) -> Path | None:
     """The newest folder NAME, NAME-2, … in which the same command was interrupted, if any."""
-    numbered = re.compile(re.escape(recipe.name) + r"(-(\d+))?")
+    numbered = re.compile(re.escape(recipe.folder_name) + r"(-(\d+))?")
     found = {
         int(match[2] or 1): folder
         for folder in (parent.iterdir() if parent.is_dir() else ())
@@ -151,17 +222,17 @@ def _belongs(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
     The beginning is an old lock, the task, which is written again, and files of trackers. The
     number of threads is not compared: `find_run` reports it with the fix.
     """
-    if in_use(place):
-        return False
     with suppress(RunError):
+        if in_use(place):
+            return False
         if is_finished(place):
             stored, _, manifest = read_run(place)
             return manifest["seed"] in seeds and not differences(stored, recipe)
         if is_started(place):
-            begun = read_about(place / CHECKPOINT)["made_with"]
+            begun = read_begun(place)["made_with"]
             stored = Recipe.model_validate(begun["recipe"])
             return begun["seed"] in seeds and not differences(stored, recipe)
-    names = {p.name for p in place.iterdir() if not p.name.startswith(PARTIAL)}
+    names = {p.name for p in place.iterdir() if not is_partial(p.name)}
     tracked = {*trackers.TRACKERS, TRACKERS}
     return bool(names & {LOCK, *tracked}) and names <= {LOCK, TASK, TRANSFORMS, *tracked}
 
@@ -169,13 +240,17 @@ def _belongs(place: Path, recipe: Recipe, seeds: Sequence[int]) -> bool:
 def differences(found: Recipe, wanted: Recipe) -> list[str]:
     """The options in which two recipes differ, in words; options without effect are left out.
 
-    A regime that is wanted as `auto` may have become any regime.
+    A regime that is wanted as `auto` may have become any regime. The paths of files may differ,
+    because a project may be moved; the hash of the data decides whether it is the same.
     """
     before, now = found.model_dump(), wanted.model_dump()
     if now["batch"]["regime"] == "auto":
         now["batch"]["regime"] = before["batch"]["regime"]
     if now["task"]["name"] == "tables" and Path(before["task"]["name"]).name == TASK:
         now["task"]["name"] = before["task"]["name"]  # a run stores the task of its tables
+    for option in paths_in(found).keys() & paths_in(wanted).keys():
+        section, _, key = option.partition(".")
+        now[section][key] = before[section][key]
     other = []
     for option in DECLARED:
         section, _, key = option.partition(".")
@@ -188,22 +263,19 @@ def differences(found: Recipe, wanted: Recipe) -> list[str]:
 def depends_on(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
     """Everything that a checkpoint depends on: with another value, training would end elsewhere.
 
-    Another number of threads adds numbers in another order.
+    Another number of threads adds numbers in another order, and so may another version.
     """
     values = {"recipe": recipe.model_dump(), "seed": seed, "threads": torch.get_num_threads()}
-    return values | more
+    return values | {"unimp": __version__, "torch": torch.__version__} | more
 
 
 def _different(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """The differences between what a checkpoint depends on and what is wanted, in words.
 
-    The time limit may differ: it only decides when training ends. A stored task has another path
-    after its folder was moved; the hash of the data decides whether it is the same.
+    The time limit may differ: it only decides when training ends.
     """
     stored, recipe = (Recipe.model_validate(values["recipe"]) for values in (begun, wanted))
     stored = stored.with_settings({"train.time_limit": recipe.train.time_limit})
-    if {Path(stored.task.name).name, Path(recipe.task.name).name} == {TASK}:
-        stored = stored.with_task(Path(recipe.task.name))
     other = differences(stored, recipe)
     for key in wanted.keys() - {"recipe"}:
         before, now = begun.get(key), wanted[key]
@@ -213,6 +285,8 @@ def _different(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
             other.append("the data has changed")
         elif key == "threads":
             other.append(f"{before} threads there and {now} here: set OMP_NUM_THREADS={before}")
+        elif key in ("unimp", "torch"):
+            other.append(f"{key} {before} there and {now} here: install {key} {before}")
         else:
             other.append(f"{key} is {before} there and {now} here")
     return other
@@ -231,7 +305,7 @@ def load_state(folder: Path | None, wanted: Mapping[str, Any]) -> TrainingState 
     if folder is None or not is_started(folder):
         return None
     path = folder / CHECKPOINT
-    other = _different(read_about(path)["made_with"], wanted)
+    other = _different(read_begun(folder)["made_with"], wanted)
     _refuse_other(folder, "an unfinished run", other)
     return load_checkpoint(path)
 

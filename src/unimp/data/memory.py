@@ -20,6 +20,19 @@ def available_memory(device: str) -> int:
     return min(bytes_ for bytes_ in found if bytes_ is not None)
 
 
+def shortage(needed: int) -> str:
+    """Say that data of `needed` bytes does not fit into the free main memory; empty if it fits."""
+    free = available_memory("cpu")
+    if needed <= free:
+        return ""
+    return f"it needs at least {gib(needed)} of memory, but only {gib(free)} are free"
+
+
+def gib(number: float) -> str:
+    """A number of bytes in GiB."""
+    return f"{number / 2**30:.1f} GiB"
+
+
 def resident_memory() -> int:
     """Bytes that this process uses in main memory now; 0 if the system does not report it."""
     with suppress(OSError, ValueError):

@@ -1,0 +1,168 @@
+"""Refuse arguments of the wrong type where a user calls this package.
+
+The annotations of a public function state what it accepts. Checking them at the call gives one
+clear message, instead of an exception from the inside of a library.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
+
+from unimp.config.seeds import MAX_SEED
+from unimp.errors import ArgumentError, nearest_names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_PATH = 4000
+
+
+class Range(NamedTuple):
+    """The numbers that an argument accepts; the upper end is not included."""
+
+    low: float
+    high: float
+
+
+Size = Annotated[int, Range(1, 65_537)]
+"""A width, or a number of heads or layers."""
+Count = Annotated[int, Range(1, 2**60)]
+Seed = Annotated[int, Range(0, MAX_SEED + 1)]
+Share = Annotated[float, Range(0, 1)]
+"""A rate of dropout."""
+
+_PLAIN: dict[Any, tuple[Any, str]] = {  # numbers of numpy are numbers too
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+    str: (str, "a string"),
+}
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Refuse arguments that do not fit the annotations of the function."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        hints = _hints(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if signature.parameters[name].kind not in (
+                inspect.Parameter.VAR_POSITIONAL,
+                inspect.Parameter.VAR_KEYWORD,
+            ):
+                check_argument(function.__qualname__, name, value, hints.get(name, Any))
+        return function(*args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _hints(function: Any) -> dict[str, Any]:
+    return typing.get_type_hints(function, include_extras=True)
+
+
+def checked_methods(kind: type[T]) -> type[T]:
+    """Refuse arguments of the public methods of a class that do not fit their annotations."""
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, checked(method))
+    return kind
+
+
+def check_fields(value: object, *names: str) -> None:
+    """Refuse fields of a dataclass that do not fit their annotations."""
+    kind: Any = type(value)
+    hints = _hints(kind)
+    for name in names:
+        check_argument(type(value).__name__, name, getattr(value, name), hints[name])
+
+
+def check_argument(function: str, name: str, value: object, kind: Any) -> None:
+    """Raise ArgumentError unless the value is of a kind, which is an annotation."""
+    if isinstance(value, str | Path) and "\0" in str(value):
+        raise ArgumentError(f"{function}: {name} contains a NUL character; remove it")
+    if Path in get_args(kind) and isinstance(value, str) and len(value) > MAX_PATH:
+        raise ArgumentError(
+            f"{function}: {name} has {len(value):,} characters; no path has so many"
+        )
+    if Path in get_args(kind) and isinstance(value, str) and not value:
+        raise ArgumentError(f"{function}: {name} is empty; give a path, '.' for the current folder")
+    if getattr(value, "is_sparse", False) is True:  # a tensor of torch
+        raise ArgumentError(f"{function}: {name} is a sparse tensor; give {name}.to_dense()")
+    if fits(value, kind):
+        return
+    words = [str(word) for word in get_args(kind) if get_origin(kind) is Literal]
+    hint = f"; {nearest_names(value, words)}" if words and isinstance(value, str) else ""
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
+    raise ArgumentError(
+        f"{function}: {name} is {shown} of type {type(value).__name__}; it must be "
+        f"{in_words(kind)}{hint}"
+    )
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind, as far as that can be checked without using it."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in _PLAIN:
+        return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
+    if kind is Any:
+        return True
+    if origin is Annotated:
+        base, limits = parts
+        return fits(value, base) and limits.low <= value < limits.high
+    if origin in (UnionType, typing.Union):
+        return any(fits(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str | int) and value in parts
+    if origin is None:
+        return not inspect.isclass(kind) or _is_instance(value, kind)
+    if not _is_instance(value, origin):
+        return False
+    if issubclass(origin, Mapping):
+        keys, values = parts
+        return isinstance(value, Mapping) and all(
+            fits(key, keys) and fits(entry, values) for key, entry in value.items()
+        )
+    if isinstance(value, tuple) and origin is tuple and ... not in parts:
+        return len(value) == len(parts) and all(map(fits, value, parts))
+    if isinstance(value, list | tuple) and parts:
+        return all(fits(entry, parts[0]) for entry in value)
+    return not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
+
+
+def _is_instance(value: object, kind: Any) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol that cannot be checked
+        return True
+
+
+def in_words(kind: Any) -> str:
+    """What a kind accepts."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in _PLAIN:
+        return _PLAIN[kind][1]
+    if origin in (UnionType, typing.Union):
+        return " or ".join(dict.fromkeys(in_words(part) for part in parts))
+    if origin is Literal:
+        return ", ".join(map(repr, parts))
+    if origin is Callable:
+        return "a function"
+    if kind is NoneType:
+        return "None"
+    if origin is Annotated:
+        base, limits = parts
+        return f"{in_words(base)}, at least {limits.low:g} and below {limits.high:g}"
+    if origin is None:
+        return f"a {getattr(kind, '__name__', kind)}"
+    inner = [in_words(part) for part in parts if part not in (..., Any)]
+    return f"a {origin.__name__} of {', '.join(inner)}" if inner else f"a {origin.__name__}"

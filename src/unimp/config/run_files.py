@@ -1,0 +1,83 @@
+"""The names of all files in a run folder, each written once."""
+
+import re
+from pathlib import Path
+
+RECIPE = "recipe.toml"
+WEIGHTS = "model.safetensors"
+METRICS = "metrics.json"
+HISTORY = "history.jsonl"
+PREDICTIONS = "predictions.parquet"
+REPORT = "report.html"
+MANIFEST = "manifest.json"
+TASK = "task.npz"
+TRANSFORMS = "transforms.json"
+TRACKERS = "trackers.json"
+CHECKPOINT = "checkpoint.safetensors"
+LOCK = ".lock"
+EXPLANATIONS = "explanations"
+SUMMARY = "summary.json"
+
+WRITTEN = (
+    RECIPE,
+    WEIGHTS,
+    METRICS,
+    HISTORY,
+    PREDICTIONS,
+    REPORT,
+    MANIFEST,
+    TASK,
+    TRANSFORMS,
+    TRACKERS,
+    CHECKPOINT,
+)
+"""The files that a run writes."""
+
+STARTED = {CHECKPOINT, TRACKERS, HISTORY, MANIFEST}
+"""A folder with a started run contains at least one of these files."""
+
+_PARTIAL = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN))})\.[a-z0-9_]{{8}}")
+
+
+def is_partial(name: str) -> bool:
+    """Whether a name is temporary: a file is written under such a name and then renamed."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder contains a finished run: the manifest is written last."""
+    return _exists(folder / MANIFEST)
+
+
+def is_started(folder: Path) -> bool:
+    """Whether a folder contains a checkpoint to resume from."""
+    return _exists(folder / CHECKPOINT)
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a path is that of a file which a run writes, in the folder of a run."""
+    folder, name = path.parent.resolve(), path.name.casefold()
+    if folder.name == EXPLANATIONS and _is_run_folder(folder.parent):
+        return True
+    if name == SUMMARY:  # beside the folders of several seeds
+        return any(_is_run_folder(seed) for seed in folder.glob("seed-*"))
+    return name in (*WRITTEN, LOCK) and _is_run_folder(folder)
+
+
+def _is_run_folder(folder: Path) -> bool:
+    return any(_exists(folder / name) for name in (*STARTED, LOCK))
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is anything at a path; a link that leads nowhere counts."""
+    return path.exists() or path.is_symlink()
+
+
+def seed_folder(seed: int) -> str:
+    """The name of the folder of one of several seeds."""
+    return f"seed-{seed}"
+
+
+def seed_folders(folder: Path, seeds: list[int]) -> dict[int, Path]:
+    """The folder of each seed: the folder itself for one seed, `seed-N` in it for several."""
+    return {seed: folder / seed_folder(seed) if len(seeds) > 1 else folder for seed in seeds}

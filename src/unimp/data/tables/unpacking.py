@@ -1,0 +1,71 @@
+"""The size of compressed tables, so that a small file cannot fill the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from unimp.data.memory import available_memory
+
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+"""Suffixes of compressed CSV files."""
+_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+_DEFLATE = 1032  # the largest factor by which gzip makes data smaller
+_BLOCK = 1 << 22
+_OFFSET = 4  # bytes per text, in addition to its letters
+
+
+def csv_bytes(path: Path, columns: int) -> int:
+    """Return the memory that a compressed CSV file needs, or a part of it that is too large.
+
+    The size that such a file states can be wrong, so its bytes are counted.
+    """
+    import pyarrow as pa
+
+    free = available_memory("cpu")
+    if path.suffix.lower() == ".gz" and 8 * _DEFLATE * path.stat().st_size <= free:
+        return 0  # it cannot be too large, even if all fields are empty
+    letters = rows = 0
+    with pa.input_stream(str(path)) as stream:  # unpacks according to the suffix
+        while max(letters, 8 * columns * rows) <= free and (block := stream.read(_BLOCK)):
+            letters += len(block)
+            rows += block.count(b"\n")
+    return max(letters, 8 * columns * rows)
+
+
+def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:
+    """Return the memory that some columns of a Parquet file need, from what its footer states.
+
+    A page may state each text once and refer to it from many rows. If the sizes alone do not show
+    that such texts fit, their letters are counted.
+    """
+    wanted, total, repeated = set(columns), 0, dict[str, int]()
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            parts = column.path_in_schema.split(".")
+            if wanted.isdisjoint(accumulate(parts, "{}.{}".format)):
+                continue
+            width = _BYTES.get(column.physical_type, _OFFSET)
+            total += max(column.total_uncompressed_size, width * column.num_values)
+            if column.physical_type == "BYTE_ARRAY" and column.path_in_schema in wanted:
+                most = column.total_uncompressed_size * column.num_values
+                repeated[column.path_in_schema] = repeated.get(column.path_in_schema, 0) + most
+    if total + sum(repeated.values()) <= available_memory("cpu"):
+        return total + sum(repeated.values())
+    return total + sum(_letters(path, column) for column in repeated)
+
+
+def _letters(path: Path, column: str) -> int:
+    """Return the number of bytes of all texts of a column, without unpacking repeated ones."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    total = 0
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=[column]) as file:
+        for batch in file.iter_batches(columns=[column]):
+            texts = batch.column(0)
+            lengths = pc.binary_length(texts.dictionary).take(texts.indices)
+            total += pc.sum(lengths).as_py() or 0
+    return total

@@ -1,0 +1,264 @@
+"""The form of every JSON file in a run folder, and reading such a file by its form.
+
+A file of another form is refused with a RunError that names the file, the field and its value: a
+wrong type, a missing field, a number that is not finite or out of range. `manifest.json` also
+contains the SHA-256 of the files that it was written after, and of itself.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from unimp.config.choices import Metric, Protocol
+from unimp.data.files import digest_of
+from unimp.data.tables.encoding import Categorical, Numeric, Text, Vector
+from unimp.data.tables.transforms import Layout
+from unimp.errors import RunError
+from unimp.inference.calibration import MAX_TEMPERATURE
+
+FORMAT = 1
+"""The version of the folder's layout; a later version reads it or refuses it by this number."""
+FIX = "Restore it from a copy of the run, or train again."
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Seed = Annotated[int, Field(ge=0, le=2**64 - 1)]
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a sum of shares may be rounded up
+Seconds = Annotated[float, Field(ge=0)]
+Score = Share | None  # None: not defined, for example ROC-AUC of one class
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Schema(BaseModel):
+    """Values of a JSON file; fields that a later version adds are kept."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow", frozen=True)
+
+
+class FileEntry(Schema):
+    sha256: Sha256
+    bytes: Count
+
+
+class Code(Schema):
+    version: str
+    commit: str | None
+    dirty: bool | None
+
+
+class Manifest(Schema):
+    """Where a run comes from, and the files that it consists of."""
+
+    format: Literal[1]
+    created: str
+    command: list[str]
+    seed: Seed
+    protocol: str
+    task: str
+    data_hash: Sha256
+    device: str
+    threads: Annotated[int, Field(ge=1)]
+    backend: str
+    model: str | None
+    code: Code
+    versions: dict[str, str]
+    platform: str
+    paths: dict[str, str]
+    files: dict[str, FileEntry]
+    digest: Sha256
+
+
+class CalibrationErrors(Schema):
+    before: Score
+    after: Score
+
+
+class Calibration(Schema):
+    temperature: Annotated[float, Field(ge=0.99 / MAX_TEMPERATURE, le=1.01 * MAX_TEMPERATURE)]
+    ece: dict[Literal["val", "test"], CalibrationErrors]
+    note: str
+
+
+class Metrics(Schema):
+    """Scores per label protocol, calibration, epochs, time."""
+
+    metric: Metric
+    scores: dict[Protocol, dict[Literal["val", "test"], Score]]
+    calibration: Calibration
+    best_epoch: Count | None
+    epochs: Count
+    stopped: str
+    cut_short: bool
+    failed: bool
+    parameters: Count
+    seconds: Seconds
+    seconds_per_epoch: Seconds
+
+
+class HistoryLine(Schema):
+    """One epoch."""
+
+    epoch: Annotated[int, Field(ge=1)]
+    loss: float | None
+    seconds: Seconds
+    train: Score = None
+    val: Score = None
+    test: Score = None
+
+
+class Origin(BaseModel):
+    """Everything that a checkpoint depends on."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    recipe: dict[str, Any]
+    seed: Seed
+    threads: Annotated[int, Field(ge=1)]
+    unimp: str
+    torch: str
+    data: str
+    device: str
+    model: str | None
+
+
+class PositionValues(Schema):
+    epoch: Annotated[int, Field(ge=1)]
+    step: Count
+
+
+class Checkpoint(BaseModel):
+    """The description of a checkpoint; a loss that is not finite is stored as it is."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    made_with: Origin
+    position: PositionValues
+
+
+def _kind(plain: Any) -> Any:
+    return plain.get("kind") if isinstance(plain, dict) else None
+
+
+AnyEncoder = Annotated[
+    Annotated[Numeric, Tag("numeric")]
+    | Annotated[Categorical, Tag("categorical")]
+    | Annotated[Text, Tag("text")]
+    | Annotated[Vector, Tag("vector")],
+    Discriminator(_kind),
+]
+
+
+class TransformsFile(Schema):
+    """How columns of the tables became features."""
+
+    format: Literal[1]
+    tables: Layout
+    nodes: list[AnyEncoder]
+    edges: list[AnyEncoder]
+    sparse: bool
+    whole_ids: bool
+
+
+Name = str | int
+Label = str | list[str] | None
+Difference = Annotated[float, Field(ge=-1 - 1e-6, le=1 + 1e-6)]
+
+
+class ClassChance(Schema):
+    name: Annotated[str, Field(alias="class")]
+    probability: Share
+
+
+class Effect(Schema):
+    share: Annotated[float, Field(ge=0)]
+    without: Share | None
+    effect: Difference | None
+
+
+class LabelEffect(Effect):
+    node: Name
+    label: Label
+    hops: Count
+
+
+class EdgeEffect(Effect):
+    source: Name
+    target: Name
+    both_ways: bool
+
+
+class Weight(Schema):
+    node: Name
+    weight: Annotated[float, Field(ge=0)]
+
+
+class Link(Schema):
+    source: Name
+    target: Name
+    share: Annotated[float, Field(ge=0)]
+
+
+class ExplanationValues(Schema):
+    """`Explanation.to_dict`."""
+
+    node: Name
+    name: Annotated[str, Field(alias="class")]
+    probability: Share
+    classes: list[ClassChance]
+    observed: Label
+    without_labels: Share | None
+    without_edges: Share
+    shares_are: str
+    followed: Share
+    known_labels: Count
+    exact_labels: Count
+    exact_edges: Count
+    labels: list[LabelEffect]
+    edges: list[EdgeEffect]
+    attention: list[list[Weight]]
+    links: list[Link]
+    smooth: str
+    computed: str
+
+
+class ExplanationFile(Schema):
+    """One stored answer of `unimp explain`."""
+
+    format: Literal[1]
+    run: str
+    asked: str
+    given: dict[str, str]
+    explanation: ExplanationValues
+    digest: Sha256
+
+
+AnySchema = TypeVar("AnySchema", bound=BaseModel)
+
+
+def parse(schema: type[AnySchema], data: bytes | str, path: Path, fix: str = FIX) -> AnySchema:
+    """The values of a JSON file; a RunError names the file, the field and what to do."""
+    try:
+        return schema.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["loc"] == ("format",) and first["type"] == "literal_error":
+            raise RunError(
+                f"{path} has format {first['input']}; this version of unimp reads format {FORMAT}. "
+                "Use the version that wrote it."
+            ) from None
+        field = ".".join(str(part) for part in first["loc"])
+        problem = first["msg"][:1].lower() + first["msg"][1:]
+        if field and first["type"] != "missing":
+            problem += f", not {str(first['input'])[:60]!r}"
+        raise RunError(f"{path} is damaged{field and f' at {field}'}: {problem}. {fix}") from None
+
+
+def plain(data: bytes, path: Path) -> dict[str, Any]:
+    """The values of a file that has its form, checked against the `digest` that it contains."""
+    values: dict[str, Any] = json.loads(data)
+    if digest_of(values) != values["digest"]:
+        raise RunError(
+            f"{path} changed after the run was written: its digest is another one. {FIX}"
+        )
+    return values
