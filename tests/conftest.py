@@ -1,9 +1,11 @@
 """What tests of several stages share: a graph with everything that is awkward in it, and Triton's
 interpreter where there is no GPU."""
 
+import json
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,19 @@ if find_spec("triton") and not torch.cuda.is_available():
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_lang_tensor
+
+
+@pytest.fixture(scope="session")
+def sign_run() -> Callable[[Path], None]:
+    """A function that describes the files of a changed run, as they are now, in its manifest."""
+    from unimp.runs.folder.files import file_entry, with_digest, write_json
+
+    def sign(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest["files"] = {name: file_entry(folder / name) for name in manifest["files"]}
+        write_json(folder / "manifest.json", with_digest(manifest))
+
+    return sign
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,7 @@ def test_inputs_that_a_model_would_ignore_are_refused() -> None:
 
 def test_inputs_in_a_recipe_file_that_its_model_does_not_take_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "labels.toml"
-    path.write_text('[model]\nname = "mlp"\ninputs = "A,Y"\n')
+    path.write_text('[task]\nname = "synthetic"\n[model]\nname = "mlp"\ninputs = "A,Y"\n')
     with pytest.raises(RecipeError, match=r"model\.inputs.* A,Y,.*mlp takes X;"):
         resolve_recipe(str(path))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -115,7 +115,8 @@ def test_a_page_is_well_formed_and_fetches_nothing(text: str) -> None:
     assert "<script" not in text
     assert "@import" not in text
     assert "url(" not in text
-    assert "http" not in text
+    assert "http:" not in text
+    assert "https:" not in text
 
 
 def test_a_page_follows_the_theme_and_the_width_of_its_reader(text: str) -> None:
@@ -271,15 +272,21 @@ def test_a_page_states_that_curves_are_before_smoothing(folder: Path, tmp_path: 
     assert "moothing" not in plain
 
 
-def with_validation(folder: Path, place: Path, width: int, score: float | None) -> None:
+Sign = Callable[[Path], None]
+
+
+def with_validation(
+    folder: Path, place: Path, width: int, score: float | None, sign_run: Sign
+) -> None:
     """A run like another, except for its width and its validation score."""
     shutil.copytree(folder, place)
     recipe = (folder / "recipe.toml").read_text(encoding="utf-8")
-    recipe = recipe.replace("width = 4", f"width = {width}")
+    recipe = recipe.replace("\nwidth = 4\n", f"\nwidth = {width}\n")
     (place / "recipe.toml").write_text(recipe, encoding="utf-8")
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     metrics["scores"]["train"]["val"] = score
     (place / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    sign_run(place)
 
 
 @pytest.mark.parametrize(
@@ -291,20 +298,24 @@ def with_validation(folder: Path, place: Path, width: int, score: float | None) 
     ],
 )
 def test_the_confusions_shown_first_are_those_of_a_best_recipe(
-    folder: Path, tmp_path: Path, scores: tuple[float | None, ...], stated: str
+    folder: Path,
+    tmp_path: Path,
+    sign_run: Sign,
+    scores: tuple[float | None, ...],
+    stated: str,
 ) -> None:
     for k, score in enumerate(scores):
-        with_validation(folder, tmp_path / f"{k}", 10 + k, score)
+        with_validation(folder, tmp_path / f"{k}", 10 + k, score, sign_run)
     page = page_at(write_comparison([tmp_path], label_rates=False)[0])
     assert stated in page.words.partition("Confusions")[2]
 
 
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_page_states_how_many_recipes_its_charts_show(
-    folder: Path, tmp_path: Path, tie: bool
+    folder: Path, tmp_path: Path, tie: bool, sign_run: Sign
 ) -> None:
     for k in range(9):
-        with_validation(folder, tmp_path / f"{k}", 10 + k, 0.5 if tie else 0.5 + k / 100)
+        with_validation(folder, tmp_path / f"{k}", 10 + k, 0.5 if tie else 0.5 + k / 100, sign_run)
     page = page_at(write_comparison([tmp_path], label_rates=False)[0])
     assert "the 8 best recipes" in page.words
     assert ("others tie" in page.words) == tie
@@ -332,7 +343,7 @@ def test_binary_tasks_without_positive_nodes_are_named(own_task: Task, tmp_path:
     assert {row[0]: row[1:] for row in page.table("task")}["plain"] == ["0", "–"]
 
 
-def test_names_from_outside_are_escaped(binary: Path, tmp_path: Path) -> None:
+def test_names_from_outside_are_escaped(binary: Path, tmp_path: Path, sign_run: Sign) -> None:
     assert "<img" not in (binary / "report.html").read_text(encoding="utf-8")  # the name of a task
     place = tmp_path / "run"
     run("synthetic", out=place, settings=SMALL)
@@ -340,6 +351,7 @@ def test_names_from_outside_are_escaped(binary: Path, tmp_path: Path) -> None:
     (place / "recipe.toml").write_text(
         text.replace('about = ""', 'about = "<img src=x onerror=alert(1)>"'), encoding="utf-8"
     )
+    sign_run(place)
     page = write_report(place).read_text(encoding="utf-8")
     assert "<img" not in page
     assert "&lt;img" in page

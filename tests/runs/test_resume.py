@@ -244,9 +244,9 @@ def test_an_unfinished_run_of_tables_resumes_in_a_moved_folder(tmp_path: Path) -
     (tmp_path / "run").rename(tmp_path / "moved")
     with pytest.MonkeyPatch.context() as patch:
 
-        def slow(*arguments: Any) -> Task:
+        def slow(*arguments: Any, **options: Any) -> Task:
             time.sleep(1.1)
-            return tables_of(*arguments)
+            return tables_of(*arguments, **options)
 
         patch.setattr("unimp.runs.context.tables_of", slow)
         done = run(recipe, out=tmp_path / "moved")

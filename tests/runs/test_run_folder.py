@@ -19,7 +19,7 @@ from unimp.config.recipe import Recipe, read_recipe
 from unimp.errors import RunError
 from unimp.runs.experiment import run
 from unimp.runs.folder import files as run_folder
-from unimp.runs.folder.files import file_entry, with_digest, write_json
+from unimp.runs.folder.files import write_json
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 
@@ -57,11 +57,7 @@ def folder(made: Run, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made.folder, tmp_path / "copy"))
 
 
-def sign(folder: Path) -> None:
-    """Write a manifest that describes the files as they are now."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"] = {name: file_entry(folder / name) for name in manifest["files"]}
-    write_json(folder / "manifest.json", with_digest(manifest))
+Sign = Callable[[Path], None]
 
 
 def folder_of(done: Run) -> Path:
@@ -185,30 +181,30 @@ def test_the_report_is_written_unless_it_is_switched_off(tmp_path: Path) -> None
         run(RECIPE).report()
 
 
-def test_a_run_of_other_data_is_refused(folder: Path) -> None:
+def test_a_run_of_other_data_is_refused(folder: Path, sign_run: Sign) -> None:
     path = folder / "recipe.toml"
     recipe = read_recipe(path.read_text(), "x").with_settings(["task.scale=0.021"])
     path.write_text(recipe.to_toml())
-    sign(folder)
+    sign_run(folder)
     with pytest.raises(RunError, match=r"other data.*'synthetic'") as error:
         load_run(folder)
     assert str(folder) in str(error.value)
 
 
-def test_weights_of_another_recipe_are_refused(folder: Path) -> None:
+def test_weights_of_another_recipe_are_refused(folder: Path, sign_run: Sign) -> None:
     path = folder / "recipe.toml"
     path.write_text(read_recipe(path.read_text(), "x").with_settings(["model.width=4"]).to_toml())
-    sign(folder)
+    sign_run(folder)
     with pytest.raises(RunError, match=r"model\.safetensors.*shape"):
         load_run(folder)
 
 
-def test_weights_with_a_tensor_missing_are_refused(folder: Path) -> None:
+def test_weights_with_a_tensor_missing_are_refused(folder: Path, sign_run: Sign) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     tensors.pop("layers.0.key.weight")
     save_file(tensors, path)
-    sign(folder)
+    sign_run(folder)
     with pytest.raises(RunError, match=r"model\.safetensors .* layers\.0\.key\.weight is missing"):
         load_run(folder)
 

@@ -199,7 +199,7 @@ class ModelOptions(Section):
         "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
         "the results are equal up to rounding",
     )
-    steps: int = option(50, "label propagation: number of steps", ge=1, le=MANY)
+    steps: int = option(50, "label propagation: number of steps", ge=1, le=10_000)
     restart: float = option(
         0.1,
         "label propagation: share of the start that each step adds; the paper uses 0",
@@ -317,7 +317,7 @@ class InferenceOptions(Section):
     )
     parts: int = option(5, "partition: number of parts", ge=1, le=MANY)
     passes: int = option(
-        1, "partition: number of partitions whose logits are averaged", ge=1, le=MANY
+        1, "partition: number of partitions whose logits are averaged", ge=1, le=1000
     )
 
 
@@ -330,7 +330,7 @@ class SmoothOptions(Section):
         "correct the model's errors at observed nodes. The best epoch is chosen without it",
     )
     normalization: Normalization = option("sym", "as for label propagation")
-    steps: int = option(50, "number of steps of each of the two parts", ge=1, le=MANY)
+    steps: int = option(50, "number of steps of each of the two parts", ge=1, le=10_000)
     correct_alpha: float = option(
         0.8, "correct: share of a residual that comes from in-neighbors in each step", ge=0, le=1
     )

@@ -34,7 +34,7 @@ from unimp.config.task_names import BUNDLED, OGB, task_names
 from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names
 
-Settings = Iterable[str] | Mapping[str, Any]
+Settings = str | Iterable[str] | Mapping[str, Any]
 """Changes of a recipe: texts `section.key=value`, or {"section.key": value}."""
 
 TABLE_FILES = ("nodes", "edges", "train_ids", "val_ids", "test_ids")

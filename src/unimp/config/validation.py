@@ -48,7 +48,7 @@ def problems_in_words(
     for problem in problems:
         parts = problem["loc"][: 3 if problem["loc"][:2] in _COLUMNS else 2]
         option = ".".join(str(part) for part in problem["loc"][:2])
-        place = ".".join(str(part) for part in parts)
+        place = ".".join(str(part)[:_LONGEST] for part in parts)
         accepts = _accepts(problem, declared.get(option))
         # The first problem is about the type that fits best; others are about its alternatives.
         lines.setdefault(place, f"{place}: {accepts} (given: {_shown(problem['input'])})")
@@ -69,7 +69,7 @@ def _accepts(problem: ErrorDetails, declared: FieldInfo | None) -> str:
     words = [] if declared is None else choices(declared)
     if declared is not None and words and (kind.endswith("_type") or kind == "literal_error"):
         accepted = [*_types(declared), *words]
-        near = nearest_names(str(problem["input"]), words)
+        near = nearest_names(_shown(problem["input"]).strip("'"), words)
         hint = f"; {near}" if near.startswith("did you mean") else ""
         first = f"{', '.join(accepted[:-1])} or " if accepted[:-1] else ""
         return f"it takes {first}{accepted[-1]}{hint}"

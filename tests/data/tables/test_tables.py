@@ -23,7 +23,7 @@ from unimp.data.tables.guessing import guess
 from unimp.data.tables.summary import cautions, summary
 from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout
-from unimp.errors import TaskError
+from unimp.errors import OutputError, TaskError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.runs.folder.files import with_transforms
@@ -578,5 +578,5 @@ def test_an_exported_task_comes_back_as_it_was(number: int, form: Any, tmp_path:
             again.graph.edge_attr_of(None), task.graph.deduplicate().edge_attr_of(None)
         )
     assert (again.groups is None) == (task.groups is None)
-    with pytest.raises(TaskError, match=r"nodes.* already exists"):
+    with pytest.raises(OutputError, match=r"nodes.* exists already"):
         export_tables(task, tmp_path, form)

@@ -13,7 +13,6 @@ import pytest
 
 import unimp
 from unimp.errors import RunError
-from unimp.runs.folder.files import file_entry, with_digest, write_json
 from unimp.runs.folder.resume import held_folder
 
 PROOFS = Path(__file__).parents[3] / "proofs"
@@ -54,7 +53,7 @@ def nothing_waits() -> Iterator[None]:
 
 
 def change(folder: Path, name: str, place: str, value: Any) -> None:
-    """Change one field of a JSON file and sign the manifest again."""
+    """Change one field of a JSON file."""
     values = json.loads((folder / name).read_text())
     *outer, last = place.split(".")
     inside = values
@@ -62,9 +61,6 @@ def change(folder: Path, name: str, place: str, value: Any) -> None:
         inside = inside[key]
     inside[last] = value
     (folder / name).write_text(json.dumps(values))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"] = {file: file_entry(folder / file) for file in manifest["files"]}
-    write_json(folder / "manifest.json", with_digest(manifest))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "metrics.json", "recipe.toml"])
@@ -84,15 +80,21 @@ def test_a_changed_manifest_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1e9, "1", None, True])
-def test_a_temperature_that_cannot_be_is_refused(folder: Path, value: Any) -> None:
+def test_a_temperature_that_cannot_be_is_refused(
+    folder: Path, value: Any, sign_run: Callable[[Path], None]
+) -> None:
     change(folder, "metrics.json", "calibration.temperature", value)
+    sign_run(folder)
     with pytest.raises(RunError, match=r"metrics\.json.*calibration\.temperature"):
         unimp.load_run(folder)
 
 
 @pytest.mark.parametrize("value", ["0", -1, 1.5, None, [0], 2**64])
-def test_a_seed_that_is_not_a_seed_is_refused(folder: Path, value: Any) -> None:
+def test_a_seed_that_is_not_a_seed_is_refused(
+    folder: Path, value: Any, sign_run: Callable[[Path], None]
+) -> None:
     change(folder, "manifest.json", "seed", value)
+    sign_run(folder)
     with pytest.raises(RunError, match=r"manifest\.json.*seed"):
         unimp.load_run(folder)
 
