@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -28,11 +28,14 @@ from sklearn.utils._testing import assert_allclose
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import unimp
+from unimp.data.npz import load_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.data.tables.from_tables import task_from_tables
 from unimp.errors import TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
 from unimp.sklearn import CHECKS_THAT_DO_NOT_APPLY, UniMPClassifier, _held_out
+from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -497,3 +500,46 @@ def test_labels_of_one_known_class_are_refused_and_not_learned(
 def test_a_nul_at_the_end_of_a_class_is_not_lost(nodes: NodeView, y: Any, known: Any) -> None:
     given = ["yes\0" if label == y[known][0] else "yes" for label in y[known]]
     assert small(epochs=1).fit(nodes[known], given).classes_.tolist() == ["yes", "yes\0"]
+
+
+class TrainingStartedError(Exception):
+    """Raised in place of training."""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(labels=st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=6, max_size=6))
+def test_one_class_is_treated_alike_in_tables_npz_tasks_and_the_classifier(
+    labels: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = np.flatnonzero(np.array(labels) >= 0)
+    assume(len(known) > 2)
+    graph = Graph.from_edges([[0], [1]], x=torch.arange(6.0)[:, None], num_nodes=6)
+    split = Split(torch.from_numpy(known[:1]), torch.from_numpy(known[1:]), torch.tensor([]))
+    arrays = {part: getattr(split, part).numpy() for part in ("train", "val", "test")}
+    arrays |= {"y": np.array(labels), "edge_index": np.array([[0], [1]]), "directed": np.array(1)}
+    np.savez(tmp_path / "labels.npz", **arrays)
+    nodes = {"id": list("abcdef"), "label": labels}
+    edges = {"source": ["a"], "target": ["b"]}
+
+    def began(*arguments: Any, **options: Any) -> None:
+        raise TrainingStartedError
+
+    monkeypatch.setattr("unimp.sklearn.run", began)
+    ways: list[Callable[[], object]] = [
+        lambda: Task("t", graph, torch.tensor(labels), split, "accuracy", 3),
+        lambda: load_npz(tmp_path / "labels.npz"),
+        lambda: task_from_tables(nodes, edges, label="label"),
+        lambda: UniMPClassifier().fit(graph.nodes, labels),
+    ]
+    refused = []
+    for way in ways:
+        try:
+            way()
+        except TaskError as error:
+            assert "there is only one class: every known label is" in str(error)  # noqa: PT017
+            refused.append(True)
+        except TrainingStartedError:
+            refused.append(False)
+        else:
+            refused.append(False)
+    assert set(refused) == {len({labels[n] for n in known}) == 1}

@@ -34,6 +34,13 @@ def test_a_row_number_is_not_an_end() -> None:
         assert any("all contain ids" in caution for caution in found.cautions)
 
 
+def test_a_row_number_is_not_the_id_if_another_column_fits_as_well() -> None:
+    nodes = {"row": np.arange(COUNT), "who": np.arange(COUNT), "size": DRAW.normal(size=COUNT)}
+    edges = {"sender": SENDER, "receiver": RECEIVER}
+    found = guess(Table("nodes", pa.table(nodes)), Table("edges", pa.table(edges)))
+    assert found.layout.id == "who"
+
+
 @pytest.mark.parametrize("name", ["amount", "weight", "totalAmount", "hours", "x"])
 def test_an_amount_is_not_an_end(name: str) -> None:
     amount = DRAW.integers(0, 50, 150)

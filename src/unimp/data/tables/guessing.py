@@ -119,8 +119,7 @@ def _join(
     Row numbers and amounts can be equal to ids; they are not taken as ends, and if more than two
     columns qualify, a caution names them.
     """
-    columns = nodes.columns
-    order = [given["id"]] if "id" in given else sorted(columns, key=lambda c: _rank(c, ID_NAMES))
+    order = [given["id"]] if "id" in given else sorted(nodes.columns, key=_id_rank)
     lower = {c.lower(): c for c in reversed(edges.columns)}
     named = next((pair for pair in END_NAMES if set(pair) <= set(lower)), None)
     head = Table(edges.name, edges.arrow.slice(0, _LOOKED_AT))
@@ -165,6 +164,11 @@ def _join(
 def _rank(column: str, names: Sequence[str]) -> int:
     lower = column.lower()
     return names.index(lower) if lower in names else len(names)
+
+
+def _id_rank(column: str) -> int:
+    """Return the place of a column among possible ids: usual names first, row numbers last."""
+    return _rank(column, ID_NAMES) + (column.strip().lower() in ROW_NAMES)
 
 
 def _directed(nodes: Table, edges: Table, layout: Layout) -> tuple[bool, str]:
