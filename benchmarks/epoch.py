@@ -33,13 +33,13 @@ from torch_geometric.nn import TransformerConv as PyGConv
 
 from measure import FOLDER, Figures, edge_index_of, gpu_gib, hop_of_size, seconds
 from unimp.config.recipe import load_recipe
+from unimp.data.memory import peak_memory, resident_memory
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import GraphTransformerLayer
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
-from unimp.data.memory import peak_memory, resident_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import FullBatch, Masks
 from unimp.training.objective import masked_label_loss

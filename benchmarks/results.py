@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from unimp import __version__
-from unimp.config.seeds import parse_seeds
 from unimp.config.recipe import load_recipe
+from unimp.config.seeds import parse_seeds
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.experiment import run

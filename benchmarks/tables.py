@@ -120,13 +120,12 @@ def write(table: Any, path: Path) -> None:
         pyarrow.parquet.write_table(table, path)
 
 
-def measure(folder: Path, form: str) -> dict[str, Any]:
-    """Run `unimp check` in a separate process."""
-    (folder / "recipe.toml").write_text(RECIPE.format(form=form))
+def measured(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run a command of unimp in a separate process and return its time, memory and output."""
     program = "from unimp.cli import main; main()"
     started = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-c", program, "check", "recipe.toml"],
+        [sys.executable, "-c", program, *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
@@ -137,15 +136,18 @@ def measure(folder: Path, form: str) -> dict[str, Any]:
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
     if child.returncode:
-        raise SystemExit(f"unimp check failed on {form}: {output}")
-    sizes = {what: (folder / f"{what}.{form}").stat().st_size for what in ("nodes", "edges")}
+        raise SystemExit(f"unimp {' '.join(arguments)} failed: {output}")
     return {
         "seconds": round(seconds, 1),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "gib_peak": round(usage.ru_maxrss / 2**20, 2),
-        "mib_of_files": {what: round(size / 2**20) for what, size in sizes.items()},
         "output": output.splitlines(),
     }
+
+
+def mib_of_files(folder: Path, form: str) -> dict[str, int]:
+    sizes = {what: (folder / f"{what}.{form}").stat().st_size for what in ("nodes", "edges")}
+    return {what: round(size / 2**20) for what, size in sizes.items()}
 
 
 def main() -> None:
@@ -172,7 +174,9 @@ def main() -> None:
             folder = Path(place)
             write(nodes_table(arguments.nodes, form), folder / f"nodes.{form}")
             write(edges_table(arguments.nodes, arguments.edges), folder / f"edges.{form}")
-            results[form] = measure(folder, form)
+            (folder / "recipe.toml").write_text(RECIPE.format(form=form))
+            results[form] = measured(folder, "check", "recipe.toml")
+            results[form]["mib_of_files"] = mib_of_files(folder, form)
         print(f"figure tables_{form}_seconds {results[form]['seconds']}")
         print(f"figure tables_{form}_gib_peak {results[form]['gib_peak']}")
     write_atomically(PATH, (json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())

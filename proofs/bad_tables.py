@@ -217,6 +217,12 @@ def a_number_is_infinite(case: Case, draw: Draw) -> None:
         some_row(case, draw, what)[column] = draw(wild)
 
 
+@defect("predict", alone=True)
+def a_new_number_is_far_outside_of_training(case: Case, draw: Draw) -> None:
+    what, column = draw(st.sampled_from([("nodes", "age"), ("edges", "weight")]))
+    some_row(case, draw, what)[column] = draw(st.sampled_from([3e38, -3e38, 1e12]))
+
+
 @defect(*FOR_TABLES, "predict")
 def a_vector_is_longer(case: Case, draw: Draw) -> None:
     what, column = draw(st.sampled_from(VECTORS))
@@ -277,6 +283,21 @@ def there_is_only_one_class(case: Case, draw: Draw) -> None:
     only = draw(WORDS)
     for row in case.nodes:
         row["label"] = only
+
+
+@defect(alone=True)
+def labels_are_plus_and_minus_one(case: Case, draw: Draw) -> None:
+    case.recipe["tables"]["split"] = ""
+    as_text = draw(st.booleans())
+    for number, row in enumerate(case.nodes):
+        row["label"] = str(2 * (number % 2) - 1) if as_text else 2 * (number % 2) - 1
+
+
+@defect(alone=True)
+def a_label_column_is_listed_twice(case: Case, draw: Draw) -> None:
+    case.recipe["tables"]["label"] = ["binary", "binary"]
+    for row in case.nodes:
+        row["binary"] = draw(st.integers(0, 1))
 
 
 @defect(alone=True)
@@ -409,6 +430,13 @@ def a_file_is_in_another_encoding(case: Case, draw: Draw) -> None:
     for row in case.rows(what)[::5]:
         row["id" if what == "nodes" else "source"] = "Zoë"
     overwrite(case, what, lambda data: data.decode().encode(encoding))
+
+
+@defect(*FOR_TABLES, "predict", "init", alone=True)
+def a_file_has_no_header(case: Case, draw: Draw) -> None:
+    case.form = "csv"
+    case.recipe["tables"] |= {"nodes": "nodes.csv", "edges": "edges.csv"}
+    overwrite(case, draw(TABLE), lambda data: data.partition(b"\n")[2])
 
 
 @defect(*FOR_TABLES, "predict", "init", alone=True)
@@ -665,11 +693,18 @@ def the_transforms_are_damaged(case: Case, draw: Draw) -> None:
 
 
 @defect("predict", alone=True)
-def a_label_has_an_unknown_class(case: Case, draw: Draw) -> None:
+def a_label_file_is_wrong(case: Case, draw: Draw) -> None:
     case.arguments += ["--labels", "labels.csv"]
     text = draw(
         st.sampled_from(
-            ["node,label\nm1,green\n", "node,label\nnobody,red\n", "id,label\nm1,red\n"]
+            [
+                "node,label\nm1,green\n",
+                "node,label\nnobody,red\n",
+                "person,label\nm1,red\n",
+                "node,label,value\nm1,red,0\n",
+                "node,label,label\nm1,red,red\n",
+                "m1,red\nm2,red\n",
+            ]
         )
     )
     case.late.append(lambda folder: (folder / "labels.csv").write_text(text) and None)
@@ -781,6 +816,8 @@ def refusal(case: Case, run: Path | None) -> str:
         write_case(case, folder, run)
         before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
         code, out, err = run_command(command_line(case), folder)
+        while err.startswith("warning: "):  # `train` repeats the cautions of `check` first
+            err = err.partition("\n")[2]
         after = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
     context = f"{case.command} {case.defects} {case.form}: {err!r}"
     assert code == 1, f"exit code {code}, {context}"

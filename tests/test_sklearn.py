@@ -482,3 +482,18 @@ def test_a_score_without_known_labels_is_refused(
     tasks = np.stack([y == 0, y == 1], 1).astype(int)
     with pytest.raises(TaskError, match="no label in y is known"):
         small(epochs=2).fit(nodes, tasks).score(nodes[[1, 2]], np.full((2, 2), -1))
+
+
+@pytest.mark.parametrize("classes", [(-1, 1), (1.0, -1.0), (None, "yes")])
+def test_labels_of_one_known_class_are_refused_and_not_learned(
+    nodes: NodeView, y: Any, known: Any, classes: tuple[Any, Any]
+) -> None:
+    given = np.array(classes, dtype=object)[np.asarray(y[known] == y[known][0], dtype=int)].tolist()
+    with pytest.raises(TaskError, match="there is only one class") as error:
+        small().fit(nodes[known], given)
+    assert "-1 means unknown" in str(error.value)
+
+
+def test_a_nul_at_the_end_of_a_class_is_not_lost(nodes: NodeView, y: Any, known: Any) -> None:
+    given = ["yes\0" if label == y[known][0] else "yes" for label in y[known]]
+    assert small(epochs=1).fit(nodes[known], given).classes_.tolist() == ["yes", "yes\0"]

@@ -33,7 +33,7 @@ from unimp.runs.experiment import run
 from unimp.runs.preparation import preparation
 from unimp.runs.run import Run
 from unimp.tasks.classes import as_labels, codes_of, encode_classes
-from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 
@@ -144,6 +144,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = np.flatnonzero(labels != UNLABELED if labels.ndim == 1 else (labels >= 0).any(1))
         if len(known) == 0:
             raise TaskError("no label in y is known; give at least one known label")
+        classes = self.classes_.tolist()
+        if what_is_wrong := one_class(torch.from_numpy(labels), len(classes), classes):
+            raise TaskError(f"y: {what_is_wrong}. {SEVERAL_CLASSES}.")
         val = _held_out(known, labels, self.validation_fraction, draw)
         task = Task(
             name="nodes",
@@ -274,11 +277,13 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.graph_.num_edge_features}"
             )
         unknown = task.labels.new_full((graph.num_nodes, *task.labels.shape[1:]), UNLABELED)
-        # A task needs train labels; these are placeholders that nothing reads.
+        # A task needs a train label; this one is a placeholder that nothing reads.
+        one_label = unknown.clone()
+        one_label[0] = 0
         placeholder = replace(
             task,
             graph=prepare_graph(graph, **preparation(self.run_.recipe)),
-            labels=torch.zeros_like(unknown),
+            labels=one_label,
             split=_split(np.zeros(1, dtype=np.int64)),
         )
         return replace(self.run_, task=placeholder), unknown

@@ -87,3 +87,56 @@ def test_an_empty_id_does_not_hide_a_duplicate_id() -> None:
     assert read_ids(opened("customers.csv"), "who", problems, unique=True) is None
     with pytest.raises(TaskError, match=r"(?s)row 3: the id is empty.*row 2: the id 'c1'"):
         problems.refuse()
+
+
+def with_leak() -> None:
+    rows = [f"c{n},{20 + n % 7},{n % 3 if n % 4 else -1},{17 * (n % 3)}" for n in range(90)]
+    Path("customers.csv").write_text("\n".join(["who,age,status,code", *rows]))
+    Path("sent.csv").write_text("\n".join(["a,b", *(f"c{n},c{(n * 7) % 90}" for n in range(90))]))
+
+
+def test_a_code_of_the_label_is_left_out_with_the_reason_printed_and_commented() -> None:
+    with_leak()
+    text = (
+        CliRunner().invoke(app, ["init", "customers.csv", "sent.csv", "--label", "status"]).output
+    )
+    assert "code of customers.csv is left out" in text
+    recipe = Path("recipe.toml").read_text(encoding="utf-8")
+    assert 'code = "' not in recipe
+    assert "determine the label" in recipe
+    assert ": code" in recipe
+
+
+def test_train_repeats_the_cautions_of_check_once(caplog: pytest.LogCaptureFixture) -> None:
+    with_leak()
+    CliRunner().invoke(app, ["init", "customers.csv", "sent.csv", "--label", "status"])
+    text = Path("recipe.toml").read_text(encoding="utf-8")
+    text = text.replace("[tables.features]", '[tables.features]\ncode = "numeric"')
+    Path("recipe.toml").write_text(text, encoding="utf-8")
+    checked = CliRunner().invoke(app, ["check", "recipe.toml"]).output
+    warnings = [line for line in checked.splitlines() if line.startswith("warning: ")]
+    assert any("the column code seems to contain the answer" in line for line in warnings)
+    assert any("'-1' means an unknown label (23 cells)" in line for line in warnings)
+    assert not caplog.records
+    small = ["--set", "train.epochs=1", "--set", "model.width=4", "--set", "train.device=cpu"]
+    trained = CliRunner().invoke(app, ["train", "recipe.toml", *small, "--seeds", "0-1"])
+    assert trained.exit_code == 0, trained.output
+    logged = [record.getMessage() for record in caplog.records if record.name == "unimp"]
+    assert logged == warnings
+
+
+def test_a_file_without_a_header_is_refused() -> None:
+    text = Path("sent.csv").read_text()
+    Path("sent.csv").write_text(text.partition("\n")[2])
+    with pytest.raises(TaskError, match=r"sent\.csv, line 1: the file seems to have no header"):
+        CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"], catch_exceptions=False)
+
+
+def test_an_amount_that_could_be_an_end_is_named() -> None:
+    Path("n.csv").write_text("key,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
+    rows = (f"{n % 9},{(n * 3) % 50},{(n * 7) % 50}\n" for n in range(50))
+    Path("e.csv").write_text("amount,first,second\n" + "".join(rows))
+    text = CliRunner().invoke(app, ["init", "n.csv", "e.csv"]).output
+    assert "amount, first and second of e.csv all contain ids" in text
+    recipe = Path("recipe.toml").read_text(encoding="utf-8")
+    assert 'source = "first"\ntarget = "second"' in recipe

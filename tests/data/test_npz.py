@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unimp.data import memory
 from unimp.data.npz import load_npz, save_npz
@@ -448,3 +451,45 @@ def test_many_long_names_are_kept_as_lines(tmp_path: Path, monkeypatch: pytest.M
     save_npz(task, tmp_path / "long.npz")
     assert np.load(tmp_path / "long.npz")["node_names"].dtype == np.uint8
     assert load_npz(tmp_path / "long.npz").node_names == names
+
+
+def named_task(names: tuple[str, ...], classes: tuple[str, ...] = ("x", "y")) -> Task:
+    return Task(
+        name="named",
+        graph=Graph.from_edges([[0], [1]], num_nodes=len(names)),
+        labels=torch.arange(len(names)) % 2,
+        split=Split([0], [1], []),
+        metric="accuracy",
+        num_classes=2,
+        class_names=classes,
+        node_names=names,
+    )
+
+
+def test_a_nul_at_the_end_of_a_name_is_not_lost(tmp_path: Path) -> None:
+    for names in (("a", "a\0"), ("a\n", "a\0", "\0")):
+        save_npz(named_task(names, ("c\0", "c")), tmp_path / "task.npz")
+        loaded = load_npz(tmp_path / "task.npz")
+        assert loaded.node_names == names
+        assert loaded.class_names == ("c\0", "c")
+
+
+@given(
+    names=st.lists(
+        st.text(st.sampled_from("aü 7\0\n"), max_size=4),
+        min_size=2,
+        max_size=9,
+        unique_by=str.strip,
+    )
+)
+def test_names_are_read_as_they_were_written(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save_npz(named_task(tuple(names)), Path(folder) / "task.npz")
+        assert load_npz(Path(folder) / "task.npz").node_names == tuple(names)
+
+
+@pytest.mark.parametrize("y", [[0, 0, 0, 0, 0, -1], [1, 1, 1, 1, -1, -1]])
+def test_one_class_alone_is_refused_as_in_tables(y: list[int], tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", **small_file() | {"y": np.array(y)})
+    with pytest.raises(TaskError, match=r"one\.npz(.|\n)*y: there is only one class"):
+        load_npz(tmp_path / "one.npz")

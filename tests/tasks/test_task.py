@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unimp.errors import TaskError, UnimpError
 from unimp.graph.graph import Graph
@@ -50,7 +52,7 @@ def test_a_task_says_the_sizes_a_model_is_built_for() -> None:
 def test_homophily_counts_edges_between_known_nodes() -> None:
     # Edges 0→1 (0, 0), 1→2 (0, 2), 2→3 (2, 1); 3→4 has an unknown end.
     assert small_task().homophily == pytest.approx(1 / 3)
-    labels = torch.tensor([0, UNLABELED, 0, UNLABELED, 0])
+    labels = torch.tensor([0, UNLABELED, 1, UNLABELED, 0])
     split = Split(torch.tensor([0]), torch.tensor([2]), torch.tensor([4]))
     assert math.isnan(small_task(labels=labels, split=split).homophily)
 
@@ -174,8 +176,8 @@ def test_later_writes_of_the_caller_do_not_change_a_task_or_split(convert: Any) 
     split = Split(train, torch.tensor([2]), torch.tensor([3, 4]))
     task = small_task(labels=labels, split=split, groups=groups, positions=positions)
     before = task.data_hash()
-    for given in (train, labels, groups, positions):
-        given[:] = 0
+    for array in (train, labels, groups, positions):
+        array[:] = 0
     assert task.data_hash() == before
     assert task.split.train.tolist() == [0, 1]
     assert task.labels.tolist() == [0, 0, 2, 1, -1]
@@ -252,3 +254,41 @@ def test_a_split_by_masks_is_refused_with_the_way_to_node_numbers(given: Any) ->
 def test_arguments_of_another_type_are_refused_by_name(changes: dict[str, Any]) -> None:
     with pytest.raises(UnimpError, match=next(iter(changes))):
         small_task(**changes)
+
+
+@pytest.mark.parametrize("names", [("a", "b", "a"), ("a", "b", " a ")])
+def test_class_names_that_occur_twice_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(TaskError, match="two class names are 'a'"):
+        small_task(class_names=names)
+
+
+@given(st.lists(st.text(max_size=3), min_size=5, max_size=5))
+def test_node_names_are_different_or_refused(names: list[str]) -> None:
+    if len({name.strip() for name in names}) == 5:
+        assert small_task(node_names=tuple(names)).node_names == tuple(names)
+    else:
+        with pytest.raises(TaskError, match="two node names are"):
+            small_task(node_names=tuple(names))
+
+
+def test_a_position_that_is_not_finite_is_named() -> None:
+    positions = torch.zeros(5, 2)
+    positions[3, 1] = math.nan
+    with pytest.raises(TaskError, match=r"position of node 3 is \(0\.0, nan\)"):
+        small_task(positions=positions)
+
+
+@pytest.mark.parametrize(
+    ("labels", "num_classes"),
+    [([0, 0, 0, 0, 0], 1), ([1, -1, 1, -1, 1], 2), ([2, 2, 2, -1, -1], 3)],
+)
+def test_one_class_alone_is_refused(labels: list[int], num_classes: int) -> None:
+    split = Split([0], [2], [])
+    with pytest.raises(TaskError, match="there is only one class"):
+        small_task(labels=torch.tensor(labels), num_classes=num_classes, split=split)
+
+
+def test_binary_tasks_without_a_zero_are_refused() -> None:
+    labels = torch.tensor([[1, -1], [-1, 1], [1, 1], [1, -1], [-1, -1]])
+    with pytest.raises(TaskError, match="there is only one class"):
+        multilabel_task(labels=labels)

@@ -16,6 +16,9 @@ from unimp.errors import TaskError
 if TYPE_CHECKING:
     from unimp.data.tables.guessing import Guess
 
+SHOWN_CAUTIONS = 10
+"""The number of warnings that `init` prints; the recipe contains all of them."""
+
 
 @app.command()
 def init(
@@ -55,6 +58,11 @@ def init(
     write_atomically(path, text.encode())
     out.print(f"recipe: {path}")
     print_label(found)
+    for caution in found.cautions[:SHOWN_CAUTIONS]:
+        out.print(f"warning: {caution}")
+    if len(found.cautions) > SHOWN_CAUTIONS:
+        more = len(found.cautions) - SHOWN_CAUTIONS
+        out.print(f"warning: {more:,} further columns are left out; the recipe lists them")
     if not found.joins:
         out.print(
             "warning: no column of the nodes contains the ids of the edges; check id, source "

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LaterLabels = Annotated[
     list[Path] | None,
     typer.Option(
-        help="CSV or Parquet file with the columns node,label: labels that came after training. "
-        "May be repeated; later files take precedence.",
+        help="CSV or Parquet file with labels that came after training, in the columns node,label "
+        "or with the names of your tables. May be repeated; later files take precedence.",
     ),
 ]
 LaterNodes = Annotated[

@@ -73,6 +73,11 @@ def _exists(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
+def seed_folder(seed: int) -> str:
+    """The name of the folder of one of several seeds."""
+    return f"seed-{seed}"
+
+
 def seed_folders(folder: Path, seeds: list[int]) -> dict[int, Path]:
     """The folder of each seed: the folder itself for one seed, `seed-N` in it for several."""
-    return {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
+    return {seed: folder / seed_folder(seed) if len(seeds) > 1 else folder for seed in seeds}

@@ -69,6 +69,10 @@ def _array(archive: zipfile.ZipFile, key: str) -> Array:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
+BETWEEN_NAMES = b"\xff"
+"""Separates names that contain line breaks; UTF-8 never contains this byte."""
+
+
 class ArrayFile:
     """The wanted arrays of a file; each check returns a valid array, or adds a problem.
 
@@ -206,7 +210,9 @@ class ArrayFile:
             return None
         if array.dtype == np.uint8 and array.ndim == 1:
             try:
-                array = np.array(array.tobytes().decode().split("\n"), dtype=object)
+                data = array.tobytes()
+                between = BETWEEN_NAMES if BETWEEN_NAMES in data else b"\n"
+                array = np.array([name.decode() for name in data.split(between)], dtype=object)
             except UnicodeDecodeError as error:
                 self.note(f"{key}: not UTF-8 text ({error}). Write the names again.")
                 return None

@@ -10,7 +10,7 @@
 Optional arrays, which `save_npz` writes: `num_classes`, `metric`, `class_names`, `node_names`,
 `groups` [N] (group numbers; the split keeps groups together) and `positions` [N, 2] (places on a
 map). Other arrays are ignored, except the one that `features` names. Names may also be lines of
-UTF-8 as uint8. Nothing is unpickled.
+UTF-8 as uint8, separated by the byte 255 if a name contains a line break. Nothing is unpickled.
 """
 
 from pathlib import Path
@@ -21,12 +21,12 @@ import torch
 
 from unimp.config.arguments import checked
 from unimp.config.choices import Metric
-from unimp.data.array_file import Array, ArrayFile, npz_bytes
+from unimp.data.array_file import BETWEEN_NAMES, Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
 from unimp.data.outputs import check_output
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import UNLABELED, Split
+from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
 from unimp.tasks.task import Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -129,7 +129,7 @@ def npz_of(task: Task) -> bytes:
         # In the order of the written edges, which may differ from the order of the rows.
         arrays["edge_attr"] = graph.edge_attr[graph.edge_id.long()].numpy()
     if task.class_names is not None:
-        arrays["class_names"] = np.array(task.class_names, dtype=np.str_)
+        arrays["class_names"] = _names(task.class_names)
     if task.node_names is not None:
         arrays["node_names"] = _names(task.node_names)
     if task.groups is not None:
@@ -140,15 +140,16 @@ def npz_of(task: Task) -> bytes:
 
 
 def _names(names: tuple[str, ...]) -> Array:
-    """Return names as an array of strings, or as lines of text if that is much smaller.
+    """Return names as an array of strings, or as lines of text where that is better.
 
     Strings are padded to the longest one, with four bytes per letter: one long id among a million
-    would take gigabytes.
+    would take gigabytes. The padding is NUL, so a NUL at the end of a name would be lost.
     """
     padded = 4 * len(names) * max(map(len, names), default=0)
-    if padded < _MOST_PADDED or any("\n" in name for name in names):
+    if padded < _MOST_PADDED and not any(name.endswith("\0") for name in names):
         return np.array(names, dtype=np.str_)
-    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
+    between = BETWEEN_NAMES if any("\n" in name for name in names) else b"\n"
+    return np.frombuffer(between.join(name.encode() for name in names), dtype=np.uint8)
 
 
 def _narrow(numbers: Array) -> Array:
@@ -180,11 +181,13 @@ def _labels(file: ArrayFile) -> tuple[Array | None, int]:
     )
     if not file.within("y", y, UNLABELED, (stated or len(y)) - 1, fix):
         return None, 0
-    found = int(y.max()) + 1
-    if found == 0:
+    count = stated or int(y.max()) + 1
+    if count == 0:
         file.note(f"y: every label is {UNLABELED}. Some labels must be known.")
         return None, 0
-    return y, stated or found
+    if what_is_wrong := one_class(torch.from_numpy(y), count):
+        file.note(f"y: {what_is_wrong}. {SEVERAL_CLASSES}.")
+    return y, count
 
 
 def _node_features(

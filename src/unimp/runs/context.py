@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 
 from unimp.config.recipe import Recipe, Settings
-from unimp.config.run_files import TASK, is_started
+from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
 from unimp.errors import RecipeError
 from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
@@ -54,6 +54,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
+    warn: bool = True  # log the cautions about tables; one seed of several does
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
@@ -65,6 +66,11 @@ class Experiment:
                 "MaskedLabels(module, sizes, width=…)"
             )
 
+    def of_seed(self, seed: int) -> Experiment:
+        """This experiment with another seed, stored in a folder of its own."""
+        folder = None if self.folder is None else self.folder / seed_folder(seed)
+        return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
+
     @property
     def stored_recipe(self) -> Recipe:
         """The recipe as the folder stores it: a task without a name is stored beside it."""
@@ -75,7 +81,7 @@ class Experiment:
         """This experiment with the task read from its tables, if the recipe names tables."""
         if self.own_task is not None or self.recipe.task.name != "tables":
             return self
-        return replace(self, own_task=tables_of(self.recipe, self.seed))
+        return replace(self, own_task=tables_of(self.recipe, self.seed, warn=self.warn))
 
     def task(self) -> Task:
         """The task with its graph prepared as the recipe states."""

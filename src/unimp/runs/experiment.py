@@ -75,14 +75,20 @@ def run(
     """
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
-    device = device_of(resolved, model)
-    task = recipe if isinstance(recipe, Task) else None
     root = None if out is None else Path(out)
-    folders = [root and (root if seeds is None else root / f"seed-{n}") for n in numbers]
-    experiments = [
-        Experiment(resolved, n, device, folder, task, model, on_epoch, progress, log, report)
-        for n, folder in zip(numbers, folders, strict=True)
-    ]
+    first = Experiment(
+        resolved,
+        numbers[0],
+        device_of(resolved, model),
+        folder=root,
+        own_task=recipe if isinstance(recipe, Task) else None,
+        own_model=model,
+        on_epoch=on_epoch,
+        show=progress,
+        log=log,
+        report=report,
+    )
+    experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
         find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
     done = []

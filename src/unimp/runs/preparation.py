@@ -5,6 +5,7 @@ Lower packages raise errors in their own words; here the option's name is added.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.memory import shortage
 from unimp.data.tables.checking import Rows, read_rows
+from unimp.data.tables.summary import cautions
 from unimp.data.tables.transforms import Layout
 from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
@@ -30,6 +32,8 @@ from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.tasks.task import Sizes, Task
+
+LOG = logging.getLogger("unimp")
 
 ModelFactory = Callable[[Sizes], NodeModel]
 """Makes a user's own model for the sizes of a task."""
@@ -90,11 +94,17 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     )
 
 
-def tables_of(recipe: Recipe, seed: int) -> Task:
-    """The task of the recipe's tables, checked but not yet prepared."""
-    options = recipe.task
+def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
+    """The task of the recipe's tables, checked but not yet prepared.
+
+    warn: log the cautions that `unimp check` prints.
+    """
+    options, rows = recipe.task, rows_of(recipe)
     number = seed if options.split == "seed" else options.split
-    return rows_of(recipe).task(recipe.name, split=number, metric=options.metric or None)
+    task = rows.task(recipe.name, split=number, metric=options.metric or None)
+    for caution in cautions(rows, task.split) if warn else ():
+        LOG.warning("warning: %s", caution)
+    return task
 
 
 def rows_of(recipe: Recipe) -> Rows:

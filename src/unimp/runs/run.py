@@ -295,14 +295,10 @@ class Run:
         """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
         observed = self._checked(observed)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
+        options = inference_options(self.recipe)
         with self._nodes_named():
             return predict_logits(
-                self.model,
-                graph,
-                observed,
-                seed=self.seed,
-                device=self.device,
-                **inference_options(self.recipe),
+                self.model, graph, observed, seed=self.seed, device=self.device, **options
             )
 
     def _checked(self, observed: Tensor) -> Tensor:

@@ -44,12 +44,15 @@ def codes_of(values: Any, classes: Classes) -> Codes:
 
 
 def as_labels(values: Any) -> NDArray[Any]:
-    """Return values as an array without converting numbers in a mixed list to strings."""
+    """Return values as an array, with numbers in a mixed list and each NUL in a text kept."""
     labels = np.asarray(values)
     if labels.dtype.kind not in "US" or isinstance(values, np.ndarray):
         return labels
     plain = np.array(values, dtype=object)
-    return labels if all(isinstance(value, str | bytes) for value in plain.flat) else plain
+    texts = all(isinstance(value, str | bytes) for value in plain.flat)
+    # An array of strings loses a NUL at the end of a string.
+    lost = texts and any(value[-1:] in ("\0", b"\0") for value in plain.flat)
+    return labels if texts and not lost else plain
 
 
 def _refuse_texts_of_numbers(labels: NDArray[Any]) -> None:

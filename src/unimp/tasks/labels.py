@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,29 @@ def checked_labels(values: Any, num_nodes: int, num_classes: int) -> Tensor:
             f"or {UNLABELED} if it is unknown."
         )
     return labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
+
+
+SEVERAL_CLASSES = (
+    "Give known labels of at least two classes. A label of -1 means unknown; if -1 is one of your "
+    "classes, give it another number or a name, and mark unknown labels with NaN, None or an empty "
+    "cell"
+)
+"""How to correct labels of one class."""
+
+
+def one_class(labels: Tensor, num_classes: int, names: Sequence[object] | None = None) -> str:
+    """Return what is wrong if all known labels are equal, so that nothing can be learned.
+
+    Tables, `.npz` files, `Task` and the classifier use this one rule. labels: [N] classes, or
+    [N, T] of 0 and 1. One known label alone passes if the task has more classes.
+    """
+    known = labels[labels != UNLABELED]
+    single = int(is_known(labels).sum()) < 2 and (labels.ndim == 2 or num_classes > 1)
+    if single or not len(known) or int(known.min()) != int(known.max()):
+        return ""
+    only = int(known[0])
+    name = only if names is None or labels.ndim == 2 else names[only]
+    return f"there is only one class: every known label is {name!r}"
 
 
 @dataclass(frozen=True, eq=False)

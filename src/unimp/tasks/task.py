@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,15 @@ from unimp.config.choices import Metric
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import UNLABELED, Split, checked_labels, is_known, whole_numbers
+from unimp.tasks.labels import (
+    SEVERAL_CLASSES,
+    UNLABELED,
+    Split,
+    checked_labels,
+    is_known,
+    one_class,
+    whole_numbers,
+)
 
 METRICS: tuple[str, ...] = get_args(Metric)
 
@@ -52,6 +61,15 @@ class TableSource(Protocol):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
+
+
+def repeated_name(names: Sequence[str]) -> str:
+    """Return the first name that occurs twice, in quotes; empty if all differ.
+
+    Names are looked up without spaces around them, so they are compared in the same way.
+    """
+    counts = Counter(str(name).strip() for name in names)
+    return next((repr(name) for name, count in counts.items() if count > 1), "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +119,13 @@ class Task:
         ):
             if names is not None and len(names) != count:
                 raise TaskError(f"there are {len(names)} {what} names, but {count} are needed.")
+            if names is not None and (twice := repeated_name(names)):
+                raise TaskError(
+                    f"two {what} names are {twice}. Give each a different name; spaces around a "
+                    "name do not count."
+                )
+        if what_is_wrong := one_class(labels, self.num_classes, self.class_names):
+            raise TaskError(f"{what_is_wrong}. {SEVERAL_CLASSES}.")
         self._check_groups()
         self._check_positions()
         known = is_known(labels)
@@ -132,10 +157,18 @@ class Task:
             return
         positions = as_tensor(self.positions, "positions").float()
         expected = (self.graph.num_nodes, 2)
-        if positions.shape != expected or not bool(positions.isfinite().all()):
+        if positions.shape != expected:
             raise TaskError(
-                f"positions have shape {tuple(positions.shape)}; they must be finite numbers of "
-                f"shape {expected}: x and y of each node."
+                f"positions have shape {tuple(positions.shape)}; they must have shape {expected}: "
+                "x and y of each node."
+            )
+        wrong = (~positions.isfinite().all(1)).nonzero()
+        if len(wrong):
+            node = int(wrong[0])
+            raise TaskError(
+                f"the position of node {node} is {tuple(positions[node].tolist())} ({len(wrong):,} "
+                "nodes have no finite position). Give x and y of every node as finite numbers, or "
+                "no positions at all; they are used only for maps."
             )
         object.__setattr__(self, "positions", positions)
 

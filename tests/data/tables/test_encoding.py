@@ -1,11 +1,14 @@
 """Columns by kind: what their values become, and that an encoder is plain data."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from unimp.data.tables.encoding import Categorical, Encoder, fit, to_plain
@@ -150,3 +153,63 @@ def test_an_encoder_comes_back_from_json_as_it_was(values: Any, kind: str) -> No
     again = TypeAdapter(AnyEncoder).validate_json(json.dumps(to_plain(encoder)))
     assert again == encoder
     np.testing.assert_array_equal(encoded(again, values), encoded(encoder, values))
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_a_whole_number_is_one_category_however_it_is_written(number: int) -> None:
+    forms: list[Any] = [[number], [float(number)], [str(number)], [f"{number}.0"], [f"{number}."]]
+    forms += [[f" {number}.000 "], [Decimal(f"{number}.0")]]
+    encoder = fitted([number, number, None], "categorical")
+    for form in forms:
+        assert values_of(form, "categorical").to_pylist() == [str(number)]
+        assert encoded(encoder, form).tolist() == [[1, 0]]
+
+
+def test_leading_zeros_and_fractions_make_other_categories() -> None:
+    given = ["1", "01", "1.5", "1.50", "v1.0", "1.0.0"]
+    assert values_of(given, "categorical").to_pylist() == given
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e3, 1e3 + 1e-9, 1e3 + 2e-9],
+        [1e-20, 2e-20, 3e-20],
+        [1e-300, 2e-300, 3e-300],
+        [1e6, 1e6 + 1e-6, 1e6 + 2e-6],
+    ],
+)
+def test_a_tiny_spread_is_not_erased(values: list[float]) -> None:
+    found = encoded(fitted(values, "numeric"), values)[:, 0]
+    np.testing.assert_allclose(found, np.array([-1, 0, 1]) * np.sqrt(1.5), atol=1e-3)
+
+
+@given(
+    center=st.floats(-1e30, 1e30),
+    steps=st.lists(st.integers(-1000, 1000), min_size=2, max_size=20),
+    spread=st.floats(1e-300, 1e30),
+)
+def test_numbers_that_differ_in_float64_are_standardized_to_variance_one(
+    center: float, steps: list[int], spread: float
+) -> None:
+    values = center + np.array(steps) * spread
+    assume(np.ptp(values) > 1e4 * np.spacing(np.abs(values).max()))
+    found = encoded(fitted(values, "numeric"), values)[:, 0].astype(np.float64)
+    assert abs(found.mean()) < 1e-2
+    assert abs(found.std() - 1) < 1e-2
+
+
+@given(st.floats(-1e30, 1e30), st.integers(2, 50))
+def test_a_constant_is_zero_however_its_mean_is_rounded(value: float, count: int) -> None:
+    assert not encoded(fitted([value] * count, "numeric"), [value] * count).any()
+
+
+def test_an_encoder_without_a_spread_is_refused() -> None:
+    plain = to_plain(fitted([1.0, 2.0], "numeric")) | {"std": 0.0}
+    with pytest.raises(ValueError, match="std"):
+        TypeAdapter(AnyEncoder).validate_json(json.dumps(plain))
+
+
+def test_a_vector_with_a_number_whose_square_is_infinite_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"row 2: a vector contains 3e\+38"):
+        values_of([[1.0, 2.0], [1.0, 3e38]], "vector")

@@ -5,8 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unimp.data.tables.checking import read_rows
+from unimp.data.tables.encoding import LARGEST
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.transforms import Layout
 from unimp.errors import TaskError
@@ -95,3 +98,53 @@ def test_a_label_is_a_number_if_those_of_training_were(
 ) -> None:
     more = {"id": ["x", "y"], "vec": ["", ""], "label": given}
     assert extend_task(task_of({"label": classes}), more).labels[4:].tolist() == [number, -1]
+
+
+def with_numbers(**options: Any) -> Task:
+    nodes = {"age": [20.0, 30.0, 40.0, 50.0], "kind": ["1", "1", "2", "2"]}
+    features = {"age": "numeric", "kind": "categorical"}
+    return task_of(nodes, features=features, edge_features={}, **options)
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e9])
+def test_a_number_far_outside_of_training_is_refused_with_its_cell(value: float) -> None:
+    fresh = {"id": ["x", "y"], "age": [35.0, value], "kind": ["1", "2"]}
+    message = refused(with_numbers(), fresh)
+    assert f"nodes, column age, row 2: {value:g} is" in message
+    assert "standard deviations from the values of training" in message
+    assert "correct the cell" in message.lower()
+
+
+def test_an_outlier_that_a_model_can_handle_is_accepted() -> None:
+    larger = extend_task(with_numbers(), {"id": ["x"], "age": [1e6], "kind": ["1"]})
+    assert isinstance(larger.graph.x, torch.Tensor)
+    assert bool(larger.graph.x.isfinite().all())
+
+
+@given(st.floats(allow_nan=False))
+def test_numbers_of_new_rows_are_bounded_or_refused(value: float) -> None:
+    try:
+        larger = extend_task(with_numbers(), {"id": ["x"], "age": [value], "kind": ["1"]})
+    except TaskError as error:
+        assert "nodes, column age, row 1" in str(error)  # noqa: PT017
+    else:
+        assert isinstance(larger.graph.x, torch.Tensor)
+        assert float(larger.graph.x.abs().max()) <= LARGEST
+
+
+@pytest.mark.parametrize("kinds", [[1, 2], [1.0, 2.0], ["1.0", "2."], ["1", "2"]])
+def test_categories_of_new_rows_are_those_of_training_however_they_are_written(
+    kinds: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    larger = extend_task(with_numbers(), {"id": ["x", "y"], "age": [1.0, 2.0], "kind": kinds})
+    assert isinstance(larger.graph.x, torch.Tensor)
+    assert larger.graph.x[4:, 1:].tolist() == larger.graph.x[1:3, 1:].tolist()
+    assert not caplog.records
+
+
+def test_a_column_in_which_most_categories_are_unseen_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fresh = {"id": ["x", "y", "z"], "age": [1.0, 2.0, 3.0], "kind": ["one", "two", "1"]}
+    extend_task(with_numbers(), fresh)
+    assert "column kind: 2 of 3 values, such as 'one'" in caplog.text

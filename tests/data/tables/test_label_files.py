@@ -1,5 +1,6 @@
 """Labels that came after training: from files of both kinds, by name, and for binary tasks."""
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
@@ -205,3 +208,80 @@ def test_of_several_files_the_later_wins(named: Task, binary: Task, tmp_path: Pa
     labels = read_label_files([first, second], binary)
     assert labels is not None
     assert labels[3:5].tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@pytest.fixture
+def people() -> Task:
+    nodes = {"who": ["p", "q", "r"], "status": ["1", "2", None], "set": ["train", "val", None]}
+    edges = {"source": ["p"], "target": ["q"]}
+    return task_from_tables(nodes, edges, id="who", label="status", features={})
+
+
+@pytest.mark.parametrize("header", ["who,status", "node,label", "who,label", "node,status"])
+def test_columns_may_have_the_names_of_the_tables(
+    header: str, people: Task, tmp_path: Path
+) -> None:
+    (tmp_path / "more.csv").write_text(f"{header}\nr,2\n")
+    assert known(read_labels(tmp_path / "more.csv", people)) == {(2,): 1}
+
+
+def test_if_a_column_is_missing_both_accepted_names_are_listed(
+    people: Task, tmp_path: Path
+) -> None:
+    (tmp_path / "more.csv").write_text("person,status\nr,2\n")
+    with pytest.raises(TaskError, match=r"'node' or 'who'.*person, status"):
+        read_labels(tmp_path / "more.csv", people)
+
+
+def test_classes_that_are_numbers_may_be_written_with_a_point(people: Task, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("node,label\nr,2.0\n")
+    assert known(read_labels(tmp_path / "more.csv", people)) == {(2,): 1}
+
+
+def test_a_value_of_zero_is_not_read_as_a_label(named: Task, tmp_path: Path) -> None:
+    path = tmp_path / "more.csv"
+    path.write_text("node,label,value\nn3,blue,1\nn4,red,0\n")
+    with pytest.raises(TaskError, match=r"column value, row 2: the value is 0"):
+        read_labels(path, named)
+    path.write_text("node,label,value\nn3,blue,1\nn4,red,yes\n")
+    assert known(read_labels(path, named)) == {(3,): 2, (4,): 0}
+    path.write_text("node,label,value\nn3,blue,0\nn4,red,12.5\n")  # a column of something else
+    assert known(read_labels(path, named)) == {(3,): 2, (4,): 0}
+
+
+@given(values=st.lists(st.sampled_from(["0", "1", "yes", "no", "", "true", "0.0"]), min_size=1))
+def test_a_row_is_read_as_a_label_only_if_its_value_is_not_false(values: list[str]) -> None:
+    ids = tuple(f"n{i}" for i in range(20))
+    task = replace(
+        synthetic_task(num_nodes=20, num_edges=30, num_classes=3),
+        node_names=ids,
+        class_names=("red", "green", "blue"),
+    )
+    values = values[:20]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "more.csv"
+        rows = [f"n{i},green,{value}\n" for i, value in enumerate(values)]
+        path.write_text("node,label,value\n" + "".join(rows))
+        if {"0", "no", "0.0"}.isdisjoint(values):
+            assert len(known(read_labels(path, task))) == len(values)
+        else:
+            with pytest.raises(TaskError, match="the value is 0"):
+                read_labels(path, task)
+
+
+@pytest.mark.parametrize("header", ["node,label", '"node","label"', "\ufeffnode,label"])
+def test_a_byte_order_mark_does_not_count(header: str, named: Task, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text(f"{header}\nn3,blue\n", encoding="utf-8-sig")
+    assert known(read_labels(tmp_path / "more.csv", named)) == {(3,): 2}
+
+
+def test_a_label_column_that_is_there_twice_is_refused(named: Task, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("node,label,label\nn3,blue,red\n")
+    with pytest.raises(TaskError, match="two columns are named 'label'"):
+        read_labels(tmp_path / "more.csv", named)
+
+
+def test_a_label_file_without_a_header_is_refused(named: Task, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("n3,blue\nn4,blue\n")
+    with pytest.raises(TaskError, match="no header"):
+        read_labels(tmp_path / "more.csv", named)

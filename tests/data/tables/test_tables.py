@@ -1,6 +1,5 @@
 """Two tables as a task: labels, sets and features by the columns that hold them, and more rows."""
 
-import logging
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unimp
 from unimp.data.synthetic import synthetic_like, synthetic_task
@@ -119,7 +120,79 @@ def test_labels_that_are_infinite_or_too_large_to_be_exact_are_no_classes() -> N
 
 def test_a_word_that_may_be_a_class_and_is_read_as_unknown_is_told() -> None:
     found = rows(nodes=with_column(NODES, label=["yes", "no", "yes", "no", "NA", "NA"]))
-    assert "'NA' means an unknown label (2 rows)" in cautions(found, found.split(0))[0]
+    assert "'NA' means an unknown label (2 cells)" in cautions(found, found.split(0))[0]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[1, 2, 1, 2, -1, -1], [1.0, 2.0, 1.0, 2.0, -1.0, None], ["1", "2", "1", "2", "-1", ""]],
+)
+def test_minus_one_beside_other_numbers_is_reported_with_its_count(labels: Any) -> None:
+    found = rows(nodes=with_column(NODES, label=labels))
+    count = sum(str(label) in ("-1", "-1.0") for label in labels)
+    cells = "1 cell" if count == 1 else f"{count} cells"
+    assert f"'-1' means an unknown label ({cells})" in cautions(found, found.split(0))[0]
+
+
+def test_minus_one_beside_words_is_not_reported() -> None:
+    assert not any("unknown label" in c for c in rows().warnings)
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=6, max_size=6))
+def test_every_cell_with_minus_one_is_counted_or_refused(labels: list[int]) -> None:
+    nodes = with_column(NODES, label=labels)
+    if len(set(labels) - {-1}) < 2 or labels.count(-1) > 3:  # a split needs 3 known labels
+        assert "label" in refused(nodes=nodes, split="")
+    else:
+        found = rows(nodes=nodes, split="").warnings
+        count = labels.count(-1)
+        assert bool(count) == any(f"({count} cell" in warning for warning in found)
+
+
+def test_labels_of_plus_and_minus_one_are_refused_with_the_reason() -> None:
+    message = refused(nodes=with_column(NODES, label=[1, -1, 1, -1, 1, -1]))
+    assert "column label: there is only one class: every known label is '1'" in message
+    assert "-1 means unknown" in message
+    nodes = with_column(NODES, fun=[1, -1, 1, -1, 1, -1], big=[-1, 1, 1, 1, -1, 1])
+    assert "there is only one class" in refused(nodes=nodes, label=["fun", "big"])
+
+
+def test_classes_that_are_equal_numbers_among_words_are_reported() -> None:
+    found = rows(nodes=with_column(NODES, label=["1", "1.0", "x", "1", "1.0", "x"]), split="")
+    assert any("'1' and '1.0' differ only" in c for c in cautions(found, found.split(0)))
+
+
+def test_a_label_column_that_is_listed_twice_is_refused() -> None:
+    nodes = with_column(NODES, fun=[1, 0, 1, 0, 1, 0])
+    assert "column fun: label lists the column twice" in refused(nodes=nodes, label=["fun", "fun"])
+
+
+def test_class_counts_are_readable_if_names_contain_commas_or_end_with_numbers() -> None:
+    labels = ["red, dark", "type 2", "red, dark", "type 2", "blue", "blue"]
+    found = rows(nodes=with_column(NODES, label=labels), split="")
+    assert summary(found, found.split(0))["classes"] == "3: blue 2, 'red, dark' 2, 'type 2' 2"
+
+
+def test_many_constant_columns_are_one_warning_and_many_features_are_counted() -> None:
+    columns = {f"g{n}": [1.0] * 6 for n in range(150)}
+    found = rows(nodes=with_column(NODES, **columns), features=dict.fromkeys(columns, "numeric"))
+    constant = [c for c in cautions(found, found.split(0)) if "same value" in c]
+    assert len(constant) == 1
+    assert "150 columns g0, g1" in constant[0]
+    assert summary(found, found.split(0))["features"] == "150: 150 numeric"
+
+
+def test_groups_that_are_equal_numbers_are_one_group() -> None:
+    nodes = with_column(NODES, team=["1", "1.0", "2", "2.", "3", "3"])
+    found = rows(nodes=nodes, group="team").groups
+    assert found is not None
+    assert found.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_byte_order_mark_in_a_table_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    pd.DataFrame(NODES).to_csv(path, index=False, encoding="utf-8-sig")
+    assert rows(nodes=path).task("t").node_names == ("a", "b", "c", "d", "e", "f")
 
 
 def test_several_columns_are_binary_tasks_with_gaps() -> None:
@@ -263,13 +336,12 @@ def test_nodes_may_have_no_features() -> None:
     assert rows(features={}).task("t").graph.x is None
 
 
-def test_skipped_edges_take_their_features_with_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_edges_take_their_features_with_them() -> None:
     edges = with_column(EDGES, source=["x", "b", "c", "d", "e", "a"])
     found = rows(edges=edges, unknown_ids="skip", directed=True)
     assert found.edge_values["weight"].tolist() == [2, 3, 4, 5, 3]
-    with caplog.at_level(logging.WARNING):
-        assert found.task("t").graph.num_edges == 5
-    assert "skipped 1 of 6 edges" in caplog.text
+    assert found.task("t").graph.num_edges == 5
+    assert "skipped 1 of 6 edges" in cautions(found, found.split(0))[0]
 
 
 # Summaries and warnings
@@ -314,7 +386,7 @@ def test_the_summary_says_what_was_understood() -> None:
         ({}, "the test set has 1 node, fewer than 30"),
         (
             {"nodes": with_column(NODES, label=["OK", "ok", "O k", "no", "no", None])},
-            "classes 'O k' and 'OK' and 'ok' differ only in case or spaces",
+            "classes 'O k' and 'OK' and 'ok' differ only in case, spaces",
         ),
     ],
 )

@@ -6,7 +6,7 @@ Rows.task     builds the task: fits transforms, draws the split
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +29,6 @@ from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.splitting import split_classes, split_groups, split_of
 from unimp.tasks.task import Task
-
-LOG = logging.getLogger("unimp")
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,6 @@ class Rows:
 
     def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
         """Return the task; transforms are fitted on all rows."""
-        for warning in self.warnings:
-            LOG.warning(warning)
         transforms, x, edge_attr = Transforms.fitted(
             self.layout, self.node_values, self.edge_values, whole_ids=are_whole(self.ids)
         )
@@ -186,6 +182,11 @@ def _check_layout(layout: Layout, problems: Problems) -> None:
             "the label column is missing",
             'write label = "COLUMN", the column to predict; empty cells are unknown',
         )
+    for column, count in Counter(layout.label_columns).items():
+        if count > 1:
+            problems.note(
+                where, "label lists the column twice", "list each column once", column=column
+            )
     for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
         for column, kind in kinds.items():
             allowed = [k for k in KINDS if option == "features" or k != "text"]

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unimp.config.choices import UnknownIds
 from unimp.data.tables.checking import taken, values_of
-from unimp.data.tables.encoding import Encoder, Vector
+from unimp.data.tables.encoding import LARGEST, Categorical, Encoder, Numeric, Vector
 from unimp.data.tables.ids import Edges, positions, read_edges, read_ids
 from unimp.data.tables.labels import read_more_labels
-from unimp.data.tables.problems import Problems
+from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout, Transforms
@@ -91,8 +92,49 @@ def extend_task(
 def _values(
     table: Table, layout: Layout, encoders: Sequence[Encoder], problems: Problems
 ) -> dict[str, Any]:
+    """Return the values of new rows, compared with those of training."""
     lengths = {e.column: e.length for e in encoders if isinstance(e, Vector)}
-    return values_of(table, layout, {e.column: e.kind for e in encoders}, problems, lengths)
+    values = values_of(table, layout, {e.column: e.kind for e in encoders}, problems, lengths)
+    for encoder in encoders:
+        given = values[encoder.column]
+        if given is not None and isinstance(encoder, Numeric):
+            _check_numbers(table, encoder, given, problems)
+        elif given is not None and isinstance(encoder, Categorical):
+            _check_categories(table, encoder, given, problems)
+    return values
+
+
+def _check_numbers(
+    table: Table, encoder: Numeric, values: NDArray[np.float64], problems: Problems
+) -> None:
+    distance = np.abs(encoder.standardized(values))
+    far = np.flatnonzero(distance > LARGEST)
+    if len(far):
+        problems.note(
+            table.name,
+            f"{values[far[0]]:g} is {distance[far[0]]:.0e} standard deviations from the values of "
+            f"training (mean {encoder.mean:g}, standard deviation {encoder.std:g})",
+            "correct the cell, for example its unit, or clear it",
+            column=encoder.column,
+            rows=far,
+        )
+
+
+def _check_categories(table: Table, encoder: Categorical, values: Any, problems: Problems) -> None:
+    import pyarrow as pa
+
+    given = values.drop_null()
+    unseen = np.flatnonzero(positions(given, pa.array(encoder.categories, pa.large_string())) < 0)
+    if len(unseen) > len(given) / 2:
+        known = ", ".join(repr(name) for name in encoder.categories[:SHOWN_ROWS])
+        problems.warn(
+            table.name,
+            f"{len(unseen):,} of {len(given):,} values, such as {given[int(unseen[0])].as_py()!r}, "
+            "are not among the frequent categories of training "
+            f"({known}{' …' if len(encoder.categories) > SHOWN_ROWS else ''}), so the model cannot "
+            "use them. Check that they are written in the same way",
+            column=encoder.column,
+        )
 
 
 def _open_more(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,9 +12,11 @@ from unimp.data.tables.checking import read_rows
 from unimp.data.tables.guessing import guess
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
+from unimp.data.tables.summary import cautions
 from unimp.data.tables.transforms import Layout
 from unimp.tasks.task import Task
 
+LOG = logging.getLogger("unimp")
 _SUFFICES = {"id", "source", "target", "label", "features", "edge_features", "directed"}
 
 
@@ -78,7 +81,11 @@ def task_from_tables(
     if train_share is not None or val_share is not None:
         given.setdefault("split", "")
     layout = Layout(**given) if given.keys() >= _SUFFICES else _guessed(nodes, edges, given)
-    return read_rows(nodes, edges, layout).task(name, split=seed, metric=metric)
+    rows = read_rows(nodes, edges, layout)
+    task = rows.task(name, split=seed, metric=metric)
+    for caution in cautions(rows, task.split):
+        LOG.warning(caution)
+    return task
 
 
 def _guessed(nodes: Any, edges: Any, given: Mapping[str, Any]) -> Layout:
@@ -88,4 +95,7 @@ def _guessed(nodes: Any, edges: Any, given: Mapping[str, Any]) -> Layout:
     problems.refuse()
     assert node_table is not None
     assert edge_table is not None
-    return guess(node_table, edge_table, given).layout
+    found = guess(node_table, edge_table, given)
+    for caution in found.cautions:
+        LOG.warning(caution)
+    return found.layout

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from unimp.config.choices import Decimal
+from unimp.data.tables.checking import values_of
+from unimp.data.tables.headers import (
+    END_NAMES,
+    GROUP_NAMES,
+    ID_NAMES,
+    LABEL_NAMES,
+    ROW_NAMES,
+    is_amount,
+    is_end,
+)
 from unimp.data.tables.ids import positions, read_edges, read_ids
-from unimp.data.tables.labels import known_words
+from unimp.data.tables.labels import known_words, read_labels
+from unimp.data.tables.leakage import leaking_columns
 from unimp.data.tables.number_formats import has_decimal_commas, kind_of_numbers
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.splits import SETS
@@ -22,15 +34,9 @@ from unimp.data.tables.table import Table, is_string, to_numpy
 from unimp.data.tables.transforms import Layout
 from unimp.data.tables.values import NO_VALUE, words
 
-ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "key", "uid", "uuid")
-END_NAMES = (
-    *(("source", "target"), ("src", "dst"), ("from", "to"), ("source_id", "target_id")),
-    *(("u", "v"), ("head", "tail"), ("start", "end"), ("citing", "cited"), ("a", "b")),
-)
-LABEL_NAMES = ("label", "labels", "class", "classes", "y", "target", "category", "tag", "tags")
-GROUP_NAMES = ("group", "groups", "group_id")
 UNJOINED = "by name or position only: no column of nodes contains the ids in edges; check this"
 _LOOKED_AT = 50_000  # the number of rows that are examined
+_MOST_CANDIDATES = 10  # other columns that the recipe names as possible labels
 _FEW = 100  # the most values of a label or category, unless a twentieth of the rows is more
 
 
@@ -45,6 +51,7 @@ class Guess:
     left_out: Mapping[str, str] = field(default_factory=dict)
     edge_left_out: Mapping[str, str] = field(default_factory=dict)
     label_candidates: Sequence[str] = ()
+    cautions: Sequence[str] = ()  # guesses that the user should know of
 
     @property
     def joins(self) -> bool:
@@ -57,7 +64,8 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
     given = dict(given or {})
     reasons = dict.fromkeys(given, "as given")
     layout = Layout(**given)
-    ids, ends, why = _join(nodes, edges, given)
+    cautions: list[str] = []
+    ids, ends, why = _join(nodes, edges, given, cautions)
     layout = replace(layout, id=ids, source=ends[0], target=ends[1])
     reasons = {"id": why, "source": why, "target": why} | reasons
     if "directed" not in given:
@@ -81,8 +89,7 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
         label, reasons["label"], candidates = _label(nodes, used)
         layout = replace(layout, label=label)
         used |= set(layout.label_columns)
-    if "label_separator" not in given and layout.label in nodes.columns:
-        assert isinstance(layout.label, str)
+    if "label_separator" not in given and isinstance(layout.label, str) and nodes.has(layout.label):
         layout = replace(layout, label_separator=_separator(nodes, layout.label))
     ends_used = {layout.source, layout.target}
     if "decimal" not in given:
@@ -91,51 +98,68 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
         reasons["decimal"] = why_comma
     kinds, why_kinds, left_out = _kinds(nodes, used, layout.decimal, edge=False)
     if "features" not in given:
+        leaks = _leaks(nodes, replace(layout, features=kinds))
+        cautions += [f"{c} of {nodes.name} is left out: {why}" for c, why in leaks.items()]
+        left_out |= leaks
+        kinds = {column: kind for column, kind in kinds.items() if column not in leaks}
         layout = replace(layout, features=kinds)
     edge_kinds, why_edges, edge_left_out = _kinds(edges, ends_used, layout.decimal, edge=True)
     if "edge_features" not in given:
         layout = replace(layout, edge_features=edge_kinds)
-    return Guess(layout, reasons, why_kinds, why_edges, left_out, edge_left_out, candidates)
+    return Guess(
+        layout, reasons, why_kinds, why_edges, left_out, edge_left_out, candidates, cautions
+    )
 
 
-def _join(nodes: Table, edges: Table, given: Mapping[str, Any]) -> tuple[str, tuple[str, str], str]:
-    """Return the id column, and the source and target columns that contain its values."""
-    fixed = [given["id"]] if "id" in given else None
-    order = fixed or sorted(
-        nodes.columns, key=lambda c: _rank(c, ID_NAMES) * 10_000 + nodes.columns.index(c)
-    )
-    named = next(
-        (pair for pair in END_NAMES if set(pair) <= {c.lower() for c in edges.columns}), None
-    )
+def _join(
+    nodes: Table, edges: Table, given: Mapping[str, Any], cautions: list[str]
+) -> tuple[str, tuple[str, str], str]:
+    """Return the id column, and the source and target columns that contain its values.
+
+    Row numbers and amounts can be equal to ids; they are not taken as ends, and if more than two
+    columns qualify, a caution names them.
+    """
+    columns = nodes.columns
+    order = [given["id"]] if "id" in given else sorted(columns, key=lambda c: _rank(c, ID_NAMES))
     lower = {c.lower(): c for c in reversed(edges.columns)}
-    best: tuple[float, str, tuple[str, str]] | None = None
+    named = next((pair for pair in END_NAMES if set(pair) <= set(lower)), None)
     head = Table(edges.name, edges.arrow.slice(0, _LOOKED_AT))
+    read = ((c, read_ids(head, c, Problems(), unique=False)) for c in edges.columns)
+    possible = {column: values for column, values in read if values is not None and len(values)}
+    doubtful = {c for c in possible if is_amount(c) or _counts(possible[c])}
+    if len(edges.columns) - len(doubtful) < 2:  # a path, say, whose ends count by one
+        doubtful = set()
+    best: tuple[float, str, tuple[str, str], list[str]] | None = None
     for column in order:
         values = read_ids(nodes, column, Problems(), unique=True)
         if values is None:
             continue
-        shares = {c: _share_in(head, c, values) for c in edges.columns}
-        ends = [c for c in edges.columns if shares[c] > 0.5]
-        if named and all(lower[name] in ends for name in named):
-            ends = [lower[name] for name in named]
-        if len(ends) >= 2:
-            found = (shares[ends[0]] + shares[ends[1]], column, (ends[0], ends[1]))
+        shares = {c: float(np.mean(positions(v, values) >= 0)) for c, v in possible.items()}
+        fitting = [c for c in possible if shares[c] > 0.5]
+        ends = [c for c in fitting if c not in doubtful]
+        # Amounts may be equal to ids by chance, but seldom in every row and to as many of them.
+        rank = {c: (-round(shares[c], 3), not is_end(c), -len(possible[c].unique())) for c in ends}
+        ends = sorted(sorted(ends, key=rank.__getitem__)[:2], key=edges.columns.index)
+        if named and all(lower[name] in fitting for name in named):
+            ends = fitting = [lower[name] for name in named]
+        if len(ends) == 2:
+            found = (shares[ends[0]] + shares[ends[1]], column, (ends[0], ends[1]), fitting)
             best = found if best is None or found[0] > best[0] + 1e-9 else best
+            if best[0] == 2:  # every end is an id; no other column can fit better
+                break
     source, target = given.get("source"), given.get("target")
     if best is not None:
         ends2 = (source or best[2][0], target or best[2][1])
+        if len(best[3]) > 2 and not (source and target):
+            cautions.append(
+                f"{', '.join(best[3][:-1])} and {best[3][-1]} of {edges.name} all contain ids of "
+                f"nodes; source is {ends2[0]} and target is {ends2[1]}. Check both"
+            )
         return best[1], ends2, "unique in nodes, and contains the ids in edges"
-    columns = [*edges.columns, "source", "target"]
-    pair = tuple(lower[name] for name in named) if named else tuple(columns[:2])
+    both = [c for c in edges.columns if c not in doubtful] + ["source", "target"]
+    pair = tuple(lower[name] for name in named) if named else tuple(both[:2])
     chosen = order[0] if order else "id"
     return chosen, (source or pair[0], target or pair[1]), UNJOINED
-
-
-def _share_in(edges: Table, column: str, ids: Any) -> float:
-    values = read_ids(edges, column, Problems(), unique=False)
-    if values is None or not len(values):
-        return 0.0
-    return float(np.mean(positions(values, ids) >= 0))
 
 
 def _rank(column: str, names: Sequence[str]) -> int:
@@ -158,8 +182,7 @@ def _directed(nodes: Table, edges: Table, layout: Layout) -> tuple[bool, str]:
 
 
 def _is_split(nodes: Table, column: str) -> bool:
-    values = nodes.get(column)
-    if not is_string(values.type):
+    if not is_string(nodes.kind(column)):
         return False
     found = words(nodes, column, Problems()).drop_null().unique()
     if not 2 <= len(found) <= 6:
@@ -176,9 +199,10 @@ def _label(nodes: Table, used: set[str]) -> tuple[str | list[str], str, list[str
     named = sorted(
         (c for c in free if c.lower() in LABEL_NAMES), key=lambda c: _rank(c, LABEL_NAMES)
     )
-    candidates = [c for c in free if _repeats(nodes, c)]
+    repeating = (c for c in free if _repeats(nodes, c))
     if named:
-        return named[0], "by its name", candidates
+        return named[0], "by its name", list(islice(repeating, _MOST_CANDIDATES))
+    candidates = list(repeating)
     gaps = [c for c in candidates if _known(nodes, c).null_count]
     if len(gaps) == 1:
         return gaps[0], "few different values, and some are missing", candidates
@@ -198,8 +222,7 @@ def _repeats(nodes: Table, column: str) -> bool:
     """Return whether a column has few enough values to be classes."""
     import pyarrow as pa
 
-    values = nodes.get(column)
-    kind = values.type
+    kind = nodes.kind(column)
     if not (is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         return False
     known = _known(nodes, column)
@@ -215,8 +238,7 @@ def _separator(nodes: Table, column: str) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = nodes.get(column)
-    if not is_string(values.type):
+    if not is_string(nodes.kind(column)):
         return ""
     known = _known(nodes, column).drop_null()
     for mark in (";", "|", ","):
@@ -229,12 +251,23 @@ def _separator(nodes: Table, column: str) -> str:
     return ""
 
 
+def _leaks(nodes: Table, layout: Layout) -> dict[str, str]:
+    """Return the feature columns that determine the label, and how."""
+    step = -(-nodes.num_rows // _LOOKED_AT)
+    if step > 1:
+        nodes = Table(nodes.name, nodes.arrow.take(range(0, nodes.num_rows, step)), nodes.delimiter)
+    labels = read_labels(nodes, layout, Problems()) if layout.label else None
+    if labels is None:
+        return {}
+    return leaking_columns(values_of(nodes, layout, layout.features, Problems()), *labels)
+
+
 def _decimal_comma(table: Table, used: set[str]) -> str:
     """Return why numbers of a table have decimal commas; empty if they do not."""
     if table.delimiter != ";":  # with other delimiters, 1,5 may be two numbers
         return ""
     for column in table.columns:
-        if column in used or not is_string(table.get(column).type):
+        if column in used or not is_string(table.kind(column)):
             continue
         cells = _cells(table, column)
         if len(cells) and has_decimal_commas(cells):
@@ -304,7 +337,7 @@ def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
     if distinct == 1 and not missing:
         return "", "the same in every row"
     if pa.types.is_integer(kind) and distinct == len(values):
-        if column.lower() in ("", "index", "row", "unnamed: 0", *ID_NAMES) or _counts(values):
+        if column.lower() in (*ROW_NAMES, *ID_NAMES) or _counts(values):
             return "", "all different, like row numbers"
     elif pa.types.is_integer(kind) and 2 < distinct <= 20:
         return "numeric", f"numbers, {distinct} different{gaps}; categorical if they are codes"
@@ -312,8 +345,10 @@ def _kind(table: Table, column: str, decimal: Decimal) -> tuple[str, str]:
 
 
 def _counts(values: Any) -> bool:
-    """Return whether the numbers count the rows."""
-    numbers = to_numpy(values)
+    """Return whether the values are numbers that count the rows."""
+    import pyarrow as pa
+
+    numbers = to_numpy(values) if pa.types.is_integer(values.type) else np.zeros(2)
     return bool((np.diff(numbers) == 1).all())
 
 

@@ -56,7 +56,7 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if column not in table.columns:
+    if not table.has(column):
         return None
     values = table.get(column)
     kind = values.type

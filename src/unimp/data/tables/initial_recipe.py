@@ -13,6 +13,8 @@ from unimp.config.presets import FOR_TABLES, PRESETS
 from unimp.data.tables.guessing import Guess
 from unimp.data.tables.table import Table
 
+_MOST_LISTED = 10  # columns in one line
+
 
 def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
     """A recipe for a file in `folder`, with the reason of each guess and what else is possible."""
@@ -39,7 +41,8 @@ def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> st
     ]
     others = [c for c in found.label_candidates if c != layout.label]
     if others:
-        lines.append(_comment(f"  other candidates: {', '.join(others)}"))
+        more = " …" if len(others) > _MOST_LISTED else ""
+        lines.append(_comment(f"  other candidates: {', '.join(others[:_MOST_LISTED])}{more}"))
     if layout.label_separator:
         lines += _option(
             "text between several labels in one cell; empty: one label per cell",

@@ -15,7 +15,8 @@ from unimp.data.tables.labels import UNKNOWN
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.table import Table
-from unimp.data.tables.values import NO_VALUE, words
+from unimp.data.tables.transforms import Transforms
+from unimp.data.tables.values import NO_VALUE, without_point, words
 from unimp.errors import TaskError
 from unimp.tasks.labels import UNLABELED, checked_labels
 from unimp.tasks.names import Names, classes_of, label_separator, nodes_of
@@ -75,57 +76,69 @@ def _from_mapping(given: Mapping[Any, Any], task: Task) -> Tensor:
 def read_labels(path: Path, task: Task) -> Tensor:
     """Read a label file into the form of the task's labels, UNLABELED for nodes without a row.
 
-    The file is CSV, Parquet or Arrow with the columns node and label, which contain names of the
-    task, or numbers if it has no names. A row whose label is empty, -1 or NA is ignored. For binary
-    tasks, a cell may contain several names, separated by the label_separator of the tables or by a
-    semicolon. The names in all rows of a node are all of its labels: the others are 0, and `none`
-    means that all are 0. With a column value, each row sets the named entries to 0 or 1 and leaves
-    the others unknown. All problems are reported at once.
+    The file is CSV, Parquet or Arrow with the columns node and label, or with the names of these
+    columns in the tables of training. They contain names of the task, or numbers if it has no
+    names. A row whose label is empty, -1 or NA is ignored. For binary tasks, a cell may contain
+    several names, separated by the label_separator of the tables or by a semicolon. The names in
+    all rows of a node are all of its labels: the others are 0, and `none` means that all are 0.
+    With a column value, each row sets the named entries to 0 or 1 and leaves the others unknown. In
+    a task with one class per node, a value of 0 is refused: it names a class that a node does not
+    have. All problems are reported at once.
     """
     problems = Problems()
-    several = ["value"] if task.is_multilabel else []
-    columns = ["node", "label", *several]
-    table = open_table(
-        path, "labels", problems, wanted=columns[:2], optional=several, as_text=columns
-    )
-    ids = None if table is None else read_ids(table, "node", problems, unique=False)
-    cells = {c: words(table, c, problems) for c in columns[1:] if table and c in table.columns}
+    own = _own_columns(task)
+    texts = ["node", "label", "value", *own.values()]
+    table = open_table(path, "labels", problems, as_text=texts)
     problems.refuse()
     assert table is not None
-    assert ids is not None
+    at, label = (_present(table, name, own[name], problems) for name in ("node", "label"))
+    problems.refuse()
+    ids = read_ids(table, at, problems, unique=False)
+    cells = {c: words(table, c, problems) for c in (label, "value") if table.has(c)}
+    problems.refuse()
 
     classes = classes_of(task)
-    whole_sets = task.is_multilabel and "value" not in cells
-    between = label_separator(task) if task.is_multilabel else ""
-    named = [
-        _names_in(text, classes, between, none=whole_sets) for text in cells["label"].to_pylist()
+    truth = Names(("0", "1"), 2, "value")
+    truths = [
+        _known(_number_of(text), truth)
+        for text in (cells["value"].to_pylist() if "value" in cells else ())
     ]
+    whole_sets = task.is_multilabel and not truths
+    between = label_separator(task) if task.is_multilabel else ""
+    pairs = zip(cells[label].to_pylist(), without_point(cells[label]).to_pylist(), strict=True)
+    written = [plain if text is not None and text not in classes else text for text, plain in pairs]
+    named = [_names_in(text, classes, between, none=whole_sets) for text in written]
     value = [1] * table.num_rows
-    if "value" in cells:
-        truth = Names(("0", "1"), 2, "value")
-        truths = [_known(_number_of(text), truth) for text in cells["value"].to_pylist()]
+    if task.is_multilabel and truths:
         named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
         value = _places(table, "value", truths, truth, problems)
+    elif "0" in truths and {"0", "1", None}.issuperset(truths):  # not a column of something else
+        problems.note(
+            table.name,
+            "the value is 0, so the row names a class that the node does not have",
+            "remove the row, since each node of this task has one class",
+            column="value",
+            rows=[row for row, one in enumerate(truths) if one == "0"],
+        )
     given = [
         str(one) if names is not None else None
         for one, names in zip(ids.to_pylist(), named, strict=True)
     ]
-    node = _places(table, "node", given, nodes_of(task), problems)
+    node = _places(table, at, given, nodes_of(task), problems)
     row = [number for number, names in enumerate(named) for _ in names or ()]
     entry = _places(
-        table, "label", [one for names in named for one in names or ()], classes, problems, rows=row
+        table, label, [one for names in named for one in names or ()], classes, problems, rows=row
     )
     labels = torch.full_like(task.labels, UNLABELED)
     twice: list[int] = []
     if whole_sets:
-        there = torch.tensor([at for at in node if at >= 0], dtype=torch.int64)
-        labels[there] = 0
+        labels[torch.tensor([n for n in node if n >= 0], dtype=torch.int64)] = 0
         twice = _none_and_some(node, named)
     for number, column in zip(row, entry, strict=True):
         if node[number] < 0 or column < 0:
             continue
-        at = node[number]
-        place, one = ((at, column), value[number]) if task.is_multilabel else ((at,), column)
+        place = (node[number], column) if task.is_multilabel else (node[number],)
+        one = value[number] if task.is_multilabel else column
         if not whole_sets and int(labels[place]) not in (UNLABELED, one):
             twice.append(number)
         labels[place] = one
@@ -134,11 +147,29 @@ def read_labels(path: Path, task: Task) -> Tensor:
             table.name,
             f"node {given[twice[0]]!r} has another label in an earlier row",
             "keep one of them",
-            column="node",
+            column=at,
             rows=twice,
         )
     problems.refuse()
     return labels
+
+
+def _own_columns(task: Task) -> dict[str, str]:
+    """Return the names that the tables of training have for the columns node and label."""
+    if not isinstance(task.tables, Transforms):
+        return {"node": "node", "label": "label"}
+    layout = task.tables.layout
+    return {"node": layout.id, "label": layout.label if isinstance(layout.label, str) else "label"}
+
+
+def _present(table: Table, name: str, own: str, problems: Problems) -> str:
+    """Return the one of two names that a column has; if there is neither, that is a problem."""
+    if not table.has(name) and not table.has(own):
+        accepted = repr(name) if name == own else f"{name!r} or {own!r}"
+        there = ", ".join(table.columns[:SHOWN_PROBLEMS])
+        fix = f"name a column {accepted}; the columns are {there}"
+        problems.note(table.name, "the column does not exist", fix, column=name)
+    return name if table.has(name) else own
 
 
 def read_label_files(paths: Sequence[Path], task: Task) -> Tensor | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unimp.data.tables.ids import not_whole, positions
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.table import Table, to_numpy
 from unimp.data.tables.transforms import Layout
-from unimp.data.tables.values import NO_VALUE, NUMBER, words
+from unimp.data.tables.values import NO_VALUE, NUMBER, without_point, words
 from unimp.errors import nearest_names
-from unimp.tasks.labels import UNLABELED
+from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, one_class
 
-UNKNOWN = (*NO_VALUE, "-1", "-1.0")
+_MINUS_ONE = ("-1", "-1.0")
+UNKNOWN = (*NO_VALUE, *_MINUS_ONE)
 """Cells of a label column that mean an unknown label."""
 _COULD_BE_NAMES = ("NA", "N/A", "None")
 _YES, _NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
@@ -26,7 +29,7 @@ Labels = tuple[NDArray[np.int64] | NDArray[np.int8], tuple[str, ...]]
 
 def read_labels(nodes: Table, layout: Layout, problems: Problems) -> Labels | None:
     """Return the labels of a task and its class names; None, with a problem, if invalid."""
-    if not all(column in nodes.columns for column in layout.label_columns):
+    if not all(nodes.has(column) for column in layout.label_columns):
         return None
     if not isinstance(layout.label, str):
         return _binary_columns(nodes, layout.label_columns, problems)
@@ -59,7 +62,7 @@ def read_more_labels(
     nodes: Table, layout: Layout, names: tuple[str, ...], problems: Problems
 ) -> NDArray[np.int64] | NDArray[np.int8] | None:
     """Return labels of nodes added after training, in its classes; None if there is no column."""
-    there = [column for column in layout.label_columns if column in nodes.columns]
+    there = [column for column in layout.label_columns if nodes.has(column)]
     if not there:
         return None
     if not isinstance(layout.label, str):
@@ -125,21 +128,14 @@ def _words_of_labels(
     text = words(nodes, column, problems)
     if text is None:
         return None
-    gone = text.filter(pc.is_in(text, value_set=pa.array(_COULD_BE_NAMES, text.type)))
-    if len(gone):
-        named = " and ".join(repr(name) for name in sorted(gone.unique().to_pylist()))
-        problems.warn(
-            nodes.name,
-            f"{named} means an unknown label ({len(gone):,} rows). If it is a class, rename it",
-            column=column,
-        )
-    text = known_words(text)
+    given, text = text, known_words(text)
+    doubtful = (*_COULD_BE_NAMES, *(_MINUS_ONE if _are_numbers(text) else ()))
+    _warn_of_unknown(nodes.name, column, [given], doubtful, problems)
     values = nodes.get(column)
     if pa.types.is_floating(values.type):
         broken = not_whole(values)
     elif _are_numbers(pa.array(names, text.type) if names else text):
-        # pandas writes integers with missing values as 1.0, which is the same class as 1.
-        text = pc.replace_substring_regex(text, r"^([+-]?\d+)\.0*$", r"\1")
+        text = without_point(text)
         amount = pc.match_substring_regex(text, r"^[+-]?\d*\.\d+(e[+-]?\d+)?$", ignore_case=True)
         broken = np.flatnonzero(to_numpy(pc.fill_null(amount, False)))
     else:
@@ -156,6 +152,25 @@ def _words_of_labels(
     return text
 
 
+def _warn_of_unknown(
+    file: str, column: str, given: Sequence[Any], doubtful: Sequence[str], problems: Problems
+) -> None:
+    """Report cells that were read as unknown labels although they could be a class."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pa.chunked_array(given)
+    gone = rows.filter(pc.is_in(rows, value_set=pa.array(doubtful, rows.type)))
+    if len(gone):
+        named = " and ".join(repr(name) for name in sorted(gone.unique().to_pylist()))
+        cells = "1 cell" if len(gone) == 1 else f"{len(gone):,} cells"
+        problems.warn(
+            file,
+            f"{named} means an unknown label ({cells}). If it is a class, rename it",
+            column=column,
+        )
+
+
 def _are_numbers(text: Any) -> bool:
     import pyarrow.compute as pc
 
@@ -167,13 +182,9 @@ def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels
 
     names = in_order(text.drop_null().unique().to_pylist())
     known = len(text) - text.null_count
-    if len(names) < 2:
-        problems.note(
-            nodes.name,
-            f"every known label is {names[0]!r}",
-            "give labels of at least two classes",
-            column=column,
-        )
+    number = positions(text, pa.array(names, pa.large_string()))
+    if what_is_wrong := one_class(torch.from_numpy(number), len(names), names):
+        problems.note(nodes.name, what_is_wrong, SEVERAL_CLASSES, column=column)
         return None
     if len(names) == known and known >= _MANY:
         problems.note(
@@ -183,7 +194,7 @@ def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels
             column=column,
         )
         return None
-    return positions(text, pa.array(names, pa.large_string())), tuple(names)
+    return number, tuple(names)
 
 
 def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> Labels | None:
@@ -199,7 +210,11 @@ def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> L
         )
         return None
     number = positions(flat, pa.array(names, pa.large_string()))
-    return _several(number, row, len(text), len(names)), tuple(names)
+    labels = _several(number, row, len(text), len(names))
+    if what_is_wrong := one_class(torch.from_numpy(labels), len(names)):
+        problems.note(nodes.name, what_is_wrong, SEVERAL_CLASSES, column=column)
+        return None
+    return labels, tuple(names)
 
 
 def _split(text: Any, separator: str) -> tuple[Any, NDArray[np.int64]]:
@@ -229,14 +244,15 @@ def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Lab
     if len(read) < len(found):
         return None
     labels = np.stack(read, axis=1)
+    what_is_wrong = one_class(torch.from_numpy(labels), len(columns))
     if not (labels != UNLABELED).any():
-        problems.note(
-            nodes.name,
-            "no label is known",
-            "fill in the labels of some nodes",
-            column=", ".join(columns),
-        )
+        what_is_wrong = "no label is known"
+    if what_is_wrong:
+        fix = SEVERAL_CLASSES
+        problems.note(nodes.name, what_is_wrong, fix, column=", ".join(columns))
         return None
+    given = [words(nodes, column, problems) for column in columns]
+    _warn_of_unknown(nodes.name, ", ".join(columns), given, _MINUS_ONE, problems)
     return labels, tuple(columns)
 
 
@@ -266,11 +282,12 @@ def _yes_and_no(nodes: Table, column: str, problems: Problems) -> NDArray[np.int
 
 def read_groups(nodes: Table, layout: Layout, problems: Problems) -> NDArray[np.int64] | None:
     """Return the group number of each node; a node without a group is its own group."""
-    if not layout.group or layout.group not in nodes.columns:
+    if not layout.group or not nodes.has(layout.group):
         return None
     text = words(nodes, layout.group, problems)
     if text is None:
         return None
+    text = without_point(text)
     names = text.drop_null().unique()
     group = positions(text, names)
     alone = np.flatnonzero(group < 0)

@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from unimp.data.memory import shortage
-from unimp.data.tables.problems import Problems
+from unimp.data.tables.headers import is_data
+from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.table import Table
 from unimp.data.tables.unpacking import COMPRESSED, csv_bytes, parquet_bytes
 from unimp.errors import nearest_names
@@ -27,8 +29,10 @@ CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _HEADER_BYTES = 1 << 20
 _BLOCK = 8 << 20  # bytes of CSV per block; a row must fit into one
 _DELIMITERS = ",;\t|"
+_BOM = "\ufeff"  # some programs write several at the start of a file
 _LOOKED_AT = 20  # rows that determine the delimiter
 _SMALLER = "use a machine with more memory, or fewer rows and columns"
+_COMPARED = 1000  # rows that are compared with the header
 _ACCEPTED = "use CSV (.csv, .tsv), Parquet (.parquet) or Arrow (.arrow, .feather)"
 
 
@@ -60,7 +64,7 @@ def open_table(
 
     try:
         if from_file:
-            opened = _read_file(Path(given), name, problems, choose, as_text)
+            opened = _read_file(Path(given), name, problems, choose, as_text, wanted)
         else:
             opened = _from_frame(given, name, problems, choose)
     except _unreadable() as error:
@@ -97,6 +101,7 @@ def _read_file(
     problems: Problems,
     choose: Choose,
     as_text: Sequence[str],
+    wanted: Sequence[str] | None,
 ) -> Table | None:
     if path.is_dir():
         problems.note(name, "this is a folder, not a file", f"give a file: {_ACCEPTED}")
@@ -124,7 +129,7 @@ def _read_file(
     if plain.suffix.lower() not in CSV_SUFFIXES:
         problems.note(name, f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
         return None
-    return _read_csv(path, name, problems, choose, as_text)
+    return _read_csv(path, name, problems, choose, as_text, wanted)
 
 
 def _read_parquet(path: Path, name: str, problems: Problems, choose: Choose) -> Table | None:
@@ -175,15 +180,16 @@ def _read_csv(
     problems: Problems,
     choose: Choose,
     as_text: Sequence[str],
+    wanted: Sequence[str] | None,
 ) -> Table | None:
     import pyarrow as pa
     import pyarrow.csv
 
-    header = csv_header(path, name, problems)
+    header = csv_header(path, name, problems, wanted)
     if header is None:
         return None
     written, delimiter = header
-    names = [column.strip() for column in written]
+    names = [column.strip().strip(_BOM) for column in written]
     chosen = choose(names)
     packed = path.suffix.lower() in COMPRESSED
     if short := shortage(csv_bytes(path, len(chosen)) if packed else path.stat().st_size):
@@ -241,8 +247,13 @@ def _read_csv(
     return Table(name, table.rename_columns(chosen), delimiter)
 
 
-def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], str] | None:
-    """Return the names in the header of a CSV file as they are written, and the delimiter."""
+def csv_header(
+    path: Path, name: str, problems: Problems, wanted: Sequence[str] | None = None
+) -> tuple[list[str], str] | None:
+    """Return the names in the header of a CSV file as they are written, and the delimiter.
+
+    If not all `wanted` names are there, a first line that looks like data is a problem.
+    """
     import pyarrow as pa
 
     with pa.input_stream(str(path)) as stream:  # decompresses according to the suffix
@@ -260,14 +271,24 @@ def csv_header(path: Path, name: str, problems: Problems) -> tuple[list[str], st
         return None
     text = start.decode("utf-8-sig", errors="replace")  # Arrow checks the other lines
     delimiter = max(_DELIMITERS, key=lambda mark: _fits(text, mark))
-    names = next(iter(_first_rows(text, delimiter)), [])
-    if not any(name.strip() for name in names):
+    names, *rows = _first_rows(text, delimiter, _COMPARED) or [[]]
+    if not any(column.strip() for column in names):
         problems.note(name, "the header is empty", "write column names into the first line")
+        return None
+    there = wanted is not None and {column.strip() for column in names} >= set(wanted)
+    if not there and is_data(names, rows):
+        shown = ", ".join(names[:SHOWN_ROWS]) + (" …" if len(names) > SHOWN_ROWS else "")
+        problems.note(
+            f"{name}, line 1",
+            f"the file seems to have no header: its first line ({shown[:200]}) looks like "
+            "the lines below it",
+            "write a line with the names of the columns above it",
+        )
         return None
     return names, delimiter
 
 
-def _first_rows(text: str, delimiter: str) -> list[list[str]]:
+def _first_rows(text: str, delimiter: str, most: int = _LOOKED_AT) -> list[list[str]]:
     """Return the header and some rows, with quotes respected."""
     rows: list[list[str]] = []
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
@@ -275,7 +296,7 @@ def _first_rows(text: str, delimiter: str) -> list[list[str]]:
         for row in reader:
             if any(row):
                 rows.append(row)
-            if len(rows) == _LOOKED_AT:
+            if len(rows) == most:
                 break
     return rows
 
@@ -361,13 +382,14 @@ def _chosen(
     optional: Sequence[str],
 ) -> list[str]:
     """Return the wanted columns that exist; a missing one is a problem."""
-    twice = {column for column in there if list(there).count(column) > 1} if there else set()
+    counts = Counter(there)
+    twice = {column for column, count in counts.items() if count > 1}
     if wanted is None:
         if twice:
             problems.note(name, f"two columns are named {min(twice)!r}", "rename one of them")
-        return [column for column in dict.fromkeys(there) if column not in twice]
+        return [column for column in counts if column not in twice]
     for column in dict.fromkeys(wanted):
-        if column not in there:
+        if column not in counts:
             problems.note(
                 name,
                 "the column does not exist",
@@ -376,7 +398,7 @@ def _chosen(
             )
         elif column in twice:
             problems.note(name, "two columns have this name", "rename one of them", column=column)
-    return [c for c in dict.fromkeys((*wanted, *optional)) if c in there and c not in twice]
+    return [c for c in dict.fromkeys((*wanted, *optional)) if counts[c] == 1]
 
 
 def _near(column: str, there: Sequence[str]) -> str:

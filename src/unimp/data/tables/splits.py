@@ -73,7 +73,7 @@ def _parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[n
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if column not in nodes.columns:
+    if not nodes.has(column):
         return None
     text = words(nodes, column, problems)
     if text is None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from unimp.data.tables.checking import Rows
+from unimp.data.tables.leakage import leaking_columns
 from unimp.tasks.labels import Split
 from unimp.tasks.metrics import FEW_NODES
 
 _SHOWN_CLASSES = 12
+_SHOWN_COLUMNS = 100
+_SHOWN_LEAKS = 10
 FEW_LABELS = 10
 """A class with fewer known labels can hardly be learned or scored."""
 UNEVEN = 0.2
@@ -54,9 +58,20 @@ def cautions(rows: Rows, split: Split) -> list[str]:
     """Return warnings about things that are allowed but probably not intended."""
     found = list(rows.warnings)
     for option, values in (("features", rows.node_values), ("edge_features", rows.edge_values)):
-        for column, given in values.items():
-            if _is_constant(given):
-                found.append(f"{option}: the column {column} has the same value in every row")
+        same = [column for column, given in values.items() if _is_constant(given)]
+        if same:
+            many = len(same) > 1
+            what = f"{len(same):,} columns {_some(same)} have" if many else f"column {same[0]} has"
+            found.append(f"{option}: the {what} the same value in every row")
+    leaks = leaking_columns(rows.node_values, rows.labels, rows.class_names)
+    for column, why in list(leaks.items())[:_SHOWN_LEAKS]:
+        found.append(
+            f"features: the column {column} seems to contain the answer: {why}. Remove it, unless "
+            "it is known before the label is"
+        )
+    if len(leaks) > _SHOWN_LEAKS:
+        more = len(leaks) - _SHOWN_LEAKS
+        found.append(f"features: {more:,} further columns seem to contain the answer")
     if not rows.node_values:
         found.append("there are no feature columns: only edges and labels describe the nodes")
     if split.val.numel() == 0:
@@ -115,11 +130,12 @@ def _label_cautions(rows: Rows) -> list[str]:
         )
     spellings: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
-        spellings["".join(name.split()).casefold()].append(name)
+        plain = re.sub(r"^([+-]?\d+)\.0*$", r"\1", "".join(name.split()).casefold())
+        spellings[plain].append(name)
     for alike in spellings.values():
         if len(alike) > 1:
             spelled = " and ".join(repr(name) for name in alike)
-            found.append(f"the classes {spelled} differ only in case or spaces")
+            found.append(f"the classes {spelled} differ only in case, spaces or a decimal point")
     if not several and len(names) == 2 and 0 < counts.min() < UNEVEN * counts.sum():
         always = counts.max() / counts.sum()
         found.append(
@@ -142,13 +158,18 @@ def _isolated(rows: Rows) -> int:
     return int(np.count_nonzero(~touched))
 
 
-def _kinds(kinds: Any) -> str:
+def _kinds(kinds: Mapping[str, str]) -> str:
+    if len(kinds) > _SHOWN_COLUMNS:
+        counts = Counter(kinds.values())
+        return f"{len(kinds):,}: " + ", ".join(f"{n:,} {kind}" for kind, n in counts.items())
     return ", ".join(f"{column} ({kind})" for column, kind in kinds.items()) or "none"
 
 
 def _counted(names: tuple[str, ...], counts: Any) -> str:
     order = np.argsort(-np.asarray(counts), kind="stable")[:_SHOWN_CLASSES]
-    shown = ", ".join(f"{names[c]} {int(counts[c]):,}" for c in order)
+    # Quotes show where a name with a comma or a number ends.
+    quoted = [repr(n) if "," in n or n[-1:].isdecimal() else n for n in (names[c] for c in order)]
+    shown = ", ".join(f"{n} {int(counts[c]):,}" for n, c in zip(quoted, order, strict=True))
     return f"{len(names):,}: {shown}" + (" …" if len(names) > _SHOWN_CLASSES else "")
 
 

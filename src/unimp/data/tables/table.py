@@ -24,6 +24,17 @@ class Table:
     def columns(self) -> list[str]:
         return [str(name) for name in self.arrow.column_names]
 
+    def has(self, column: str) -> bool:
+        """Return whether there is exactly one column of this name."""
+        return bool(self.arrow.schema.get_field_index(column) >= 0)
+
+    def kind(self, column: str) -> Any:
+        """Return the Arrow type of a column, which is cheaper than to get its values."""
+        import pyarrow as pa
+
+        kind = self.arrow.schema.field(column).type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+
     def get(self, column: str) -> Any:
         """Return a column as one plain Arrow array: no dictionaries, no views, no 16-bit floats."""
         import pyarrow as pa

@@ -17,6 +17,8 @@ KINDS: tuple[str, ...] = get_args(ColumnKind)
 
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A", "n/a", "#N/A")
 """Cells that mean a missing value in a column of text."""
+LARGEST_IN_VECTOR = 1e15
+"""Vectors are not standardized. The square of a larger number is near the largest float32."""
 NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 
 
@@ -35,7 +37,7 @@ def read_values(
     commas between fields. `length` is the length of vectors in training, for rows that are added
     later.
     """
-    if column not in table.columns:
+    if not table.has(column):
         return None
     if table.delimiter == ",":
         decimal = "."
@@ -43,7 +45,21 @@ def read_values(
         return _numbers(table, column, problems, decimal)
     if kind == "vector":
         return _vectors(table, column, problems, decimal, length)
-    return words(table, column, problems, empty_is_missing=kind == "categorical")
+    text = words(table, column, problems, empty_is_missing=kind == "categorical")
+    return without_point(text) if kind == "categorical" and text is not None else text
+
+
+def without_point(text: Any) -> Any:
+    """Write whole numbers without a decimal point: 1.0 and 1. become 1.
+
+    Programs that store integers with missing values as floats write 1.0, so both are one category,
+    class or group, in one file and in later files. 01 and 1 differ, as in postal codes, and so do
+    1.50 and 1.5, as in version numbers.
+    """
+    import pyarrow.compute as pc
+
+    text = pc.replace_substring_regex(text, r"^([+-]?\d+)\.0*$", r"\1")
+    return pc.if_else(pc.equal(text, "-0"), "0", text)
 
 
 def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bool = True) -> Any:
@@ -212,10 +228,12 @@ def _vectors(
     else:
         refuse(f"the lists contain {flat.type}, not numbers", "convert them to numbers")
         return None
-    wild = ~(np.abs(numbers) <= np.finfo(np.float32).max)  # NaN too
+    wild = ~(np.abs(numbers) <= LARGEST_IN_VECTOR)  # NaN too
     if wild.any():
+        finite = np.isfinite(numbers[wild][0])
         refuse(
-            f"a vector contains {numbers[wild][0]}, which is not a finite number",
+            f"a vector contains {numbers[wild][0]}, which is "
+            + ("too large for a model in 32 bits" if finite else "not a finite number"),
             "replace it, or clear the cell if the whole vector is missing",
             np.unique(row_of[wild]),
         )

@@ -86,8 +86,8 @@ class IncrementalLogits:
                 )
             )
         self._logits = self._read_out(self._states[-1])
-        done = self._rows[-1] if self._rows else torch.arange(len(self._logits))
-        _refuse_non_finite(self._logits[done], self.held[done])
+        rows = self._rows[-1] if self._rows else torch.arange(len(self._logits))
+        _refuse_non_finite(self._logits[rows], self.held[rows])
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
