@@ -49,7 +49,7 @@ class LogPrinter(logging.Handler):
     """Prints log messages on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        err.print(self.format(record))
+        err.print(f"{record.levelname.lower()}: {self.format(record)}")
 
 
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -103,7 +103,7 @@ def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
     number = seed if options.split == "seed" else options.split
     task = rows.task(recipe.name, split=number, metric=options.metric or None)
     for caution in cautions(rows, task.split) if warn else ():
-        LOG.warning("warning: %s", caution)
+        LOG.warning(caution)
     return task
 
 
