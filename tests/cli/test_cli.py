@@ -31,6 +31,7 @@ from unimp.data.debian import load_debian
 from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
+from unimp.model.registry import MODELS
 from unimp.runs.folder.lock import locked
 from unimp.runs.loading import load_run
 from unimp.tasks.labels import Split
@@ -597,7 +598,8 @@ def test_a_recipe_is_shown_with_every_option_and_its_help(here: Path) -> None:
             place = lines.index(f"[{section}]")
         place += 1
         value, default = shown[section][key], declared.default
-        words = f" [{' | '.join(choices(declared))}]" if choices(declared) else ""
+        found = list(MODELS) if (section, key) == ("model", "name") else choices(declared)
+        words = f" [{' | '.join(found)}]" if found else ""
         changed = f" (default {json.dumps(default)})" if value != default else ""
         assert re.split(r" {2,}", lines[place].strip(), maxsplit=2) == [
             key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from unimp.config.options import TaskOptions
 from unimp.config.recipe import Recipe
-from unimp.errors import RunError
+from unimp.errors import RunError, TrainingError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import differences
@@ -111,7 +112,8 @@ def train_cell(job: Job, on_epoch: Callable[[Epoch], None] = lambda epoch: None)
         if share < 1:
             given = with_train_share(task_of(recipe, job.seed), share, seed=job.seed)
         settings = settings_beside_task(job.cell) if share < 1 else ()
-        run(given, seed=job.seed, out=job.folder, settings=settings, on_epoch=on_epoch)
+        with suppress(TrainingError):  # the folder then contains the last good state
+            run(given, seed=job.seed, out=job.folder, settings=settings, on_epoch=on_epoch)
         _, metrics, manifest = read_run(job.folder)
     except Exception as error:  # any failure: the other cells continue
         return Ended(job, failure=f"{error}" or type(error).__name__)
