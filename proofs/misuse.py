@@ -401,7 +401,7 @@ class World:
                 {
                     "seed": number(0, 2**32 - 1),
                     "seeds": either(none, self.is_seeds),
-                    "out": none,
+                    "out": one_of(None, "nonsense"),
                     "settings": either(empty, nothing),
                     "preset": one_of(None, ""),
                     "model": none,
@@ -413,7 +413,8 @@ class World:
                 },
             ),
             Call("load_run", unimp.load_run,
-                 {"folder": self.folder / "run", "device": "cpu", "model": None}, {"model": none}),
+                 {"folder": self.folder / "run", "device": "cpu", "model": None},
+                 {"model": none, "folder": one_of("nonsense")}),
             Call(
                 "load_task",
                 unimp.load_task,
@@ -431,7 +432,8 @@ class World:
             Call("Recipe.with_settings", unimp.Recipe().with_settings, {"settings": ()},
                  {"settings": either(empty, nothing)}),
             Call("save_npz", unimp.save_npz,
-                 {"task": self.task, "path": self.folder / "saved.npz"}, {"path": self.is_name}),
+                 {"task": self.task, "path": self.folder / "saved.npz", "force": True},
+                 {"force": one_of(True)}),
             Call(
                 "task_from_tables",
                 unimp.task_from_tables,
@@ -535,9 +537,6 @@ class World:
             flat = array.reshape(-1).tolist()
             return array.dtype.kind in "iu" and len(set(flat)) == len(flat) and max(flat) < 2**63
         return False
-
-    def is_name(self, value: Any) -> bool:
-        return isinstance(value, str) and value == "nonsense"
 
     def is_seeds(self, value: Any) -> bool:
         """Several small numbers; a generator and a set give some here."""

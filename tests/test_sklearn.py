@@ -426,7 +426,7 @@ def test_a_failed_training_is_refused_with_the_option_to_change(
         (lambda c, n, y: c.fit(n, y).predict(n, labels={"a": 1}), "'a'"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels=y > 0), "True and False"),
         (lambda c, n, y: c.fit(n, y).predict(n, labels=7), "labels"),
-        (lambda c, n, y: c.fit("nodes", y), "sequence|array|2D"),
+        (lambda c, n, y: c.fit("nodes", y), "string"),
         (lambda c, n, y: c.fit(n, 3), "array-like"),
         (lambda c, n, y: c.set_params(random_state="a").fit(n, y), "'a'"),
         (lambda c, n, y: c.set_params(settings=42).fit(n, y), "settings.*42"),

@@ -296,10 +296,7 @@ def _recipe_folder() -> Any:
 
 
 def _validate(values: dict[str, Any]) -> Recipe:
-    try:
-        recipe = Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError("\n".join(problems_in_words(error.errors(), DECLARED))) from error
+    recipe = Recipe(**values)
     _check_tables(recipe)
     return recipe
 

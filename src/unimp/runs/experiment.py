@@ -8,7 +8,7 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
     model     the row of model/registry.py        runs.preparation.model_of
     regime    how much of the graph fits          runs.estimate.choose_regime
     fit       masked label prediction             runs.fitting.fit_model → training.loop.fit
-    score     under each label protocol           runs.run.scored_run
+    score     under each label protocol           runs.fitting.scored_run
     write     every file, the manifest last       runs.folder.files.write_run
 """
 
@@ -26,20 +26,13 @@ from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
-from unimp.runs.fitting import fit_model
+from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import (
-    ModelFactory,
-    choose_device,
-    model_of,
-    refuse_backend,
-    resolve_recipe,
-    seeded,
-)
+from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
-from unimp.runs.run import Run, scored_run
+from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
@@ -82,14 +75,11 @@ def run(
     """
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
-    device = choose_device(resolved.train.device)
-    if model is None:
-        refuse_backend(resolved, device)
     root = None if out is None else Path(out)
     first = Experiment(
         resolved,
         numbers[0],
-        device,
+        device_of(resolved, model),
         folder=root,
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
@@ -107,11 +97,7 @@ def run(
         if done[-1].failure:
             raise TrainingError(f"seed {experiment.seed}: {done[-1].failure}")
         on_run(done[-1])
-    if seeds is None:
-        return done[0]
-    runs = Runs(tuple(done), root)
-    runs.write_summary()
-    return runs
+    return done[0] if seeds is None else Runs(tuple(done), root).with_summary()
 
 
 def run_seed(experiment: Experiment) -> Run:

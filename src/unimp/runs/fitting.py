@@ -1,16 +1,22 @@
-"""Fitting a recipe's model to a task, from the start or from a checkpoint."""
+"""Fitting a recipe's model to a task, from the start or from a checkpoint, and scoring it."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from statistics import median
 
+from torch import Tensor
+
+from unimp.analysis.predictions import keep_observed
 from unimp.config.run_files import CHECKPOINT
+from unimp.errors import NonFiniteError, TrainingError
 from unimp.inference.logits import predict_logits
-from unimp.model.node_model import NodeModel
+from unimp.model.node_model import NodeModel, count_parameters
 from unimp.runs.context import Experiment
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.preparation import graph_for, groups_of, inference_options
+from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
@@ -100,6 +106,40 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             resume=state,
             keep=keep,
         )
+
+
+def scored_run(
+    experiment: Experiment, model: NodeModel, task: Task, fit: Fit
+) -> tuple[Run, Tensor]:
+    """The run of a trained model with its metrics, and its predictions with train labels as
+    inputs: [N, classes]."""
+    run = Run(
+        experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
+    )
+    observed = run.observed_labels(reveal="train")
+    try:
+        outputs = run.outputs(observed)
+    except NonFiniteError as error:
+        if not fit.failed:
+            raise
+        raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
+    scores = {"train": score_split(outputs, task, "train")}
+    scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
+    metrics = {
+        "metric": task.metric,
+        "scores": scores,
+        "calibration": run.calibrate(outputs),
+        "best_epoch": fit.best.epoch if fit.best else None,
+        "epochs": len(fit.history),
+        "stopped": fit.stopped,
+        "cut_short": fit.cut_short,
+        "failed": fit.failed,
+        "parameters": count_parameters(model),
+        "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
+        "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
+    }
+    run = replace(run, metrics=metrics)
+    return run, keep_observed(run.probabilities_of(outputs), observed)
 
 
 def seconds_per_epoch(result: Fit) -> float:

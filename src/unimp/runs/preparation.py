@@ -185,6 +185,14 @@ def what_to_reduce(recipe: Recipe) -> str:
     return f"reduce {name}" if factors[name] > 1 else smaller
 
 
+def device_of(recipe: Recipe, factory: ModelFactory | None) -> str:
+    """The device of a recipe; refuses a backend that cannot compute on it."""
+    device = choose_device(recipe.train.device)
+    if factory is None:
+        refuse_backend(recipe, device)
+    return device
+
+
 def refuse_backend(recipe: Recipe, device: str) -> None:
     """Refuse a backend that cannot compute on this device."""
     if find_model(recipe.model.name).attends:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,49 +15,23 @@ from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
 from unimp.analysis.table import Table
-from unimp.config.arguments import Seed, check_fields, checked_methods
+from unimp.config.arguments import checked_methods
 from unimp.config.choices import Reveal, UnknownIds
-from unimp.config.recipe import Recipe
 from unimp.data.catalog import prepare
 from unimp.data.tables.extending import extend_task
-from unimp.data.tables.label_files import Given, later_labels
-from unimp.errors import NonFiniteError, RunError, TaskError, TrainingError
-from unimp.graph.graph import Graph
-from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
-from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import FullRecomputation
+from unimp.data.tables.label_files import Given
+from unimp.errors import RunError
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.inference.logits import (
-    non_finite_error,
-    non_finite_rows,
-    predict_logits,
-    probabilities,
-)
-from unimp.model.node_model import NodeModel, count_parameters
-from unimp.runs.context import Experiment
-from unimp.runs.fitting import seconds_per_epoch
 from unimp.runs.preparation import (
-    cannot_smooth,
-    choose_device,
-    graph_for,
-    groups_of,
-    inference_options,
     preparation,
-    refuse_smoothing,
 )
 from unimp.runs.scoring import score_split
+from unimp.runs.trained_model import TrainedModel
 from unimp.tasks.labels import (
-    PROTOCOLS,
-    checked_labels,
     is_known,
-    mask_labels,
-    mask_of,
     reveal_only,
 )
-from unimp.tasks.metrics import FEW_NODES, score
-from unimp.tasks.names import classes_of, node_ids, nodes_of
-from unimp.tasks.task import Task
-from unimp.training.loop import Fit
+from unimp.tasks.names import classes_of, nodes_of
 
 UNLIMITED = 2**60
 LOWER_RATE = "Try a smaller train.lr, or scale the features."
@@ -67,21 +39,8 @@ LOWER_RATE = "Try a smaller train.lr, or scale the features."
 
 @checked_methods
 @dataclass(frozen=True)
-class Run:
-    """A trained model with its task, and the folder that stores both."""
-
-    recipe: Recipe
-    seed: Seed
-    task: Task
-    model: NodeModel
-    metrics: Mapping[str, Any]
-    device: str
-    folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
-        choose_device(self.device)
-        _ = self.temperature  # refuses one that would spoil every probability
+class Run(TrainedModel):
+    """A trained run, and everything it can be asked."""
 
     def evaluate(self, reveal: str = "train") -> dict[str, float]:
         """Scores under a protocol: train labels are inputs, or train and validation labels.
@@ -252,187 +211,6 @@ class Run:
         state = "in the last good state" if self.metrics["epochs"] else "untrained"
         return f"training failed: {self.metrics['stopped']}, so the model is {state}. {LOWER_RATE}"
 
-    @property
-    def takes_labels(self) -> bool:
-        """Whether labels are inputs, of the model or of smoothing after it."""
-        return self.model.takes_labels or self.smooths
-
-    @property
-    def smooths(self) -> bool:
-        """Whether Correct & Smooth follows the model."""
-        return self.recipe.smooth.form != "none"
-
-    @property
-    def protocols(self) -> tuple[str, ...]:
-        """The label protocols; without labels as inputs there is only one."""
-        return PROTOCOLS if self.takes_labels else ("train",)
-
-    @property
-    def default_reveal(self) -> Reveal:
-        """The labels that are inputs of predictions unless stated otherwise."""
-        return "known" if self.recipe.is_of_own_data else "train"
-
-    def observed_labels(self, labels: Given | None = None, reveal: Reveal | None = None) -> Tensor:
-        """The labels that are inputs: those of the task that `reveal` names, and later ones."""
-        reveal = reveal or self.default_reveal
-        observed = self.task.labels.clone()
-        if reveal != "known":
-            observed = reveal_only(self.task.split.known(reveal), self.task.labels)
-        if labels is None:
-            return observed
-        later = later_labels(labels, self.task)
-        return torch.where(later >= 0, later, observed)
-
-    def observed_share(self, rate: float) -> Tensor:
-        """A random share of the train labels as the model may see them; shares are nested."""
-        task = self.task
-        mask = mask_labels(
-            mask_of(task.split.train, len(task.labels)),
-            rate,
-            generator=torch.Generator().manual_seed(self.seed),
-            groups=groups_of(self.recipe, task, self.model),
-        )
-        return mask.reveal(task.labels)
-
-    def logits(self, observed: Tensor) -> Tensor:
-        """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
-        observed = self._checked(observed)
-        graph = graph_for(self.recipe, self.model, self.task, self.device)
-        options = inference_options(self.recipe)
-        with self._nodes_named():
-            return predict_logits(
-                self.model, graph, observed, seed=self.seed, device=self.device, **options
-            )
-
-    def _checked(self, observed: Tensor) -> Tensor:
-        """Labels as inputs; refused if they are not in the form of the task's labels."""
-        labels = checked_labels(observed, self.task.graph.num_nodes, self.task.num_classes)
-        if labels.ndim != self.task.labels.ndim:
-            raise TaskError(
-                f"observed has shape {tuple(labels.shape)}; it must have the shape "
-                f"{tuple(self.task.labels.shape)} of the task's labels."
-            )
-        return labels
-
-    @contextmanager
-    def _nodes_named(self) -> Iterator[None]:
-        """In an error about scores that are not finite, name nodes as the user does."""
-        try:
-            yield
-        except NonFiniteError as error:
-            ids = node_ids(self.task)
-            raise non_finite_error(error.nodes, self.model, self.task.graph, ids) from None
-
-    def outputs(self, observed: Tensor) -> Tensor:
-        """What nodes are ranked by, [N, classes]: logits, or probabilities after smoothing."""
-        return self.smoothed_outputs(self.logits(observed), observed)
-
-    def smoothed_outputs(self, logits: Tensor, observed: Tensor) -> Tensor:
-        """The same from logits that were computed before."""
-        if not self.smooths:
-            return logits
-        given = probabilities(logits, multilabel=False)
-        options = self.recipe.smooth.model_dump()
-        outputs = correct_and_smooth(self.task.graph, given, observed, **options)
-        with self._nodes_named():
-            if rows := non_finite_rows(outputs):
-                raise NonFiniteError("smoothed probabilities are not finite", rows)
-        return outputs
-
-    def probabilities_of(self, outputs: Tensor) -> Tensor:
-        """Calibrated probabilities [N, classes] from outputs."""
-        multilabel, temperature = self.task.is_multilabel, self.temperature
-        if outputs.ndim != 2 or outputs.shape[1] != self.task.num_classes:
-            raise TaskError(
-                f"outputs have shape {tuple(outputs.shape)}; they must have {self.task.num_classes}"
-                " columns, one per class."
-            )
-        if self.smooths:
-            return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
-        return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
-
-    @property
-    def temperature(self) -> float:
-        """The number that logits are divided by before they become probabilities."""
-        return checked_temperature(self.metrics.get("calibration", {}).get("temperature", 1.0))
-
-    def calibrate(self, outputs: Tensor) -> dict[str, Any]:
-        """The temperature fitted on validation, from outputs with train labels as inputs, and the
-        calibration error with and without it."""
-        if not self.model.learns:
-            why = "label propagation gives shares of labels, not logits"
-            return measured(as_logits(self.probabilities_of(outputs)), self.task, 1.0, why)
-        return calibrate(as_logits(outputs) if self.smooths else outputs, self.task)
-
-    def incremental(
-        self, observed: Tensor | None = None, *, around: Tensor | None = None
-    ) -> IncrementalLogits | FullRecomputation:
-        """An engine that computes outputs after a change without computing everything again.
-
-        observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
-        will be asked for. A model that cannot run one layer at a time, and smoothed outputs, are
-        computed as a whole after each change.
-        """
-        observed = self.observed_labels() if observed is None else self._checked(observed)
-        if around is not None:
-            around = self.task.graph.checked_nodes(around.reshape(-1))
-        if not self.model.by_layer or self.smooths:
-
-            def outputs(graph: Graph, observed: Tensor) -> Tensor:
-                return replace(self, task=self.task.with_graph(graph)).outputs(observed)
-
-            return FullRecomputation(outputs, self.task.graph, observed)
-        return IncrementalLogits(
-            self.model,
-            graph_for(self.recipe, self.model, self.task, self.device),
-            observed,
-            around=around,
-            device=self.device,
-            precision=self.recipe.train.precision,
-        )
-
-    def smoothed(self) -> Run:
-        """This run with Correct & Smooth after its model: same weights, calibrated again."""
-        observed = self.observed_labels(reveal="train")
-        return self._smoothed(self.logits(observed), observed)[0]
-
-    def _smoothed(self, logits: Tensor, observed: Tensor) -> tuple[Run, Tensor]:
-        """The smoothed run and its outputs, from the logits with train labels as inputs."""
-        recipe = self.recipe.with_settings(["smooth.form=correct-and-smooth"])
-        refuse_smoothing(recipe, self.task, self.model)
-        smooth = replace(self, recipe=recipe)
-        outputs = smooth.smoothed_outputs(logits, observed)
-        metrics = {**self.metrics, "calibration": smooth.calibrate(outputs)}
-        return replace(smooth, metrics=metrics), outputs
-
-    def smoothed_if_better(self) -> Run:
-        """This run with Correct & Smooth after its model if that scores better on validation.
-
-        Train labels are inputs, and the test set is not used. `metrics["smoothing"]` states whether
-        the returned run is `smoothed`, both validation scores, and in `note` why nothing was
-        compared.
-        """
-        labels = self.task.labels[self.task.split.val]
-        known = int(is_known(labels).sum())
-        note = cannot_smooth(self.task, self.model)
-        if self.smooths:
-            note = "its recipe smooths already"
-        elif not note and known < FEW_NODES:
-            note = f"there are only {known} validation labels to compare by; {FEW_NODES} are needed"
-        chosen, scores = self, {}
-        if not note:
-            observed = self.observed_labels(reveal="train")
-            logits = self.logits(observed)
-            smooth, outputs = self._smoothed(logits, observed)
-            for form, given in (("none", logits), (smooth.recipe.smooth.form, outputs)):
-                scores[form] = score(self.task.metric, given[self.task.split.val], labels)
-            before, after = scores.values()
-            chosen = smooth if after > before else self
-            if math.isnan(before):  # ROC-AUC is not defined if only one class is present
-                note = "there is no validation score to compare by"
-        found = {"smoothed": chosen is not self, "val": scores, "note": note}
-        return replace(chosen, metrics={**chosen.metrics, "smoothing": found})
-
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         lines += [f"  {self.failure}"] if self.failure else []
@@ -441,37 +219,3 @@ class Run:
             inputs = f"{protocol} labels" if self.takes_labels else "no labels"
             lines.append(f"  {inputs} as inputs: {text}")
         return "\n".join(lines + ([f"  stored in {self.folder}"] if self.folder else []))
-
-
-def scored_run(
-    experiment: Experiment, model: NodeModel, task: Task, fit: Fit
-) -> tuple[Run, Tensor]:
-    """The run of a trained model with its metrics, and its predictions with train labels as
-    inputs: [N, classes]."""
-    run = Run(
-        experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
-    )
-    observed = run.observed_labels(reveal="train")
-    try:
-        outputs = run.outputs(observed)
-    except NonFiniteError as error:
-        if not fit.failed:
-            raise
-        raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
-    scores = {"train": score_split(outputs, task, "train")}
-    scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
-    metrics = {
-        "metric": task.metric,
-        "scores": scores,
-        "calibration": run.calibrate(outputs),
-        "best_epoch": fit.best.epoch if fit.best else None,
-        "epochs": len(fit.history),
-        "stopped": fit.stopped,
-        "cut_short": fit.cut_short,
-        "failed": fit.failed,
-        "parameters": count_parameters(model),
-        "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
-        "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
-    }
-    run = replace(run, metrics=metrics)
-    return run, keep_observed(run.probabilities_of(outputs), observed)

@@ -46,14 +46,11 @@ class Runs(Sequence[Run]):
                 found[protocol][name] = {"mean": mean, "std": std, "values": values}
         return found
 
-    def write_summary(self) -> None:
-        """Write summary.json into the folder of the runs."""
-        if self.folder is None:
-            return
-        first = self.runs[0]
-        write_json(
-            self.folder / SUMMARY,
-            {
+    def with_summary(self) -> Runs:
+        """Write summary.json into the folder of the runs, if they have one, and return them."""
+        if self.folder is not None:
+            first = self.runs[0]
+            summary = {
                 "recipe": first.recipe.name,
                 "metric": first.task.metric,
                 "seeds": [run.seed for run in self.runs],
@@ -61,8 +58,9 @@ class Runs(Sequence[Run]):
                 "parameters": first.metrics["parameters"],
                 "device": first.device,
                 "command": sys.argv,
-            },
-        )
+            }
+            write_json(self.folder / SUMMARY, summary)
+        return self
 
     @overload
     def __getitem__(self, index: int) -> Run: ...
