@@ -297,8 +297,6 @@ def main() -> None:
         "possible_cases": len(cases),
         "cases": total.total(),
         "outcomes": dict(sorted(total.items())),
-        "tracebacks": 0,
-        "destroyed_files": 0,
         "by_command": {name: dict(sorted(found.items())) for name, found in sorted(counts.items())},
     }
     RESULTS.parent.mkdir(exist_ok=True)

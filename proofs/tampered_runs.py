@@ -475,8 +475,6 @@ def main() -> None:
         "possible_cases": len(cases),
         "cases": total.total(),
         "outcomes": dict(sorted(total.items())),
-        "tracebacks": 0,
-        "silent_differences": 0,
         "by_change": {name: dict(sorted(found.items())) for name, found in sorted(counts.items())},
     }
     RESULTS.parent.mkdir(exist_ok=True)

@@ -467,9 +467,10 @@ def named_task(names: tuple[str, ...], classes: tuple[str, ...] = ("x", "y")) ->
 
 
 def test_a_nul_at_the_end_of_a_name_is_not_lost(tmp_path: Path) -> None:
-    for names in (("a", "a\0"), ("a\n", "a\0", "\0")):
-        save_npz(named_task(names, ("c\0", "c")), tmp_path / "task.npz", force=True)
-        loaded = load_npz(tmp_path / "task.npz")
+    for number, names in enumerate((("a", "a\0"), ("a\n", "a\0", "\0"))):
+        path = tmp_path / f"task-{number}.npz"
+        save_npz(named_task(names, ("c\0", "c")), path)
+        loaded = load_npz(path)
         assert loaded.node_names == names
         assert loaded.class_names == ("c\0", "c")
 
