@@ -212,7 +212,7 @@ def test_a_graph_that_is_scored_in_parts_is_on_the_gpu() -> None:
     settings = ["batch.regime=partition", "batch.parts=3", "inference.regime=partition"]
     recipe, task = load_recipe("synthetic", settings), some_task()
     model = build_model(recipe.model, task.sizes)
-    assert graph_for(recipe, model, task, "cuda").graph.device.type == "cuda"
+    assert graph_for(recipe, model, task, "cuda").device.type == "cuda"
 
 
 @gpu
