@@ -152,9 +152,9 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def without_seconds(name: str, data: bytes) -> bytes:
-    """A file without the times of the command, which pages and explanations contain."""
+    """A file without the times of the command and hashes of them; pages and explanations only."""
     if name.endswith(".html") or "explanations/" in name:
-        return re.sub(rb'\d+(\.\d+)? s\b|"asked": "[^"]*"', b"", data)
+        return re.sub(rb'\d+(\.\d+)? s\b|"(asked|digest)": "[^"]*"', b"", data)
     return data
 
 
