@@ -52,16 +52,22 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        hints = _hints(function)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            if signature.parameters[name].kind not in (
-                inspect.Parameter.VAR_POSITIONAL,
-                inspect.Parameter.VAR_KEYWORD,
-            ):
-                check_argument(function.__qualname__, name, value, hints.get(name, Any))
+        check_arguments(function, signature.bind(*args, **kwargs).arguments)
         return function(*args, **kwargs)
 
     return call
+
+
+def check_arguments(function: Callable[..., Any], values: Mapping[str, object]) -> None:
+    """Do the same for values by name, such as `locals()` at the start of the function.
+
+    Unlike `checked`, this adds no call between the caller and the function.
+    """
+    hints = _hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if name in values and not several:
+            check_argument(function.__qualname__, name, values[name], hints.get(name, Any))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unimp.config.arguments import Count, Seed, checked
+from unimp.config.arguments import Count, Seed, check_arguments
 from unimp.config.choices import Precision
 from unimp.errors import ArgumentError, NonFiniteError, TaskError
 from unimp.graph.features import SparseFeatures
@@ -27,7 +27,6 @@ SHOWN = 5
 """The number of nodes that an error names."""
 
 
-@checked
 def predict_logits(
     model: NodeModel,
     graph: Graph,
@@ -46,6 +45,7 @@ def predict_logits(
     The computation runs on `device`, by default that of the model, and in `precision`. Logits that
     are not finite are refused with `NonFiniteError`.
     """
+    check_arguments(predict_logits, locals())
     _check_observed(observed, graph)
     if device is None:
         device = next((weight.device for weight in model.parameters()), observed.device)

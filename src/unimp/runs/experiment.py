@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, overload
 
-from unimp.config.arguments import checked
+from unimp.config.arguments import check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
@@ -46,7 +46,6 @@ def run(
 def run(
     recipe: Recipe | str | Task, *, seeds: Iterable[int], **options: Unpack[RunOptions]
 ) -> Runs: ...
-@checked
 def run(
     recipe: Recipe | str | Task,
     *,
@@ -73,6 +72,7 @@ def run(
     finished one is loaded. If training fails, for example because the loss becomes NaN, the last
     good state is stored and TrainingError is raised.
     """
+    check_arguments(run, locals())
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
     root = None if out is None else Path(out)
