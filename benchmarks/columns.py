@@ -1,4 +1,4 @@
-"""Measure `unimp init` and `unimp check` on a table with many columns, such as genes.
+"""Measure `unimp init` and `unimp check` on a table with many columns, such as one per gene.
 
     python benchmarks/columns.py                    → benchmarks/results/columns.json
 

@@ -1,4 +1,4 @@
-"""A model of your own: each layer adds the mean of a node's in-neighbors to its row."""
+"""Your own model: each layer adds the mean of a node's in-neighbors to its row."""
 
 from torch import Tensor, nn
 

@@ -8,8 +8,8 @@ from it: the reports of one run, of several runs, of binary tasks and of a map, 
 explanation, the page and the figure of a study, and the tables that a notebook shows. Each page is
 parsed, and opened in Chromium, which moves over and clicks every element. No script may run, no
 dialog may open, no element may have a handler, and no request may be sent. Two pages in which the
-markup is not escaped are the controls: without the policy of the pages, all of this must be
-detected; with it, nothing may run.
+markup is not escaped are the controls. Without the policy, scripts and requests must be detected.
+With the policy, no script may run and no request may be sent.
 
 The browser needs `pip install playwright` and a Chromium on the path; the study's page needs
 `pip install markdown`.

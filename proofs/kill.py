@@ -4,10 +4,10 @@
     python proofs/kill.py --kills 1 --aimed 0 --others 1    a short form
 
 Each command is a separate process, killed (SIGKILL) at a random moment between its start and its
-end. Training (`unimp train … --out DIR`) is killed after it locked its folder, including scoring
-and writing; a few more kills are aimed at the writing of a checkpoint and of the last files. The
-same command then resumes the run, which must write the weights, predictions and history of an
-uninterrupted run, byte for byte (the history without its seconds).
+end. Training (`unimp train … --out DIR`) is killed at any moment after it locked its folder, also
+while it scores or writes. A few more kills are aimed at the writing of a checkpoint and of the last
+files. The same command then resumes the run, which must write the weights, predictions and history
+of an uninterrupted run, byte for byte (the history without its seconds).
 
 Every other command that writes a file is killed too. After the kill the run must be unchanged, and
 the file that the command writes must be absent or complete. The same command must then write the
@@ -72,8 +72,8 @@ REGIMES = {
 AIMS = (".checkpoint.safetensors.", ".predictions.parquet.", ".checkpoint.safetensors.", "manifest")
 TEMPORARY = "."  # every file is written under a temporary name that begins with a dot
 BYTES = ("model.safetensors", "predictions.parquet")
-# Commands beside `train`. Each works in a folder that contains the run `run` and two tables, and
-# writes files into `out`, or pages into the run.
+# Commands other than `train`. Each works in a folder that contains the run `run` and two tables,
+# and writes files into `out`, or pages into the run.
 OTHERS = {
     "predict": "predict run --out out/predictions.csv",
     "audit": "audit run --out out/audit.csv",
@@ -152,7 +152,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def without_seconds(name: str, data: bytes) -> bytes:
-    """A file without the times of the command and hashes of them; pages and explanations only."""
+    """A page or an explanation without the times of the command and the hashes of these times."""
     if name.endswith(".html") or "explanations/" in name:
         return re.sub(rb'\d+(\.\d+)? s\b|"(asked|digest)": "[^"]*"', b"", data)
     return data

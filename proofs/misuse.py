@@ -4,8 +4,9 @@
 
 A case is a valid call in which one or two arguments are replaced by a value from a list of wrong
 values: other types, numbers out of range, NaN, masks, arrays of another shape, texts. Each case
-must raise an error of this package that names the problem, or, if the values happen to be valid,
-give a finite result. An exception of another library and an accepted wrong value are failures.
+must raise an error of this package that names the problem. If the values happen to be valid, the
+call must give a finite result. An exception of another library is a failure, and so is an accepted
+wrong value.
 """
 
 from __future__ import annotations
@@ -539,7 +540,7 @@ class World:
         return False
 
     def is_seeds(self, value: Any) -> bool:
-        """Several small numbers; a generator and a set give some here."""
+        """Several valid seeds; the sets, and the dictionary with the key 999, contain some."""
         if isinstance(value, np.ndarray | Tensor):
             numbers = value.tolist() if value.ndim == 1 else []
             return bool(numbers) and all(number(0, 2**32 - 1)(one) for one in numbers)

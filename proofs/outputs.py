@@ -246,7 +246,7 @@ def all_cases(project: Path) -> list[Case]:
 
 
 def chosen_cases(cases: list[Case], count: int) -> list[Case]:
-    """So many cases, the same in every run."""
+    """`count` random cases, the same in every run."""
     return random.Random(0).sample(cases, min(count, len(cases)))
 
 

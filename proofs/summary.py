@@ -27,8 +27,8 @@ def killed(result: Result) -> str:
     states = Counter(entry["command"] for entry in result["moments"])
     train = states.pop("train")
     return (
-        f"{result['equal']:,} of {result['kills']:,} ended as an uninterrupted command: {train:,} "
-        f"kills of training in {len(result['by_regime'])} regimes, {states.total():,} of "
+        f"{result['equal']:,} of {result['kills']:,} ended like an uninterrupted command: "
+        f"{train:,} kills of training in {len(result['by_regime'])} regimes, {states.total():,} of "
         f"{', '.join(sorted(states))}"
     )
 
@@ -44,7 +44,7 @@ def tampered(result: Result) -> str:
     found = result["outcomes"]
     return (
         f"{result['cases']:,} cases: {found['refused']:,} refused, {found['right']:,} answered "
-        f"exactly as before, {found['another valid run']:,} signed again with other valid values"
+        f"exactly as before, {found['another valid run']:,} with new hashes and other valid values"
     )
 
 
@@ -70,7 +70,7 @@ def pages(result: Result) -> str:
     return (
         f"{result['quiet_pages']} of {len(result['pages'])} pages, {result['payloads']} kinds of "
         f"markup, Chromium {result['chromium'].split('.')[0]}: {scripts} scripts ran, {requests} "
-        "requests left"
+        "requests were sent"
     )
 
 

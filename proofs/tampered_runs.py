@@ -389,7 +389,7 @@ def outcome(case: Case, original: Original, place: Path) -> str:
     expected = original.state if unfinished_run else original.answer
     assert case.kind != "no effect" or found == expected, f"another answer ({context})"
     if case.file.startswith("explanations/") and found != expected:
-        # A damaged explanation is left out of the page, which states their number.
+        # A damaged explanation is left out of the page, which states how many are damaged.
         left_out = [*expected[:-3], [], 1, False]
         assert found == left_out, f"another answer ({context})"
         return "refused"
@@ -428,7 +428,7 @@ def all_cases(original: Original) -> list[Case]:
 
 
 def chosen_cases(cases: list[Case], count: int) -> list[Case]:
-    """So many cases, with as many of each kind and file as possible; the same in every run."""
+    """`count` cases, evenly from all kinds and files as far as possible; the same in every run."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.kind, case.file.partition("/")[0]), []).append(case)

@@ -152,8 +152,8 @@ def _predicted(chances: Tensor, names: Sequence[str], task: Task) -> list[str]:
 
 
 def _expected_right(probabilities: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """For binary tasks, return the expected share of right entries among those of a node that were
-    not observed, and whether all were."""
+    """For binary tasks, return the expected share of right entries among the entries of a node that
+    were not observed, and whether all entries were observed."""
     left = observed == UNLABELED
     right = torch.maximum(probabilities, 1.0 - probabilities)
     count = left.sum(1)

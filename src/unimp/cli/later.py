@@ -90,8 +90,9 @@ def check_outputs(
     *reads: Path | None,
     force: bool,
 ) -> None:
-    """Refuse files that a command must not write, given by their kinds, before it computes.
+    """Refuse files that a command must not write, before it computes anything.
 
+    outputs: the files to write, each with the suffixes that it may have.
     reads: the files that the command reads, besides those of the run in `folder`.
     """
     from unimp.data.outputs import check_output
@@ -118,7 +119,7 @@ def require_label_inputs(loaded: Run, option: str) -> None:
     if not loaded.takes_labels:
         raise RunError(
             f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
-            "labels as inputs"
+            "labels as inputs. Leave the option out."
         )
 
 

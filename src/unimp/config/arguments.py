@@ -1,7 +1,7 @@
 """Refuse arguments of the wrong type where a user calls this package.
 
 The annotations of a public function state what it accepts. Checking them at the call gives one
-clear message, instead of an exception from the inside of a library.
+clear message instead of an exception from inside a library.
 """
 
 from __future__ import annotations
@@ -92,15 +92,15 @@ def check_fields(value: object, *names: str) -> None:
 
 
 def check_argument(function: str, name: str, value: object, kind: Any) -> None:
-    """Raise ArgumentError unless the value is of a kind, which is an annotation."""
+    """Raise ArgumentError unless the value fits `kind`, an annotation."""
     if isinstance(value, str | Path) and "\0" in str(value):
         raise ArgumentError(f"{function}: {name} contains a NUL character; remove it")
     if Path in get_args(kind) and isinstance(value, str) and len(value) > MAX_PATH:
         raise ArgumentError(
-            f"{function}: {name} has {len(value):,} characters; no path has so many"
+            f"{function}: {name} has {len(value):,} characters; a path has at most {MAX_PATH:,}"
         )
     if Path in get_args(kind) and isinstance(value, str) and not value:
-        raise ArgumentError(f"{function}: {name} is empty; give a path, '.' for the current folder")
+        raise ArgumentError(f"{function}: {name} is empty; give a path, such as '.'")
     if getattr(value, "is_sparse", False) is True:  # a tensor of torch
         raise ArgumentError(f"{function}: {name} is a sparse tensor; give {name}.to_dense()")
     if fits(value, kind):
@@ -116,7 +116,7 @@ def check_argument(function: str, name: str, value: object, kind: Any) -> None:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind, as far as that can be checked without using it."""
+    """Whether a value fits an annotation, as far as this can be checked without using it."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
@@ -153,7 +153,7 @@ def _is_instance(value: object, kind: Any) -> bool:
 
 
 def in_words(kind: Any) -> str:
-    """What a kind accepts."""
+    """Describe the values that an annotation accepts."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
         return _PLAIN[kind][1]

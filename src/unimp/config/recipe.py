@@ -60,7 +60,7 @@ class Recipe(Section):
 
     def __init__(self, **values: Any) -> None:
         if "\0" in f"{values.get('name', '')}{values.get('about', '')}":
-            raise RecipeError("name or about contains a NUL character; remove it")
+            raise RecipeError("name or about of the recipe contains a NUL character; remove it")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -68,7 +68,7 @@ class Recipe(Section):
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Recipe:
-        """Check the values of a recipe; pydantic would put an error of `__init__` into its own."""
+        """Check the values of a recipe; pydantic would wrap the error that `__init__` raises."""
         return cls(**obj) if isinstance(obj, dict) else super().model_validate(obj, **options)
 
     @property
@@ -83,7 +83,7 @@ class Recipe(Section):
 
     @property
     def folder_name(self) -> str:
-        """The name for a folder of this recipe, which cannot lead to another folder."""
+        """The name of a run folder for this recipe, without path separators."""
         letters = (c if c.isprintable() and c not in "/\\" else "-" for c in self.name[:100])
         return "".join(letters).strip(". ") or "run"
 
@@ -308,10 +308,10 @@ def _check_tables(recipe: Recipe) -> None:
         given = tables.model_dump(exclude_unset=True)
         used = {key: value for key, value in given.items() if value != getattr(_NO_TABLES, key)}
         if used or ("tables" in recipe.model_fields_set and "nodes" not in given):
-            keys = ", ".join(used) or "no option"
+            keys = f"sets {', '.join(used)}, but not nodes" if used else "is empty"
             raise RecipeError(
-                f"[tables] of recipe {recipe.name!r} sets {keys}, but not nodes; set tables.nodes "
-                "and tables.edges to the paths of two files, or remove [tables]"
+                f"[tables] of recipe {recipe.name!r} {keys}; set tables.nodes and tables.edges "
+                " to the paths of two files, or remove [tables]"
             )
     elif not (task == "tables" or task.endswith(".npz")):
         raise RecipeError(

@@ -55,7 +55,7 @@ def is_started(folder: Path) -> bool:
 
 
 def is_run_file(path: Path) -> bool:
-    """Whether a path is that of a file which a run writes, in the folder of a run."""
+    """Whether a path is one of the files that a run writes, in a run folder."""
     folder, name = path.parent.resolve(), path.name.casefold()
     if folder.name == EXPLANATIONS and _is_run_folder(folder.parent):
         return True
@@ -69,7 +69,7 @@ def _is_run_folder(folder: Path) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is anything at a path; a link that leads nowhere counts."""
+    """Whether there is anything at a path; a broken link counts too."""
     return path.exists() or path.is_symlink()
 
 

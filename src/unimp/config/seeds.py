@@ -10,9 +10,9 @@ from numbers import Integral
 from unimp.errors import RecipeError
 
 MAX_SEED = 2**32 - 1
-"""The largest seed, which is also the largest of numpy and scikit-learn."""
+"""The largest seed, which is also the largest that numpy and scikit-learn accept."""
 MAX_SEEDS = 10_000
-"""The most seeds in one call."""
+"""The largest number of seeds in one call."""
 
 
 def check_seeds(seeds: Iterable[int]) -> list[int]:
@@ -22,7 +22,7 @@ def check_seeds(seeds: Iterable[int]) -> list[int]:
     numbers = list(islice(seeds, MAX_SEEDS + 1))
     if len(numbers) > MAX_SEEDS:
         raise RecipeError(
-            f"more than {MAX_SEEDS:,} seeds, from {numbers[0]}; use fewer seeds per call"
+            f"there are more than {MAX_SEEDS:,} seeds, from {numbers[0]}; use fewer per call"
         )
     for number in numbers:
         if not isinstance(number, Integral) or not 0 <= number <= MAX_SEED:

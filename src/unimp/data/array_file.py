@@ -114,7 +114,7 @@ class ArrayFile:
     def _attempt(
         self, read: Callable[[zipfile.ZipFile, str], T], archive: zipfile.ZipFile, key: str
     ) -> T | None:
-        """Return what `read` returns; None, with a problem, if the array cannot be read."""
+        """Return the result of `read`; note a problem and return None if it cannot read."""
         try:
             return read(archive, key)
         except _UNREADABLE as error:

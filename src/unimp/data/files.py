@@ -21,7 +21,7 @@ READING = os.O_RDONLY | sum(
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading; an OSError refuses links, pipes, devices and folders at once."""
+    """Open a regular file; raise OSError at once for a link, a pipe, a device or a folder."""
     if special := special_kind(path):
         raise OSError(errno.EINVAL, f"it is {special}, not a regular file", str(path))
     descriptor = os.open(path, READING)
@@ -32,7 +32,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Read a regular file of at most so many bytes; an OSError refuses everything else."""
+    """Read a regular file of at most `most` bytes; raise OSError for anything else."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -43,7 +43,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def special_kind(path: Path) -> str:
-    """What is at a path, in words, if it is not a regular file; empty if it is one, or nothing."""
+    """Name what is at a path; empty if it is a regular file or if nothing is there."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,7 @@ def available_memory(device: str) -> int:
 
 
 def shortage(needed: int) -> str:
-    """Say that data of `needed` bytes does not fit into the free main memory; empty if it fits."""
+    """Explain that `needed` bytes do not fit into the free main memory; empty if they fit."""
     free = available_memory("cpu")
     if needed <= free:
         return ""

@@ -1,4 +1,4 @@
-"""The guard of every file that a user asks to be written: it never destroys an input."""
+"""Check every path that a user asks to write to, so that no other file is destroyed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def check_output(
 ) -> None:
     """Refuse to write a file where it could destroy another one.
 
-    kinds: the suffixes of files of this kind. reads: the files that the command reads; they are
-    found through links and second names too. force: an existing file of this kind is replaced, as
-    long as it is not a file of a run and not one of `reads`.
+    kinds: the suffixes of files of this kind. reads: the files that the command reads; a
+    symbolic or hard link to one of them counts too. force: an existing file of this kind is
+    replaced, unless it is a file of a run or one of `reads`.
     """
     if path.is_dir():
         raise OutputError(f"{path} is a folder; name the file to write.")
@@ -38,7 +38,7 @@ def check_output(
             raise OutputError(f"{path} is also read by this command; name another file.")
     if path.suffix.lower() not in kinds:
         raise OutputError(
-            f"{path} has an unknown ending for this kind of file; use {' or '.join(kinds)}."
+            f"{path} does not have a suffix of this kind of file; use {' or '.join(kinds)}."
         )
     if special := special_kind(path):
         raise OutputError(f"{path} is {special}, not a file; name another file.")

@@ -33,7 +33,7 @@ class SparseFeatures:
             if numbers.ndim != 1 or numbers.dtype not in (torch.int32, torch.int64):
                 raise GraphError(
                     f"{name} of sparse node features is {numbers.dtype} of shape "
-                    f"{tuple(numbers.shape)}; it must be a row of int32 or int64 numbers"
+                    f"{tuple(numbers.shape)}; it must be one-dimensional, int32 or int64"
                 )
         rows, width = self.shape
         value = self.value.to(torch.float32)

@@ -305,7 +305,7 @@ def number_nodes(nodes: Tensor, local: Tensor) -> None:
     position = torch.arange(len(nodes), dtype=local.dtype, device=local.device)
     local[nodes] = position
     if not torch.equal(local[nodes], position):
-        raise GraphError("a node occurs twice; each node may occur only once")
+        raise GraphError("a node occurs twice; list each node once")
 
 
 def _sorted_by_target(

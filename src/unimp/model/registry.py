@@ -33,7 +33,7 @@ class ModelEntry(NamedTuple):
 
     name: str
     build: Build
-    inputs: tuple[Inputs, ...]  # that `model.inputs` may be; the first is the model's default
+    inputs: tuple[Inputs, ...]  # the values that `model.inputs` accepts; the first is the default
     learns: bool = True  # whether it has parameters that training changes
     attends: bool = False  # whether it uses `graph_attention`
 
@@ -124,8 +124,8 @@ def find_model(name: str) -> ModelEntry:
 def inputs_of(options: ModelOptions, *, asked: bool = False) -> Inputs:
     """The inputs that the model takes; inputs that are not in its row are refused.
 
-    The default value of the option asks for nothing unless `asked`: a model whose row does not have
-    it takes the first inputs of its row.
+    If the option has its default value and the row does not list it, the first inputs of the row
+    are used. asked: the user set the option, so its default value is refused too.
     """
     row = find_model(options.name).inputs
     if options.inputs in row:

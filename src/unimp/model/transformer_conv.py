@@ -22,7 +22,7 @@ from unimp.ops.attention import attention_weights, graph_attention
 from unimp.ops.residual import Residual, mix
 
 Channels = Annotated[int, Range(-1, 65_537)]
-"""A width; −1: it is taken from the first input."""
+"""A width; −1 means the width of the first input."""
 FLOWS = ("source_to_target", "target_to_source")
 
 

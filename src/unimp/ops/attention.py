@@ -131,7 +131,7 @@ def attention_weights(
 
 
 def _check_types(**given: object) -> None:
-    """Refuse arguments of `graph_attention` of the wrong type; compiled code does without it."""
+    """Refuse arguments of `graph_attention` of the wrong type; compiled code skips this check."""
     for name, kind in _KINDS.items():
         check_argument("graph_attention", name, given[name], kind)
     if given["edge_bias"] is not None and given["edge_weight"] is None:
@@ -167,10 +167,15 @@ def check_operands(
     }
     if edge_weight is not None:
         if hop.edge_attr is None:
-            raise ModelError("edge_weight is given, but the hop has no edge features")
+            raise ModelError(
+                "edge_weight is given, but the hop has no edge features; leave edge_weight out"
+            )
         features = hop.edge_attr.shape[1]
         if features == 0:
-            raise ModelError("edge_weight is given, but the edge features of the hop have width 0")
+            raise ModelError(
+                "edge_weight is given, but the edge features of the hop have width 0; leave "
+                "edge_weight out"
+            )
         expected["edge_weight"] = (edge_weight, (heads, width, features))
         expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
     for name, (tensor, shape) in expected.items():

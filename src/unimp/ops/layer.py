@@ -112,7 +112,9 @@ def attention_layer(
 ) -> Tensor:
     """Run a layer: h [num_sources, F] → [num_targets, C]; C is H·D with `concat`, else D."""
     if len(h) != hop.num_sources:
-        raise ModelError(f"h has {len(h)} rows; this hop has {hop.num_sources} sources")
+        raise ModelError(
+            f"h has {len(h)} rows; this hop has {hop.num_sources} sources; give one row each"
+        )
     if weights.edge is not None:
         wanted = (hop.num_edges, weights.edge.shape[1])
         if hop.edge_attr is None or hop.edge_attr.shape != wanted:

@@ -39,7 +39,7 @@ def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[i
 
 
 def bin_names(edges: Sequence[int], last: str) -> list[str]:
-    """The names of bins: `2–3`; that of the last, open one is made from its start."""
+    """The names of bins, such as `2–3`; `last` formats the start of the last, open bin."""
     inner = [str(a) if b == a + 1 else f"{a}–{b - 1}" for a, b in pairwise(edges)]
     return [*inner, last.format(edges[-1])]
 

@@ -54,7 +54,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
-    warn: bool = True  # log the cautions about tables; one seed of several does
+    warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
@@ -67,7 +67,7 @@ class Experiment:
             )
 
     def of_seed(self, seed: int) -> Experiment:
-        """This experiment with another seed, stored in a folder of its own."""
+        """This experiment with another seed, stored in its own folder."""
         folder = None if self.folder is None else self.folder / seed_folder(seed)
         return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
 

@@ -66,7 +66,8 @@ def resolve_recipe(
     if is_other and resolved.model.inputs not in row.inputs:
         resolved = resolved.with_settings({"model.inputs": Recipe().model.inputs})
     try:
-        # A dictionary may list every option, as the scikit-learn classifier does; texts are typed.
+        # A dictionary may list every option, as the scikit-learn classifier does. Texts come from a
+        # user, who typed them.
         inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
     except ModelError as error:
         raise RecipeError(f"model.inputs: {error}") from None
@@ -167,7 +168,7 @@ def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
 
 
 def what_to_reduce(recipe: Recipe) -> str:
-    """Name the option that makes a recipe need memory: the one farthest above its default."""
+    """Name the option to reduce if memory is short: the one farthest above its default."""
     factors = {}
     for name in (
         "model.width",

@@ -37,9 +37,9 @@ def write_comparison(
 ) -> tuple[Path, int]:
     """Write one page for all runs at and below some folders; returns its path and their number.
 
-    The default path is report.html in the folder if one is given, else in the current folder. Any
-    other existing file than the report of a single run is replaced only if `force` is set. `on_run`
-    is called before each run is read.
+    The default path is report.html in the folder if one is given, else in the current folder. The
+    report of a single run is replaced; any other existing file only if `force` is set. `on_run` is
+    called before each run is read.
     """
     from unimp.report.page import page_html
 

@@ -65,7 +65,7 @@ class TrainedModel:
     def __post_init__(self) -> None:
         check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
         choose_device(self.device)
-        _ = self.temperature  # refuses one that would spoil every probability
+        _ = self.temperature  # an invalid one is refused here
 
     @property
     def takes_labels(self) -> bool:
@@ -146,7 +146,7 @@ class TrainedModel:
 
     @checked
     def smoothed_outputs(self, logits: Tensor, observed: Tensor) -> Tensor:
-        """The same from logits that were computed before."""
+        """The outputs from logits that were computed before."""
         if not self.smooths:
             return logits
         given = probabilities(logits, multilabel=False)

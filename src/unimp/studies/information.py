@@ -98,8 +98,9 @@ def infer(model: NodeModel, task: Task, observed: Tensor) -> Tensor:
 def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
     """The effect of a control and of each of the four changes of Table 1 on a model's output.
 
-    The effect is the largest difference of any number. A change in training leaves inference as it
-    was, and the other way round. Label propagation has no weights: its training is its output.
+    The effect is the largest difference of any number. A change in training does not change
+    inference, and a change in inference does not change training. Label propagation has no weights,
+    so its output is compared instead of its training.
     """
     recipe = load_recipe("synthetic", [*RECIPE, *settings])
     task = load_task("synthetic", scale=recipe.task.scale)

@@ -227,7 +227,7 @@ def comparisons(
 ) -> tuple[Claim, ...]:
     """Claims that the first scores higher than the second in each pair (words, first, second).
 
-    pairs: those of each sentence of the paper.
+    pairs: the pairs that each sentence of the paper compares.
     """
     claims = []
     for sentence, those in pairs.items():

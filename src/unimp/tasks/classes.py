@@ -30,7 +30,9 @@ def codes_of(values: Any, classes: Classes) -> Codes:
     """Return class numbers [n] for given classes; refuse a value that is not one of them."""
     codes, found = encode_classes(values)
     if found.dtype.kind == "b" and classes.dtype.kind != "b":
-        raise TaskError("labels are True and False, but the classes are not; give classes.")
+        raise TaskError(
+            "labels are True and False, but the classes are not; give labels that are classes."
+        )
     place = {value: code for code, value in enumerate(classes.tolist())}
     for code, value in enumerate(found.tolist()):
         if value not in place:

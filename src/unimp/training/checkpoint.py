@@ -27,6 +27,9 @@ MAX_LOST = 5.0
 """At the end of training a checkpoint is written if more seconds than this could be lost."""
 
 
+_RESTORE = "Restore the file from a copy, or train again."
+
+
 def save_weights(model: NodeModel, path: Path) -> None:
     """Write the weights, each tensor once: layers may share an edge encoder."""
     write_atomically(path, save(_distinct(model)))
@@ -38,15 +41,14 @@ def load_weights(model: NodeModel, path: Path) -> None:
         with open_regular(path) as file:
             tensors = load(file.read())
     except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"cannot read the weights in {path}: {error}") from error
+        raise RunError(f"cannot read the weights in {path}: {error}. {_RESTORE}") from error
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
-        raise RunError(f"the weights in {path} do not fit their recipe: {'; '.join(problems)}")
-    if broken := [name for name, value in tensors.items() if not bool(value.isfinite().all())]:
         raise RunError(
-            f"the weights in {path} are not finite in {', '.join(broken)}. Restore the file from a "
-            "copy, or train again."
+            f"the weights in {path} do not fit their recipe: {'; '.join(problems)}. {_RESTORE}"
         )
+    if broken := [name for name, value in tensors.items() if not bool(value.isfinite().all())]:
+        raise RunError(f"the weights in {path} are not finite in {', '.join(broken)}. {_RESTORE}")
     for name, value in expected.items():
         value.copy_(tensors[name])
 

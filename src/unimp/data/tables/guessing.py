@@ -51,7 +51,7 @@ class Guess:
     left_out: Mapping[str, str] = field(default_factory=dict)
     edge_left_out: Mapping[str, str] = field(default_factory=dict)
     label_candidates: Sequence[str] = ()
-    cautions: Sequence[str] = ()  # guesses that the user should know of
+    cautions: Sequence[str] = ()  # guesses that the user should check
 
     @property
     def joins(self) -> bool:
@@ -126,7 +126,7 @@ def _join(
     read = ((c, read_ids(head, c, Problems(), unique=False)) for c in edges.columns)
     possible = {column: values for column, values in read if values is not None and len(values)}
     doubtful = {c for c in possible if is_amount(c) or _counts(possible[c])}
-    if len(edges.columns) - len(doubtful) < 2:  # a path, say, whose ends count by one
+    if len(edges.columns) - len(doubtful) < 2:  # such as a path 0–1–2–…
         doubtful = set()
     best: tuple[float, str, tuple[str, str], list[str]] | None = None
     for column in order:
@@ -136,7 +136,7 @@ def _join(
         shares = {c: float(np.mean(positions(v, values) >= 0)) for c, v in possible.items()}
         fitting = [c for c in possible if shares[c] > 0.5]
         ends = [c for c in fitting if c not in doubtful]
-        # Amounts may be equal to ids by chance, but seldom in every row and to as many of them.
+        # Amounts may be equal to ids by chance, but rarely in every row and to so many ids.
         rank = {c: (-round(shares[c], 3), not is_end(c), -len(possible[c].unique())) for c in ends}
         ends = sorted(sorted(ends, key=rank.__getitem__)[:2], key=edges.columns.index)
         if named and all(lower[name] in fitting for name in named):
@@ -152,7 +152,7 @@ def _join(
         if len(best[3]) > 2 and not (source and target):
             cautions.append(
                 f"{', '.join(best[3][:-1])} and {best[3][-1]} of {edges.name} all contain ids of "
-                f"nodes; source is {ends2[0]} and target is {ends2[1]}. Check both"
+                f"nodes; source is {ends2[0]} and target is {ends2[1]}. Check both options"
             )
         return best[1], ends2, "unique in nodes, and contains the ids in edges"
     both = [c for c in edges.columns if c not in doubtful] + ["source", "target"]

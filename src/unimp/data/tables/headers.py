@@ -46,7 +46,7 @@ def _words(column: str) -> str:
 def is_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether the first line of a file is a row of data and the file has no header.
 
-    Every cell of a row resembles its column: it is a number above numbers, or its letters and
+    Every cell of such a row resembles its column: it is a number above numbers, or its letters and
     digits alternate as in most cells below. In addition, one cell must be evidence against a name:
     a number above numbers, or a value that occurs again. A usual name such as `id` that does
     not occur again is evidence for a header. (Numbers as the names of all columns are also refused:

@@ -79,8 +79,8 @@ def read_labels(path: Path, task: Task) -> Tensor:
     The file is CSV, Parquet or Arrow with the columns node and label, or with the names of these
     columns in the tables of training. They contain names of the task, or numbers if it has no
     names. A row whose label is empty, -1 or NA is ignored. For binary tasks, a cell may contain
-    several names, separated by the label_separator of the tables or by a semicolon. The names in
-    all rows of a node are all of its labels: the others are 0, and `none` means that all are 0.
+    several names, separated by the label_separator of the tables or by a semicolon. Together, the
+    rows of a node list all labels that are 1; the others are 0. `none` means that all are 0.
     With a column value, each row sets the named entries to 0 or 1 and leaves the others unknown. In
     a task with one class per node, a value of 0 is refused: it names a class that a node does not
     have. All problems are reported at once.
@@ -163,7 +163,7 @@ def _own_columns(task: Task) -> dict[str, str]:
 
 
 def _present(table: Table, name: str, own: str, problems: Problems) -> str:
-    """Return the one of two names that a column has; if there is neither, that is a problem."""
+    """Return which of two names the table has; note a problem if it has neither."""
     if not table.has(name) and not table.has(own):
         accepted = repr(name) if name == own else f"{name!r} or {own!r}"
         there = ", ".join(table.columns[:SHOWN_PROBLEMS])

@@ -1,7 +1,7 @@
 """Find columns that contain the answer: copies and codes of the label, one-hots, predictions.
 
-A model that receives such a column scores nearly perfectly and fails on new nodes, for which the
-column is empty or a guess.
+A model that receives such a column scores nearly perfectly and fails on new nodes, in which the
+column is empty or only a guess.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from unimp.data.tables.table import to_numpy
 from unimp.tasks.labels import UNLABELED
 
 _PREDICTIONS = ("prediction", "confidence", "observed", "known_neighbors")
-_CHANCE = 1e-6  # that some column of a table looks like the label by accident
-_ROWS_PER_VALUE = 5  # on average; an id has one
-_LOOKED_AT = 50_000  # known labels that are compared
+_CHANCE = 1e-6  # the accepted chance that a column of a table fits the label by accident
+_ROWS_PER_VALUE = 5  # the least average; an id has one row per value
+_LOOKED_AT = 50_000  # the number of known labels that are compared
 
 
 def leaking_columns(
@@ -28,13 +28,14 @@ def leaking_columns(
     """Return the columns that determine the label, and how.
 
     A column determines the label if, among the known labels, each of its values belongs to one
-    class, or one of its values marks exactly one class. It must have few values and so many known
-    labels that this is not an accident: if the labels were shuffled, the chance that any column of
-    the table fits as well would be below 1 in a million. Unique ids and measurements therefore do
-    not count, however well they predict. Columns of our own predictions files are found by name.
+    class, or one of its values occurs in all rows of one class and in no other row. There must be
+    few values, and enough known labels that this is not an accident: if the labels were
+    shuffled, the chance that any column of the table fits as well would be below 1 in a million.
+    Unique ids and measurements therefore do not count, however well they predict. Columns of our
+    own prediction files are found by name.
 
-    values: the columns as `read_values` returns them. labels: [N] classes, or [N, T] of 0 and 1;
-    names: of classes or binary tasks.
+    values: the columns as `read_values` returns them. labels: [N] classes, or [N, T] of 0 and 1.
+    names: the names of the classes or binary tasks.
     """
     found: dict[str, str] = {}
     if values.keys() >= set(_PREDICTIONS[:2]):
@@ -61,7 +62,7 @@ def leaking_columns(
 
 
 def _codes(values: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of the value in each row; −1 if it is missing."""
+    """Return one code per row, equal for equal values; −1 if the value is missing."""
     import pyarrow as pa
 
     if not isinstance(values, np.ndarray):
@@ -106,11 +107,11 @@ def _how(
                 like = "a copy or a code of it" if distinct == len(counts) else "a code"
                 return f"its {distinct:,} different values determine the label, like {like}"
         if (marked := _marked(*pairs, accident)) is not None:
-            return f"one of its values marks exactly the class {classes[marked]}"
+            return f"one of its values marks all nodes of the class {classes[marked]} and no others"
     if empty.any():
         marked = _marked(*_pairs(empty.astype(np.int64), label, len(classes)), accident)
         if marked is not None:
-            return f"which cells are empty marks exactly the class {classes[marked]}"
+            return f"its empty cells separate the class {classes[marked]} from all others"
     return ""
 
 

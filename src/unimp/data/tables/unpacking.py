@@ -18,7 +18,7 @@ _OFFSET = 4  # bytes per text, in addition to its letters
 
 
 def csv_bytes(path: Path, columns: int) -> int:
-    """Return the memory that a compressed CSV file needs, or a part of it that is too large.
+    """Return the memory that a compressed CSV file needs; counting stops at the free memory.
 
     The size that such a file states can be wrong, so its bytes are counted.
     """

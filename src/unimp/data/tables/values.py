@@ -18,7 +18,8 @@ KINDS: tuple[str, ...] = get_args(ColumnKind)
 NO_VALUE = ("", "null", "NULL", "NaN", "nan", "None", "NA", "N/A", "n/a", "#N/A")
 """Cells that mean a missing value in a column of text."""
 LARGEST_IN_VECTOR = 1e15
-"""Vectors are not standardized. The square of a larger number is near the largest float32."""
+"""The largest number in a vector. Vectors are not standardized, and the square of a larger number
+is near the largest float32."""
 NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)$"
 
 
@@ -233,7 +234,7 @@ def _vectors(
         finite = np.isfinite(numbers[wild][0])
         refuse(
             f"a vector contains {numbers[wild][0]}, which is "
-            + ("too large for a model in 32 bits" if finite else "not a finite number"),
+            + ("too large for 32-bit numbers" if finite else "not a finite number"),
             "replace it, or clear the cell if the whole vector is missing",
             np.unique(row_of[wild]),
         )

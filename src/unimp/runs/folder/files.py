@@ -15,8 +15,8 @@ manifest.json          versions, seed, threads, data hash, command, and the SHA-
                        written again); it is written last, so that its presence shows that the run
                        is complete
 
-Every file is complete or absent. `config/run_files.py` lists the names and `schemas.py` the form of
-each JSON file; `resume.py` describes the checkpoint and the lock of a run that is still training.
+Every file is complete or absent. `config/run_files.py` lists the names and `schemas.py` the schema
+of each JSON file; `resume.py` describes the checkpoint and the lock of an unfinished run.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from unimp.runs.run import Run
 
 MOST_BYTES = 1 << 28
-"""The size of a file whose size the manifest does not state, such as the manifest itself."""
+"""The largest size of a file that the manifest does not list, such as the manifest itself."""
 
 
 def write_task(folder: Path, task: Task) -> None:

@@ -44,7 +44,7 @@ def locked(folder: Path) -> Iterator[None]:
         with signals_held():
             if lock is not None:
                 names = {path.name for path in folder.iterdir()}
-                # Files of a run that was killed earlier stay, and so does the mark beside them.
+                # Files of a run that was killed earlier stay, and so does the lock that marks them.
                 if names & STARTED or not names.intersection(WRITTEN):
                     with suppress(OSError):  # Windows removes it when the lock is released
                         (folder / LOCK).unlink()
@@ -57,7 +57,7 @@ def refuse_foreign_lock(folder: Path) -> None:
     Taking such a lock would write into it and remove it.
     """
     path = folder / LOCK
-    why = "has a second name or content that is not a process id"
+    why = "has a hard link or contains something other than a process id"
     try:
         if re.fullmatch(r"\d*", _process_in(path)) and path.lstat().st_nlink == 1:
             return

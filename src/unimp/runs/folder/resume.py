@@ -80,7 +80,7 @@ def find_run(folder: Path | None, recipe: Recipe, seed: int) -> Found:
 
 
 def read_begun(folder: Path) -> dict[str, Any]:
-    """What the checkpoint of an unfinished run states about itself, without its tensors."""
+    """The description in the checkpoint of an unfinished run, without the tensors."""
     path = folder / CHECKPOINT
     about = read_about(path)
     fix = "Remove it to start this run again."
@@ -108,7 +108,9 @@ def held_folder(folder: Path | None) -> Iterator[None]:
     except FileExistsError as error:
         raise RunError(f"{folder} is a file; choose another folder") from error
     except OSError as error:
-        raise RunError(f"cannot create the folder {folder}: {error.strerror}") from error
+        raise RunError(
+            f"cannot create the folder {folder}: {error.strerror}; choose another folder"
+        ) from error
     refuse_special_files(folder)
     _refuse_files_of_others(folder)
     try:
@@ -261,9 +263,9 @@ def differences(found: Recipe, wanted: Recipe) -> list[str]:
 
 
 def depends_on(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
-    """Everything that a checkpoint depends on: with another value, training would end elsewhere.
+    """Everything that a checkpoint depends on: with another value, training would end differently.
 
-    Another number of threads adds numbers in another order, and so may another version.
+    Another number of threads adds numbers in another order. Another version may do so too.
     """
     values = {"recipe": recipe.model_dump(), "seed": seed, "threads": torch.get_num_threads()}
     return values | {"unimp": __version__, "torch": torch.__version__} | more
@@ -301,7 +303,7 @@ def _refuse_other(folder: Path, kind: str, other: Sequence[str]) -> None:
 
 
 def load_state(folder: Path | None, wanted: Mapping[str, Any]) -> TrainingState | None:
-    """The state to resume from, if there is one; refused if it depends on anything else."""
+    """The state to resume from, if there is one; refused if it depends on other values."""
     if folder is None or not is_started(folder):
         return None
     path = folder / CHECKPOINT

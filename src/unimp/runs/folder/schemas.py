@@ -1,8 +1,8 @@
-"""The form of every JSON file in a run folder, and reading such a file by its form.
+"""The schema of every JSON file in a run folder, and a function that reads a file by its schema.
 
-A file of another form is refused with a RunError that names the file, the field and its value: a
-wrong type, a missing field, a number that is not finite or out of range. `manifest.json` also
-contains the SHA-256 of the files that it was written after, and of itself.
+A file that does not match its schema is refused with a RunError that names the file, the field and
+its value: a wrong type, a missing field, a number that is not finite or out of range.
+`manifest.json` also contains the SHA-256 of the other files of the run and a digest of itself.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ AnySchema = TypeVar("AnySchema", bound=BaseModel)
 
 
 def parse(schema: type[AnySchema], data: bytes | str, path: Path, fix: str = FIX) -> AnySchema:
-    """The values of a JSON file; a RunError names the file, the field and what to do."""
+    """The values of a JSON file; a RunError names the file, the field and the fix."""
     try:
         return schema.model_validate_json(data)
     except ValidationError as error:
@@ -255,10 +255,10 @@ def parse(schema: type[AnySchema], data: bytes | str, path: Path, fix: str = FIX
 
 
 def plain(data: bytes, path: Path) -> dict[str, Any]:
-    """The values of a file that has its form, checked against the `digest` that it contains."""
+    """The values of a file that matches its schema, checked against the `digest` in the file."""
     values: dict[str, Any] = json.loads(data)
     if digest_of(values) != values["digest"]:
         raise RunError(
-            f"{path} changed after the run was written: its digest is another one. {FIX}"
+            f"{path} changed after the run was written: its digest does not match. {FIX}"
         )
     return values
