@@ -316,9 +316,10 @@ def with_results(text: str, folder: Path) -> str:
         text = put_between(text, "<!-- results: demo -->", demo_line(took))
         epoch = json.loads((folder / "epoch.json").read_text(encoding="utf-8"))
         text = put_between(text, "<!-- results: promise -->", promise_markdown(took, epoch))
-    tables = folder / "tables.json"
-    if tables.exists():
-        text = put_between(text, "<!-- results: tables -->", tables_line(tables))
+    tables, columns = folder / "tables.json", folder / "columns.json"
+    if tables.exists() and columns.exists():
+        lines = f"{tables_line(tables)}\n\n{columns_line(columns)}"
+        text = put_between(text, "<!-- results: tables -->", lines)
     look = folder / "reproduce.json"
     if look.exists():
         took = json.loads(look.read_text(encoding="utf-8"))
@@ -370,6 +371,20 @@ def tables_line(path: Path) -> str:
     sizes = f"{took['nodes']:,} nodes and {took['edges']:,} edges"
     where = f"on {took['hardware']} (`{took['command']}`)"
     return f"`unimp check` on {sizes}: {', '.join(found)}, {where}."
+
+
+def columns_line(path: Path) -> str:
+    """Time of looking at tables with many columns, as a sentence."""
+    took = json.loads(path.read_text(encoding="utf-8"))
+    slowest = {
+        command: max(took[form][command]["seconds"] for form in ("csv", "parquet"))
+        for command in ("init", "check")
+    }
+    return (
+        f"On {took['nodes']:,} nodes with {took['columns']:,} columns, `unimp init` takes "
+        f"{slowest['init']:.0f} seconds and `unimp check` {slowest['check']:.0f} seconds, as CSV or "
+        f"Parquet, on {took['hardware']} (`{took['command']}`)."
+    )
 
 
 # The stored figures that pages show: marker → file, names of figures.
