@@ -382,8 +382,8 @@ def columns_line(path: Path) -> str:
     }
     return (
         f"On {took['nodes']:,} nodes with {took['columns']:,} columns, `unimp init` takes "
-        f"{slowest['init']:.0f} seconds and `unimp check` {slowest['check']:.0f} seconds, as CSV or "
-        f"Parquet, on {took['hardware']} (`{took['command']}`)."
+        f"{slowest['init']:.0f} seconds and `unimp check` {slowest['check']:.0f} seconds, as CSV "
+        f"or Parquet, on {took['hardware']} (`{took['command']}`)."
     )
 
 
