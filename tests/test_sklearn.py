@@ -543,3 +543,18 @@ def test_one_class_is_treated_alike_in_tables_npz_tasks_and_the_classifier(
         else:
             refused.append(False)
     assert set(refused) == {len({labels[n] for n in known}) == 1}
+
+
+def test_later_labels_may_be_a_series_or_a_tensor(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any
+) -> None:
+    expected = fitted.predict_proba(nodes, np.asarray(y))
+    for labels in (pd.Series(y), torch.from_numpy(np.asarray(y))):
+        assert np.array_equal(fitted.predict_proba(nodes, labels), expected)
+
+
+def test_truth_is_not_a_node_of_later_labels(
+    fitted: UniMPClassifier, nodes: NodeView, y: Any
+) -> None:
+    with pytest.raises(TaskError, match="node True"):
+        fitted.predict(nodes, {True: y[0]})

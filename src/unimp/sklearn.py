@@ -172,6 +172,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             view.graph, same=_is_graph(X) and self._is_at_hand(view.graph)
         )
         if labels is not None:
+            if hasattr(labels, "__array__"):  # a Series of pandas, or a tensor
+                with _our_errors():
+                    labels = np.asarray(labels)
             check_argument("UniMPClassifier", "labels", labels, Mapping | Sequence | np.ndarray)
             if isinstance(labels, np.ndarray) and labels.ndim == 0:
                 raise TaskError("labels is one value; give one label per node, or {node: label}")
@@ -292,7 +295,8 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Labels that came later, as class numbers of all nodes."""
         if isinstance(labels, Mapping):
             for node in labels:
-                if not isinstance(node, int | np.integer) or not 0 <= node < len(like):
+                number = isinstance(node, int | np.integer) and not isinstance(node, bool)
+                if not number or not 0 <= node < len(like):
                     raise TaskError(
                         f"a label is given for node {node!r}; nodes are numbers from 0 to "
                         f"{len(like) - 1}"

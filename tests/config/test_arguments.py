@@ -1,13 +1,14 @@
 """Arguments are checked by the annotations of a function."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from unimp.config.arguments import Seed, Share, Size, checked, checked_methods, fits
+from unimp.config.arguments import FilePath, Seed, Share, Size, checked, checked_methods, fits
 from unimp.errors import ArgumentError, UnimpError
 
 
@@ -21,7 +22,10 @@ from unimp.errors import ArgumentError, UnimpError
         (str | None, ["a", None], [1]),
         (Path | str, [Path(), "a"], [1, None, b"a"]),
         (Literal["a", "b"], ["a"], ["c", 1, None, ["a"]]),
-        (Sequence[str], [["a"], (), ("a", "b")], ["ab", [1], {"a"}, 3]),
+        (FilePath, [Path(), PurePath("a"), "a"], [1, None, b"a"]),
+        (Sequence[str], [["a"], (), ("a", "b"), deque("a")], ["ab", [1], {"a"}, 3, range(3)]),
+        (Sequence[int], [range(2**62), deque([1])], [deque(["a"]), b"a"]),
+        (Sequence[Size], [range(1, 4)], [range(3)]),
         (Iterable[int], [[1], range(3), (1, 2)], [3, "12", ["a"], [0.5], np.array(3)]),
         (Mapping[str, int], [{}, {"a": 1}], [{"a": "b"}, {1: 1}, [("a", 1)]]),
         (tuple[int, int], [(1, 2)], [(1,), (1, 2, 3), [1, 2], (1, "a")]),

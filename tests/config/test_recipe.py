@@ -268,7 +268,7 @@ def test_settings_are_texts_or_a_dictionary_with_the_same_effect() -> None:
         "train.epochs": np.int64(5),  # as a search over numpy's ranges passes it
         "train.lr": np.float64(0.01),
         "model.gate": "all",
-        "batch.fanout": (10, 5),
+        "batch.fanout": (np.int64(10), 5),
     }
     assert Recipe().with_settings(given) == Recipe().with_settings(texts)
     assert load_recipe("synthetic", {"train.epochs": 3}).train.epochs == 3

@@ -225,6 +225,7 @@ def test_groups_may_be_numbers_of_any_width_or_absent(
         ({"train": np.array([0, 6])}, "train[1] = 6 is outside 0..5"),
         ({"train": np.array([0, 2])}, "train, val: have 1 common nodes, such as 2"),
         ({"test": np.array([4, 4])}, "test: contains node 4 twice"),
+        ({"train": np.arange(6) < 2}, "train: is a mask of True and False"),
         ({"train": np.array([0, 5])}, "train: 1 nodes have no label (y = -1), such as node 5"),
         ({"train": None, "val": None, "test": None}, "train, val, test: missing"),
         ({"splits": np.zeros((1, 6), np.int8)}, "splits: the file also contains train, val, test"),

@@ -5,16 +5,19 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
+from unimp.errors import RunError
 from unimp.inference.calibration import (
     MAX_TEMPERATURE,
     calibrate,
     calibration_error,
     calibration_in_words,
+    checked_temperature,
     fit_temperature,
     measured,
 )
@@ -215,3 +218,11 @@ def test_the_proof_measures_existing_runs(tmp_path: Path) -> None:
         assert found["runs"][0]["ece"][part] == pytest.approx(ece)
     after = made.metrics["calibration"]["ece"]["test"]["after"]
     assert found["passed"] == (after <= 0.03) == (code == 0)
+
+
+def test_a_temperature_may_be_any_real_number_but_not_truth() -> None:
+    for value in (2, np.float32(2), np.int64(2)):
+        assert checked_temperature(value) == 2.0
+    for wrong in (True, "2", 2j):
+        with pytest.raises(RunError, match="temperature"):
+            checked_temperature(wrong)

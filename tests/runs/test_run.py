@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits, probabilities
 from unimp.model.registry import build_model
 from unimp.ops import native
-from unimp.runs import fitting, preparation
+from unimp.runs import experiment, fitting, preparation
+from unimp.runs.context import Experiment
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import task_of
@@ -385,9 +386,42 @@ def test_a_run_without_any_state_that_gives_finite_scores_raises(tmp_path: Path)
         load_run(place)
 
 
-def test_one_of_several_seeds_that_diverges_raises_with_its_number() -> None:
-    with pytest.raises(TrainingError, match="seed 3"):
-        run("synthetic", seeds=[3, 4], settings=[*DIVERGES, "train.epochs=3"])
+def test_all_seeds_are_trained_although_some_diverge(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"seed 3: .*\nseed 4: "):
+        run("synthetic", seeds=[3, 4], out=tmp_path, settings=[*DIVERGES, "train.epochs=3"])
+    assert load_run(tmp_path / "seed-4").failure
+
+
+def test_seeds_after_a_failed_one_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = experiment.run_seed
+
+    def first_fails(one: Experiment) -> Run:
+        if one.seed == 0:
+            raise TrainingError("the loss is NaN")
+        return train(one)
+
+    monkeypatch.setattr(experiment, "run_seed", first_fails)
+    finished: list[int] = []
+    with pytest.raises(TrainingError, match=r"^seed 0: the loss is NaN$"):
+        run(
+            "synthetic",
+            seeds=[0, 1],
+            settings=["task.scale=0.02", "model.width=4", "train.epochs=1", "train.device=cpu"],
+            on_run=lambda done: finished.append(done.seed),
+        )
+    assert finished == [1]
+
+
+def test_numbers_of_numpy_and_pure_paths_are_accepted(tmp_path: Path) -> None:
+    task = synthetic_task(num_nodes=60, num_edges=120, num_classes=3, num_features=4)
+    done = run(
+        replace(task, num_classes=np.int64(3)),
+        seed=np.int64(1),
+        out=PurePath(tmp_path / "run"),
+        settings={"model.width": np.int64(4), "train.epochs": np.int64(1), "train.device": "cpu"},
+    )
+    assert load_run(PurePath(tmp_path / "run"), device="cpu").metrics == done.metrics
+    assert type(replace(done, seed=np.int64(2)).seed) is int
 
 
 def test_a_run_shows_its_scores_per_protocol(homophilous: Run) -> None:

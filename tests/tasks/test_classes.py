@@ -68,3 +68,26 @@ def test_an_array_in_which_the_unknown_became_a_text_is_refused_with_the_fix(unk
 def test_texts_that_look_like_numbers_are_classes() -> None:
     for values in (["-1", "1", "nan"], np.array(["-1", "1", "nan"])):
         assert encode_classes(values)[1].tolist() == ["-1", "1", "nan"]
+
+
+def test_large_integers_beside_unknown_labels_stay_different_classes() -> None:
+    labels = [None, 2**53, 2**53 + 1, np.uint64(5), -(2**63), 2**63 - 1]
+    codes, classes = encode_classes(labels)
+    assert classes.tolist() == [-(2**63), 5, 2**53, 2**53 + 1, 2**63 - 1]
+    assert codes.tolist() == [-1, 2, 3, 1, 0, 4]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, 10**19, 5],
+        [None, -(2**63) - 1],
+        [None, 10**400, 1.0],
+        [None, 2**53, 2**53 + 1, 1.0],
+        [float("nan"), 2**53, 2**53 + 1],
+        np.array([1e19, 1.0]),
+    ],
+)
+def test_integers_that_could_become_equal_or_negative_are_refused(values: Any) -> None:
+    with pytest.raises(TaskError, match="label"):
+        encode_classes(values)

@@ -105,3 +105,9 @@ def test_explanations_and_audits_give_ids_as_predictions_do(whole: Task, tmp_pat
     found.write(tmp_path / "audit.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "audit.parquet")
     assert table["node"].to_pylist() == [ids[int(n)] for n in found.nodes]
+
+
+@pytest.mark.parametrize("node", [True, np.bool_(True)])
+def test_truth_is_not_the_number_of_a_node(node: Any) -> None:
+    with pytest.raises(TaskError, match=r"node .*True"):
+        later_labels({node: 1}, synthetic_task(num_nodes=20, num_edges=30, num_classes=2))

@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unimp.errors import TaskError, UnimpError
+from unimp.errors import ArgumentError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.task import Sizes, Task
@@ -292,3 +293,35 @@ def test_binary_tasks_without_a_zero_are_refused() -> None:
     labels = torch.tensor([[1, -1], [-1, 1], [1, 1], [1, -1], [-1, -1]])
     with pytest.raises(TaskError, match="there is only one class"):
         multilabel_task(labels=labels)
+
+
+def test_a_numpy_number_of_classes_gives_the_same_hash() -> None:
+    assert small_task(num_classes=np.int32(3)).data_hash() == small_task().data_hash()
+
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "names", [np.array(NAMES), pd.Index(NAMES), pd.Series(NAMES), dict.fromkeys(NAMES).keys()]
+)
+def test_names_come_from_any_ordered_collection(names: Any) -> None:
+    found = small_task(class_names=names).class_names
+    assert found == NAMES
+    assert {type(name) for name in found} == {str}
+
+
+@pytest.mark.parametrize("names", [range(5), set("abcde"), "abcde", np.array("abcde"), [b"a"] * 5])
+def test_collections_without_ordered_strings_are_not_names(names: Any) -> None:
+    with pytest.raises(ArgumentError, match="node_names"):
+        small_task(node_names=names)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"class_names": ("a", "b", "\ud800")}, {"node_names": list("abcd\udfff")}]
+)
+def test_names_that_cannot_be_stored_as_utf8_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TaskError, match=r"_names contains '\\ud.*UTF-8"):
+        small_task(**changes)
+    with pytest.raises(TaskError, match="UTF-8"):
+        small_task(name="\ud800")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimp.config.arguments import FilePath
 from unimp.data.outputs import TABLE, check_output
 from unimp.data.tables.writing import write_table
 from unimp.errors import UnimpError, printable
@@ -56,7 +57,7 @@ class Table:
         rows: list[dict[str, Any]] = self._arrow.to_pylist()
         return rows
 
-    def write(self, path: Path | str, *, force: bool = False) -> None:
+    def write(self, path: FilePath, *, force: bool = False) -> None:
         """Write a file: CSV if the name ends in .csv, Parquet if it ends in .parquet or .pq.
 
         force: replace an existing file.

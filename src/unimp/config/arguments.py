@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,6 +24,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_PATH = 4000
+MOST_ENTRIES = 10_000
+"""So many entries of a sequence that is not a list or tuple are checked, such as a range."""
+
+FilePath = str | os.PathLike[str]
+"""The path of a file or folder."""
 
 
 class Range(NamedTuple):
@@ -44,6 +51,7 @@ _PLAIN: dict[Any, tuple[Any, str]] = {  # numbers of numpy are numbers too
     bool: (bool, "True or False"),
     str: (str, "a string"),
 }
+_PATHS = (Path, os.PathLike[str])
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -93,13 +101,14 @@ def check_fields(value: object, *names: str) -> None:
 
 def check_argument(function: str, name: str, value: object, kind: Any) -> None:
     """Raise ArgumentError unless the value fits `kind`, an annotation."""
-    if isinstance(value, str | Path) and "\0" in str(value):
+    if isinstance(value, str | os.PathLike) and "\0" in str(os.fspath(value)):
         raise ArgumentError(f"{function}: {name} contains a NUL character; remove it")
-    if Path in get_args(kind) and isinstance(value, str) and len(value) > MAX_PATH:
+    is_path = any(part in _PATHS for part in get_args(kind))
+    if is_path and isinstance(value, str) and len(value) > MAX_PATH:
         raise ArgumentError(
             f"{function}: {name} has {len(value):,} characters; a path has at most {MAX_PATH:,}"
         )
-    if Path in get_args(kind) and isinstance(value, str) and not value:
+    if is_path and isinstance(value, str) and not value:
         raise ArgumentError(f"{function}: {name} is empty; give a path, such as '.'")
     if getattr(value, "is_sparse", False) is True:  # a tensor of torch
         raise ArgumentError(f"{function}: {name} is a sparse tensor; give {name}.to_dense()")
@@ -140,9 +149,14 @@ def fits(value: Any, kind: Any) -> bool:
         )
     if isinstance(value, tuple) and origin is tuple and ... not in parts:
         return len(value) == len(parts) and all(map(fits, value, parts))
-    if isinstance(value, list | tuple) and parts:
-        return all(fits(entry, parts[0]) for entry in value)
-    return not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
+    if origin is os.PathLike:
+        return isinstance(os.fspath(value), str)
+    if isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0:
+        return False
+    if isinstance(value, Sequence) and parts:
+        most = None if isinstance(value, list | tuple) else MOST_ENTRIES
+        return all(fits(entry, parts[0]) for entry in islice(value, most))
+    return True
 
 
 def _is_instance(value: object, kind: Any) -> bool:
@@ -165,6 +179,8 @@ def in_words(kind: Any) -> str:
         return "a function"
     if kind is NoneType:
         return "None"
+    if origin is os.PathLike:
+        return "a path"
     if origin is Annotated:
         base, limits = parts
         return f"{in_words(base)}, at least {limits.low:g} and below {limits.high:g}"

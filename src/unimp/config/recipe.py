@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from unimp.config.arguments import checked
+from unimp.config.arguments import FilePath, checked
 from unimp.config.choices import Regime
 from unimp.config.options import (
     BatchOptions,
@@ -160,7 +160,7 @@ def recipe_names() -> list[str]:
 
 
 @checked
-def load_recipe(name: str | Path, settings: Settings = ()) -> Recipe:
+def load_recipe(name: FilePath, settings: Settings = ()) -> Recipe:
     """Read a recipe by name or path; the name of a task gives the default recipe for it."""
     path = Path(name)
     names = recipe_names()
@@ -270,7 +270,7 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
 
 def _plain(value: Any) -> Any:
     value = value.item() if getattr(value, "ndim", None) == 0 else value
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _no_option(name: str) -> str:

@@ -19,14 +19,14 @@ from typing import cast
 import numpy as np
 import torch
 
-from unimp.config.arguments import checked
+from unimp.config.arguments import FilePath, checked
 from unimp.config.choices import Metric
 from unimp.data.array_file import BETWEEN_NAMES, Array, ArrayFile, npz_bytes
 from unimp.data.files import write_atomically
 from unimp.data.outputs import check_output
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
+from unimp.tasks.labels import IS_MASK, SEVERAL_CLASSES, UNLABELED, Split, one_class
 from unimp.tasks.task import Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -96,7 +96,7 @@ def load_npz(
 
 
 @checked
-def save_npz(task: Task, path: Path | str, *, force: bool = False) -> None:
+def save_npz(task: Task, path: FilePath, *, force: bool = False) -> None:
     """Write a task to one `.npz` file, from which `load_npz` reads the same task.
 
     All edges of the graph are written, with both directions if it has both (directed = 1). force:
@@ -321,7 +321,10 @@ def _parts(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Arra
         file.note(f"split is {split}, but the file has only split 0")
     parts = {}
     for part in _PARTS:
-        file.require(part, "node indices; the array may be empty")
+        found = file.require(part, "node indices; the array may be empty")
+        if found is not None and found.dtype == np.bool_ and found.size:
+            file.note(f"{part}: {IS_MASK}")
+            continue
         nodes = file.integers(part, "[nodes]")
         if nodes is None or num_nodes is None:
             continue

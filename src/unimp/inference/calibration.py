@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 def checked_temperature(value: Any) -> float:
     """Return a temperature; refuse one that `fit_temperature` could not have found."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if number and 0 < value < math.inf and abs(math.log(value)) < math.log(MAX_TEMPERATURE) + 1e-6:
         return float(value)
     raise RunError(

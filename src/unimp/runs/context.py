@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
+from unimp.config.arguments import FilePath
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class RunOptions(TypedDict, total=False):
     """The options of `run` other than the seeds, for type checkers."""
 
-    out: Path | str | None
+    out: FilePath | None
     settings: Settings
     preset: str | None
     model: ModelFactory | None

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, overload
 
-from unimp.config.arguments import check_arguments
+from unimp.config.arguments import FilePath, check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
@@ -51,7 +51,7 @@ def run(
     *,
     seed: int = 0,
     seeds: Iterable[int] | None = None,
-    out: Path | str | None = None,
+    out: FilePath | None = None,
     settings: Settings = (),
     preset: str | None = None,
     model: ModelFactory | None = None,
@@ -70,7 +70,7 @@ def run(
     on a terminal or in a notebook, True also elsewhere, False never. log: also track metrics with
     tensorboard, wandb or mlflow. An interrupted run resumes from the checkpoint in its folder; a
     finished one is loaded. If training fails, for example because the loss becomes NaN, the last
-    good state is stored and TrainingError is raised.
+    good state is stored, the other seeds are trained, and TrainingError is raised at the end.
     """
     check_arguments(run, locals())
     resolved = resolve_recipe(recipe, settings, preset)
@@ -91,12 +91,19 @@ def run(
     experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
         find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
-    done = []
-    for experiment in experiments:
-        done.append(run_seed(experiment))
-        if done[-1].failure:
-            raise TrainingError(f"seed {experiment.seed}: {done[-1].failure}")
-        on_run(done[-1])
+    done, failures = [], []
+    for experiment in experiments:  # a seed that fails does not stop the others
+        try:
+            done.append(run_seed(experiment))
+            failure = done[-1].failure
+        except TrainingError as error:
+            failure = str(error)
+        if failure:
+            failures.append(f"seed {experiment.seed}: {failure}")
+        else:
+            on_run(done[-1])
+    if failures:
+        raise TrainingError("\n".join(failures))
     return done[0] if seeds is None else Runs(tuple(done), root).with_summary()
 
 

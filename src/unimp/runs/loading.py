@@ -6,7 +6,7 @@ import logging
 import math
 from pathlib import Path
 
-from unimp.config.arguments import checked
+from unimp.config.arguments import FilePath, checked
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
 from unimp.runs.context import Experiment
@@ -20,7 +20,7 @@ LOG = logging.getLogger("unimp")
 
 
 @checked
-def load_run(folder: Path | str, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
+def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | None = None) -> Run:
     """Load a run from its folder, after checking that data and weights are those of the run.
 
     `model` is the function that `run` was given to make your own model.

@@ -64,6 +64,7 @@ class TrainedModel:
 
     def __post_init__(self) -> None:
         check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
+        object.__setattr__(self, "seed", int(self.seed))  # may be a numpy number
         choose_device(self.device)
         _ = self.temperature  # an invalid one is refused here
 

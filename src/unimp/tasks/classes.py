@@ -13,6 +13,8 @@ from unimp.tasks.labels import UNLABELED
 Codes = NDArray[np.int64]
 Classes = NDArray[Any]
 
+_EXACT = 2.0**53  # below it, a float64 represents each integer exactly
+
 
 def encode_classes(values: Any) -> tuple[Codes, Classes]:
     """Return class numbers [n], UNLABELED if unknown, and the sorted classes.
@@ -89,6 +91,11 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
                 f"Unknown label type: continuous values such as {first}. Classes must be integers "
                 "or strings, with -1 or NaN for unknown."
             )
+        if len(large := labels[known][np.abs(labels[known]) >= _EXACT]):
+            raise TaskError(
+                f"the label {large[0]:.0f} is a decimal number so large that different integers "
+                "become equal. Give integers with -1 or None for unknown, or strings."
+            )
         return labels, known
     if kind in "US":
         if isinstance(values, np.ndarray):
@@ -100,7 +107,8 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     kept = labels[known].tolist()
     if all(isinstance(value, str) for value in kept):
         return labels, known
-    numbers = (bool, int, float, np.number, np.bool_)
+    whole = (int, np.integer, np.bool_)
+    numbers = (*whole, float, np.floating)
     odd_one = next((v for v in kept if not isinstance(v, numbers)), None)
     if odd_one is not None:
         text = next((v for v in kept if isinstance(v, numbers)), None)
@@ -109,12 +117,17 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             f"Unknown label type: {type(odd_one).__name__} ({odd_one!r}){beside}. Use only "
             "integers or only strings, with None for unknown."
         )
-    plain = np.full(len(labels), np.nan)
-    plain[known] = np.array(kept, dtype=np.float64)
-    _, known = _labels(plain)
-    whole = np.full(len(labels), UNLABELED, dtype=np.int64)
-    whole[known] = plain[known].astype(np.int64)
-    return whole, known
+    codes = np.full(len(labels), UNLABELED, dtype=np.int64)
+    try:
+        if not all(isinstance(value, whole) for value in kept):
+            kept = _labels([float(value) for value in kept])[0].tolist()
+        codes[known] = np.array([int(value) for value in kept], dtype=np.int64)
+    except OverflowError:
+        large = max(kept, key=abs)
+        raise TaskError(
+            f"the label {large} does not fit into 64 bits. Give smaller integers, or strings."
+        ) from None
+    return codes, known
 
 
 def _is_missing(value: Any) -> bool:

@@ -16,6 +16,12 @@ from unimp.graph.features import as_tensor
 UNLABELED = -1
 """An unknown label: a class, or one entry of a multi-label row."""
 
+IS_MASK = (
+    "is a mask of True and False; it must be whole numbers. The nodes of a mask are "
+    "mask.nonzero().squeeze(1) in torch and np.flatnonzero(mask) in numpy."
+)
+"""What is wrong with a mask, and how to correct it."""
+
 
 def whole_numbers(values: Any, what: str) -> Tensor:
     """Return a copy of an array of whole numbers as a tensor; refuse any other array."""
@@ -26,10 +32,7 @@ def whole_numbers(values: Any, what: str) -> Tensor:
     if not numbers.numel():
         return numbers.long()
     if numbers.dtype == torch.bool:
-        raise TaskError(
-            f"{what} is a mask of True and False; it must be whole numbers. The nodes of a mask "
-            "are mask.nonzero().squeeze(1) in torch and np.flatnonzero(mask) in numpy."
-        )
+        raise TaskError(f"{what} {IS_MASK}")
     if numbers.is_floating_point() or numbers.is_complex():
         raise TaskError(f"{what} has dtype {numbers.dtype}; it must be whole numbers.")
     return numbers

@@ -74,7 +74,11 @@ class Names:
             return given
         if isinstance(given, bool | np.bool_):
             truth = str(bool(given)).lower()  # as in tables
-            return truth if self._numbers and truth in self._numbers else str(int(given))
+            if self._numbers and truth in self._numbers:
+                return truth
+            if self.kind == "node":
+                raise TaskError(f"node {given!r} is neither a name nor a number.")
+            return str(int(given))
         if isinstance(given, float | np.floating) and float(given).is_integer():
             return str(int(given))  # pandas turns integers into floats
         try:

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from torch import Tensor
 
@@ -72,6 +73,27 @@ def repeated_name(names: Sequence[str]) -> str:
     return next((repr(name) for name, count in counts.items() if count > 1), "")
 
 
+def _checked_names(key: str, given: Any) -> tuple[str, ...]:
+    """Return names from any ordered collection, such as a list, an array or a column."""
+    if not isinstance(given, str | set | frozenset):  # a set has no order
+        with suppress(TypeError):
+            given = tuple(given)
+    check_argument("Task", key, given, Sequence[str])
+    _refuse_surrogates(key, given)
+    return tuple(map(str, given))
+
+
+def _refuse_surrogates(key: str, names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise TaskError(
+                f"{key} contains {name!r}, which cannot be stored as UTF-8. Remove the characters "
+                "from \\ud800 to \\udfff."
+            ) from None
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """A graph with labels, a split and a metric, checked completely.
@@ -100,6 +122,7 @@ class Task:
                 f"num_classes is {self.num_classes}; there must be at least one class, and fewer "
                 "than 2**31."
             )
+        object.__setattr__(self, "num_classes", int(self.num_classes))  # may be a numpy number
         labels = checked_labels(self.labels, self.graph.num_nodes, self.num_classes)
         object.__setattr__(self, "labels", labels)
         check_argument("Task", "metric", self.metric, str)
@@ -109,10 +132,10 @@ class Task:
             raise TaskError(
                 f"rocauc needs two classes or binary tasks; there are {self.num_classes} classes."
             )
+        _refuse_surrogates("name", (self.name,))
         for key in ("class_names", "node_names"):
             if (given := getattr(self, key)) is not None:
-                check_argument("Task", key, given, Sequence[str])
-                object.__setattr__(self, key, tuple(given))
+                object.__setattr__(self, key, _checked_names(key, given))
         for names, count, what in (
             (self.class_names, self.num_classes, "class"),
             (self.node_names, self.graph.num_nodes, "node"),

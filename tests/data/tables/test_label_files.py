@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -11,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unimp.config.arguments import fits
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
-from unimp.data.tables.label_files import later_labels, read_label_files, read_labels
+from unimp.data.tables.label_files import Given, later_labels, read_label_files, read_labels
 from unimp.errors import TaskError
 from unimp.tasks.task import Task
 
@@ -285,3 +287,10 @@ def test_a_label_file_without_a_header_is_refused(named: Task, tmp_path: Path) -
     (tmp_path / "more.csv").write_text("n3,blue\nn4,blue\n")
     with pytest.raises(TaskError, match="no header"):
         read_labels(tmp_path / "more.csv", named)
+
+
+def test_later_labels_may_be_a_series_of_pandas() -> None:
+    task = synthetic_task(num_nodes=20, num_edges=30, num_classes=2)
+    given = pd.Series(task.labels.numpy())
+    assert fits(given, Given)
+    assert torch.equal(later_labels(given, task), task.labels)

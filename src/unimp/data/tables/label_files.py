@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.config.arguments import FilePath
 from unimp.data.tables.ids import read_ids
 from unimp.data.tables.labels import UNKNOWN
 from unimp.data.tables.problems import Problems
@@ -26,7 +28,16 @@ SHOWN_PROBLEMS = 10
 NONE = "none"
 """The cell that means that a node of binary tasks has none of the labels."""
 
-Given = Mapping[Any, Any] | Sequence[Any] | np.ndarray[Any, Any] | Tensor | str | Path
+
+@runtime_checkable
+class ArrayLike(Protocol):
+    """A value that numpy can convert to an array, such as a tensor or a Series of pandas."""
+
+    def __array__(self) -> np.ndarray[Any, Any]:
+        """Return the values as an array."""
+
+
+Given = Mapping[Any, Any] | Sequence[Any] | ArrayLike | FilePath
 """Accepted forms of labels: {node: class} by names (by numbers if there are no names), an array, or
 the path of a file."""
 
@@ -38,11 +49,11 @@ def later_labels(given: Given, task: Task) -> Tensor:
     if they have no names. For binary tasks it is {node: {task: 0 or 1}}. An array or list has the
     shape of the task's labels. A path is a label file.
     """
-    if isinstance(given, str | Path):
+    if isinstance(given, str | os.PathLike):
         return read_labels(Path(given), task)
     if isinstance(given, Mapping):
         return _from_mapping(given, task)
-    if isinstance(given, list | tuple | np.ndarray | Tensor):
+    if isinstance(given, list | tuple | ArrayLike):
         labels = checked_labels(given, task.graph.num_nodes, task.num_classes)
         if labels.ndim == task.labels.ndim:
             return labels
