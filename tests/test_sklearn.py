@@ -551,6 +551,8 @@ def test_later_labels_may_be_a_series_or_a_tensor(
     expected = fitted.predict_proba(nodes, np.asarray(y))
     for labels in (pd.Series(y), torch.from_numpy(np.asarray(y))):
         assert np.array_equal(fitted.predict_proba(nodes, labels), expected)
+    with pytest.raises(TaskError, match="grad"):
+        fitted.predict(nodes, torch.zeros(len(y), requires_grad=True))
 
 
 def test_truth_is_not_a_node_of_later_labels(

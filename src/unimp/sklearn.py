@@ -342,7 +342,7 @@ def _our_errors() -> Iterator[None]:
         raise
     except TypeError as error:
         raise ArgumentError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: a tensor that requires grad
         raise TaskError(str(error)) from error
 
 

@@ -83,6 +83,7 @@ def test_large_integers_beside_unknown_labels_stay_different_classes() -> None:
         [None, 10**19, 5],
         [None, -(2**63) - 1],
         [None, 10**400, 1.0],
+        [None, 10**5000],
         [None, 2**53, 2**53 + 1, 1.0],
         [float("nan"), 2**53, 2**53 + 1],
         np.array([1e19, 1.0]),

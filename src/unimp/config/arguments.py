@@ -185,6 +185,7 @@ def in_words(kind: Any) -> str:
         base, limits = parts
         return f"{in_words(base)}, at least {limits.low:g} and below {limits.high:g}"
     if origin is None:
-        return f"a {getattr(kind, '__name__', kind)}"
+        word = str(getattr(kind, "__name__", kind))
+        return f"{'an' if word[0] in 'AEIO' else 'a'} {word}"
     inner = [in_words(part) for part in parts if part not in (..., Any)]
     return f"a {origin.__name__} of {', '.join(inner)}" if inner else f"a {origin.__name__}"

@@ -13,7 +13,7 @@ from unimp.tasks.labels import UNLABELED
 Codes = NDArray[np.int64]
 Classes = NDArray[Any]
 
-_EXACT = 2.0**53  # below it, a float64 represents each integer exactly
+_EXACT = np.float64(2**53)  # below it, a float64 represents each integer exactly
 
 
 def encode_classes(values: Any) -> tuple[Codes, Classes]:
@@ -123,9 +123,9 @@ def _labels(values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             kept = _labels([float(value) for value in kept])[0].tolist()
         codes[known] = np.array([int(value) for value in kept], dtype=np.int64)
     except OverflowError:
-        large = max(kept, key=abs)
+        row = next(row for row in np.flatnonzero(known) if abs(labels[row]) >= 2**63)
         raise TaskError(
-            f"the label {large} does not fit into 64 bits. Give smaller integers, or strings."
+            f"the label in row {row} does not fit into 64 bits. Give smaller integers, or strings."
         ) from None
     return codes, known
 
