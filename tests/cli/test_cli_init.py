@@ -133,6 +133,19 @@ def test_a_file_without_a_header_is_refused() -> None:
         CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"], catch_exceptions=False)
 
 
+def test_one_malformed_cell_does_not_remove_a_column_of_numbers() -> None:
+    cells = [f"{n}.5" for n in range(50)]
+    cells[7] = "7.5 EUR"
+    rows = (f"c{n},{cells[n]},2020-01-02,{'ab'[n % 2]}\n" for n in range(50))
+    Path("n.csv").write_text("id,size,since,label\n" + "".join(rows))
+    Path("e.csv").write_text("from,to\n" + "".join(f"c{n},c{n // 2}\n" for n in range(50)))
+    printed = CliRunner().invoke(app, ["init", "n.csv", "e.csv"]).output
+    assert "left out: since of n.csv" in printed
+    assert 'size = "numeric"' in Path("recipe.toml").read_text(encoding="utf-8")
+    with pytest.raises(TaskError, match=r"column size, row 8: '7\.5 EUR' is not a number"):
+        CliRunner().invoke(app, ["check", "recipe.toml"], catch_exceptions=False)
+
+
 def test_an_amount_that_could_be_an_end_is_named() -> None:
     Path("n.csv").write_text("key,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
     rows = (f"{n % 9},{(n * 3) % 50},{(n * 7) % 50}\n" for n in range(50))

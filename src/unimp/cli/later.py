@@ -79,7 +79,7 @@ def load_with_later(
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
-        err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        err.print(f"warning: no label is filled in: {', '.join(map(str, labels or ()))}")
         extra = None
     return loaded, extra
 
@@ -145,6 +145,9 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
             f"{used:,} labels: {int((of_task & ~later).sum()):,} of {sets.get(reveal, 'the task')} "
             f"and {int(later.sum()):,} that came later"
         )
+        known = loaded.task.labels
+        if replaced := int(((known >= 0) & (extra >= 0) & (known != extra)).sum()):
+            words += f" ({replaced:,} of them replace another known label)"
     hint = f"; --reveal known would use {unused:,} more" if unused else ""
     if bool(with_later.all()):
         hint = ". Every label is an input, so nothing was predicted"

@@ -79,5 +79,5 @@ def predict(
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
     table.write(path, force=force)
-    out.print(f"{len(table):,} nodes labeled: {path}")
+    out.print(f"{len(table):,} nodes, one row each: {path}")
     out.print(inputs_in_words(loaded, extra, revealed))

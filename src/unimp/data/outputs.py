@@ -35,7 +35,9 @@ def check_output(
         )
     for file in reads:
         if file is not None and _is_same(path, Path(file)):
-            raise OutputError(f"{path} is also read by this command; name another file.")
+            raise OutputError(
+                f"{path} is an input of this command or of its run; name another file."
+            )
     if path.suffix.lower() not in kinds:
         raise OutputError(
             f"{path} does not have a suffix of this kind of file; use {' or '.join(kinds)}."
