@@ -107,9 +107,17 @@ def check(
     """Read everything that a recipe names and report all problems before training."""
     from unimp.data.catalog import prepare
     from unimp.data.tables.summary import cautions, summary
-    from unimp.runs.preparation import model_of, preparation, resolve_recipe, rows_of, task_of
+    from unimp.runs.preparation import (
+        device_of,
+        model_of,
+        preparation,
+        resolve_recipe,
+        rows_of,
+        task_of,
+    )
 
     recipe = resolve_recipe(name, settings or ())
+    device_of(recipe, None)
     if recipe.task.name != "tables":
         task = task_of(recipe, 0)
         model_of(recipe, task)

@@ -74,7 +74,7 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
