@@ -147,6 +147,16 @@ def test_one_malformed_cell_does_not_remove_a_column_of_numbers() -> None:
         CliRunner().invoke(app, ["check", "recipe.toml"], catch_exceptions=False)
 
 
+def test_of_a_large_table_a_part_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimp.data.tables.guessing._LOOKED_AT", 30)
+    rows = (f"c{n},{n % 3},{'abc'[n % 3]}\n" for n in range(100))
+    Path("n.csv").write_text("id,code,label\n" + "".join(rows))
+    Path("e.csv").write_text("from,to\n" + "".join(f"c{n},c{n // 2}\n" for n in range(100)))
+    result = CliRunner().invoke(app, ["init", "n.csv", "e.csv"])
+    assert result.exit_code == 0, result.output
+    assert "code of n.csv is left out" in result.output
+
+
 def test_an_amount_that_could_be_an_end_is_named() -> None:
     Path("n.csv").write_text("key,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
     rows = (f"{n % 9},{(n * 3) % 50},{(n * 7) % 50}\n" for n in range(50))

@@ -261,7 +261,7 @@ def _leaks(nodes: Table, layout: Layout) -> dict[str, str]:
     """Return the feature columns that determine the label, and how."""
     step = -(-nodes.num_rows // _LOOKED_AT)
     if step > 1:
-        nodes = Table(nodes.name, nodes.arrow.take(range(0, nodes.num_rows, step)), nodes.delimiter)
+        nodes = Table(nodes.name, nodes.arrow.take(np.arange(0, nodes.num_rows, step)), nodes.delimiter)
     labels = read_labels(nodes, layout, Problems()) if layout.label else None
     if labels is None:
         return {}
