@@ -352,7 +352,8 @@ def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> 
             f"- **{accuracy('UniMP', 'labels'):.1f} %** accuracy on `california`; "
             f"gradient-boosted trees with the coordinates reach "
             f"{accuracy('boosted trees', 'coordinates'):.1f} %, label propagation "
-            f"{accuracy('label propagation', ''):.1f} % (`scripts/demo`, {demo['seconds']:.0f} s).",
+            f"{accuracy('label propagation', ''):.1f} % (`scripts/demo`: {demo['seconds']:.0f} s "
+            f"after the install, on {demo['hardware']}).",
             f"- **{half:.1f} times faster** than PyG per training epoch at half the size of "
             f"ogbn-arxiv on two CPU cores, and {quarter:.1f} times at a quarter of it.",
             f"- **{ours:.1f} GiB instead of {pyg:.1f} GiB** of memory for the larger of these two "

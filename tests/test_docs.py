@@ -149,3 +149,11 @@ def test_the_walk_from_raw_files_to_predictions_runs(
     found = main(index, str(tmp_path / "run"), **{"model.width": 8, "train.device": "cpu"})
     assert found > 0.9
     assert "hidden sections are correct" in capsys.readouterr().out
+
+
+def test_pages_show_the_counts_of_the_proofs() -> None:
+    filled = runpy.run_path(str(DOCS.parent / "proofs" / "summary.py"))["filled"]
+    for name in ("reliability", "resuming"):
+        page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        assert filled(page) == page
+        assert "<!-- proofs" in page

@@ -615,6 +615,14 @@ def test_the_size_of_a_published_model_is_shown_without_its_data(here: Path) -> 
     assert "(468,369 without the input norm)" in text
 
 
+def test_the_size_of_a_huge_model_is_shown_without_building_it(here: Path) -> None:
+    huge = ("--set", "model.width=65536", "--set", "model.layers=256")
+    text = printed("recipe", "show", "arxiv-paper", *huge)
+    found = re.search(r"parameters: ([\d,]+)", text)
+    assert found is not None
+    assert int(found[1].replace(",", "")) > 10**12
+
+
 def test_the_size_of_a_model_is_unknown_if_it_depends_on_missing_data(here: Path) -> None:
     assert printed("recipe", "show", "cora").endswith(
         "parameters: unknown without the data of the task\n"

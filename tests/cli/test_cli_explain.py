@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from unimp.analysis.explain import EXACT
 from unimp.cli import app
+from unimp.cli.later import check_outputs
 from unimp.config.choices import Reveal
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import RunError
+from unimp.errors import OutputError, RunError
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 
@@ -312,3 +313,14 @@ def test_an_audit_by_group_states_that_whole_groups_were_hidden(tmp_path: Path) 
     asked = ("audit", tmp_path / "grouped", "--out", tmp_path / "audit.csv", "--by", "group")
     assert "each together with its group" in printed(*asked)
     assert "one of 3 parts of whole groups" in printed(*asked, "--folds", "3", "--force")
+
+
+def test_two_outputs_must_be_different_files(finished: Path, tmp_path: Path) -> None:
+    page = tmp_path / "same.html"
+    assert "same.html" in refused("explain", finished, "package-0", "--out", page, "--report", page)
+    text = tmp_path / "same.txt"
+    other = tmp_path / ".." / tmp_path.name / "same.txt"
+    outputs = [(text, (".txt",)), (other, (".txt",))]
+    with pytest.raises(OutputError, match=r"same\.txt"):
+        check_outputs(outputs, finished, force=True)
+    assert list(tmp_path.iterdir()) == []

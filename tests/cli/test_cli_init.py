@@ -1,5 +1,6 @@
 """`unimp init` on tables that need a guess or a correction."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from unimp.data.tables.ids import read_edges, read_ids
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.table import Table
-from unimp.errors import TaskError
+from unimp.errors import TaskError, UnimpError
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,29 @@ def test_a_file_without_a_header_is_refused() -> None:
         CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"], catch_exceptions=False)
 
 
+def test_one_malformed_cell_does_not_remove_a_column_of_numbers() -> None:
+    cells = [f"{n}.5" for n in range(50)]
+    cells[7] = "7.5 EUR"
+    rows = (f"c{n},{cells[n]},2020-01-02,{'ab'[n % 2]}\n" for n in range(50))
+    Path("n.csv").write_text("id,size,since,label\n" + "".join(rows))
+    Path("e.csv").write_text("from,to\n" + "".join(f"c{n},c{n // 2}\n" for n in range(50)))
+    printed = CliRunner().invoke(app, ["init", "n.csv", "e.csv"]).output
+    assert "left out: since of n.csv" in printed
+    assert 'size = "numeric"' in Path("recipe.toml").read_text(encoding="utf-8")
+    with pytest.raises(TaskError, match=r"column size, row 8: '7\.5 EUR' is not a number"):
+        CliRunner().invoke(app, ["check", "recipe.toml"], catch_exceptions=False)
+
+
+def test_of_a_large_table_a_part_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unimp.data.tables.guessing._LOOKED_AT", 30)
+    rows = (f"c{n},{n % 3},{'abc'[n % 3]}\n" for n in range(100))
+    Path("n.csv").write_text("id,code,label\n" + "".join(rows))
+    Path("e.csv").write_text("from,to\n" + "".join(f"c{n},c{n // 2}\n" for n in range(100)))
+    result = CliRunner().invoke(app, ["init", "n.csv", "e.csv"])
+    assert result.exit_code == 0, result.output
+    assert "code of n.csv is left out" in result.output
+
+
 def test_an_amount_that_could_be_an_end_is_named() -> None:
     Path("n.csv").write_text("key,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
     rows = (f"{n % 9},{(n * 3) % 50},{(n * 7) % 50}\n" for n in range(50))
@@ -141,3 +165,49 @@ def test_an_amount_that_could_be_an_end_is_named() -> None:
     assert "amount, first and second of e.csv all contain ids" in text
     recipe = Path("recipe.toml").read_text(encoding="utf-8")
     assert 'source = "first"\ntarget = "second"' in recipe
+
+
+def test_pipes_and_devices_are_refused_at_once(here: Path) -> None:
+    os.mkfifo("fifo.csv")
+    os.mkfifo("fifo.toml")
+    Path("zero.toml").symlink_to("/dev/zero")
+    for arguments in (
+        ["init", "fifo.csv", "sent.csv"],
+        ["check", "fifo.toml"],
+        ["check", "zero.toml"],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert isinstance(result.exception, UnimpError), arguments
+        assert "regular file" in str(result.exception)
+
+
+def test_a_header_that_looks_like_ids_is_refused_with_a_way_out() -> None:
+    edges = "".join(f"c{n},c{n * 7 % 40}\n" for n in range(40))
+    Path("sent.csv").write_text("c1,c2\n" + edges)
+    with pytest.raises(TaskError, match="rename its columns to usual names"):
+        CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"], catch_exceptions=False)
+    Path("sent.csv").write_text("source,target\n" + edges)
+    assert CliRunner().invoke(app, ["init", "customers.csv", "sent.csv"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        (["model.backend=triton", "train.device=cpu"], "model.backend"),
+        (["train.device=tpu"], "train.device"),
+        (["inference.regime=partition", "inference.parts=41"], "inference.parts"),
+        (["batch.regime=partition", "batch.parts=41"], "batch.parts"),
+    ],
+)
+def test_a_check_finds_what_the_run_would_refuse(
+    settings: list[str], option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    CliRunner().invoke(app, ["init", "customers.csv", "sent.csv", "--label", "from"])
+    command = ["check", "recipe.toml"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    for setting in settings:
+        command += ["--set", setting]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, UnimpError)
+    assert option in str(result.exception)

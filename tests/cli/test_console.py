@@ -124,6 +124,16 @@ def test_log_messages_and_warnings_are_escaped(
     assert is_safe(problems.warnings[0])
 
 
+def test_a_logged_warning_has_one_prefix(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "app", lambda args: logging.getLogger("unimp").warning("few rows"))
+    monkeypatch.setattr(sys, "argv", ["unimp"])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    main()
+    assert capsys.readouterr().err == "warning: few rows\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

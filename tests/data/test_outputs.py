@@ -41,7 +41,7 @@ def test_a_file_that_is_read_is_refused_through_links_too(tmp_path: Path, how: s
         os.link(given, path)
     else:
         path = given if how == "itself" else tmp_path / ".." / tmp_path.name / "given.csv"
-    with pytest.raises(OutputError, match="also read"):
+    with pytest.raises(OutputError, match="is an input"):
         check_output(path, TABLE, reads=[None, given], force=True)
 
 

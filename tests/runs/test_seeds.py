@@ -122,6 +122,17 @@ def test_a_folder_with_another_run_is_refused_before_any_seed_is_trained(tmp_pat
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-2"]
 
 
+def test_a_link_is_refused_as_the_folder_of_a_seed(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "runs"
+    outside.mkdir()
+    folder.mkdir()
+    (folder / "seed-1").symlink_to(outside)
+    with pytest.raises(RunError, match="seed-1 is a link"):
+        run(RECIPE, seeds=range(2), out=folder, report=False)
+    assert list(outside.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["seed-1"]
+
+
 def test_finished_seeds_are_loaded_and_further_seeds_are_trained(tmp_path: Path) -> None:
     first = run(RECIPE, seeds=[0, 1], out=tmp_path / "runs", report=False)
     epochs: list[int] = []

@@ -60,7 +60,7 @@ def audit_labels(
         raise RunError(f"--by {by!r}: {nearest_names(by, UNITS)}")
     if folds == 1:
         raise RunError("--folds 1 would hide every label at once; use 2 or more, or 0")
-    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         bar = progress.add_task("hiding labels", total=None)

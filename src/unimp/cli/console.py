@@ -147,7 +147,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     keep_freed_memory()
-    logging.basicConfig(handlers=[LogPrinter()])
+    logging.basicConfig(format="%(message)s", handlers=[LogPrinter()])
     try:
         with warnings.catch_warnings():
             warnings.showwarning = print_warning

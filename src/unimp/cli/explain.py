@@ -94,7 +94,7 @@ def explain_node(
 
     text_kinds = (".json",) if as_json else (".txt", ".md")
     later_files = (nodes, edges, *(labels or ()))
-    check_outputs({path: text_kinds, page: PAGE}, folder, *later_files, force=force)
+    check_outputs([(path, text_kinds), (page, PAGE)], folder, *later_files, force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     explanation = loaded.explain(
         node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +64,8 @@ def init(
     if len(found.cautions) > SHOWN_CAUTIONS:
         more = len(found.cautions) - SHOWN_CAUTIONS
         out.print(f"warning: {more:,} further columns are left out; the recipe lists them")
+    print_left_out(nodes, found.left_out, found.cautions)
+    print_left_out(edges, found.edge_left_out, found.cautions)
     if not found.joins:
         out.print(
             "warning: no column of the nodes contains the ids of the edges; check id, source "
@@ -70,7 +73,17 @@ def init(
         )
     others = " or ".join(name for name in PRESETS if name != FOR_TABLES)
     out.print(f"preset: {FOR_TABLES} (for another one: unimp train … --preset {others})")
-    out.print(f"Read the recipe, then run: unimp check {path}")
+    if found.layout.label:
+        out.print(f"Read the recipe, then run: unimp check {path}")
+
+
+def print_left_out(table: Path, columns: Mapping[str, str], cautions: Sequence[str]) -> None:
+    """Print the columns that are not features, unless a caution names them."""
+    others = {c: why for c, why in columns.items() if not any(c in text for text in cautions)}
+    for column, why in list(others.items())[:SHOWN_CAUTIONS]:
+        out.print(f"left out: {column} of {table} ({why})")
+    if len(others) > SHOWN_CAUTIONS:
+        out.print(f"left out: {len(others) - SHOWN_CAUTIONS:,} more columns of {table}")
 
 
 def print_label(found: Guess) -> None:
@@ -80,8 +93,9 @@ def print_label(found: Guess) -> None:
         return
     named = ", or ".join(f"--label {column}" for column in found.label_candidates[:5])
     out.print(
-        f"The label column could not be guessed. Run: unimp init … {named or '--label COLUMN'}; or "
-        "write its name into the recipe and remove it from the features there."
+        f"The label column could not be guessed. Run: unimp init … --force "
+        f"{named or '--label COLUMN'}; or write its name into the recipe and remove it from the "
+        "features there."
     )
 
 
@@ -93,9 +107,17 @@ def check(
     """Read everything that a recipe names and report all problems before training."""
     from unimp.data.catalog import prepare
     from unimp.data.tables.summary import cautions, summary
-    from unimp.runs.preparation import model_of, preparation, resolve_recipe, rows_of, task_of
+    from unimp.runs.preparation import (
+        device_of,
+        model_of,
+        preparation,
+        resolve_recipe,
+        rows_of,
+        task_of,
+    )
 
     recipe = resolve_recipe(name, settings or ())
+    device_of(recipe, None)
     if recipe.task.name != "tables":
         task = task_of(recipe, 0)
         model_of(recipe, task)
@@ -105,6 +127,10 @@ def check(
     task = rows.task(recipe.name, split=0, metric=recipe.task.metric or None)
     model_of(recipe, prepare(task, **preparation(recipe)))
     print_rows(summary(rows, task.split).items())
-    for caution in cautions(rows, task.split):
+    warnings = cautions(rows, task.split)
+    for caution in warnings:
         out.print(f"warning: {caution}")
-    out.print(f"No problem was found. Next: unimp train {name}")
+    found = (
+        f"No error was found, but {len(warnings)} warnings" if warnings else "No problem was found"
+    )
+    out.print(f"{found}. Next: unimp train {name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -10,7 +10,7 @@ import typer
 
 from unimp.cli.console import err
 from unimp.config.choices import Reveal, UnknownIds
-from unimp.errors import RunError, nearest_names
+from unimp.errors import OutputError, RunError, nearest_names
 from unimp.training.interruption import signals_held
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def load_with_later(
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
-        err.print(f"no label is filled in: {', '.join(map(str, labels or ()))}")
+        err.print(f"warning: no label is filled in: {', '.join(map(str, labels or ()))}")
         extra = None
     return loaded, extra
 
 
 def check_outputs(
-    outputs: Mapping[Path | None, Sequence[str]],
+    outputs: Sequence[tuple[Path | None, Sequence[str]]],
     folder: Path,
     *reads: Path | None,
     force: bool,
@@ -95,12 +95,17 @@ def check_outputs(
     outputs: the files to write, each with the suffixes that it may have.
     reads: the files that the command reads, besides those of the run in `folder`.
     """
-    from unimp.data.outputs import check_output
+    from unimp.data.outputs import check_output, is_same
     from unimp.runs.folder.files import files_behind
 
-    for path, kinds in outputs.items():
-        if path is not None:
-            check_output(path, kinds, reads=[*files_behind(folder), *reads], force=force)
+    written: list[Path] = []
+    for path, kinds in outputs:
+        if path is None:
+            continue
+        if any(is_same(path, other) for other in written):
+            raise OutputError(f"two options name the file {path}; name a different file for each.")
+        check_output(path, kinds, reads=[*files_behind(folder), *reads], force=force)
+        written.append(path)
 
 
 def reveal_of(reveal: str | None, loaded: Run) -> Reveal:
@@ -145,6 +150,9 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
             f"{used:,} labels: {int((of_task & ~later).sum()):,} of {sets.get(reveal, 'the task')} "
             f"and {int(later.sum()):,} that came later"
         )
+        known = loaded.task.labels
+        if replaced := int(((known >= 0) & (extra >= 0) & (known != extra)).sum()):
+            words += f" ({replaced:,} of them replace another known label)"
     hint = f"; --reveal known would use {unused:,} more" if unused else ""
     if bool(with_later.all()):
         hint = ". Every label is an input, so nothing was predicted"

@@ -74,10 +74,10 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
     table.write(path, force=force)
-    out.print(f"{len(table):,} nodes labeled: {path}")
+    out.print(f"{len(table):,} nodes, one row each: {path}")
     out.print(inputs_in_words(loaded, extra, revealed))

@@ -63,8 +63,7 @@ def size_of_model(recipe: Recipe) -> str:
     """The number of parameters, if the sizes of the task are known or its data is available."""
     from unimp.data.catalog import is_generated, known_sizes
     from unimp.model.node_model import count_parameters
-    from unimp.model.registry import build_model
-    from unimp.runs.preparation import task_of
+    from unimp.runs.preparation import model_without_weights, task_of
 
     sizes = known_sizes(recipe.task.name)
     if sizes is None:
@@ -74,7 +73,7 @@ def size_of_model(recipe: Recipe) -> str:
             sizes = task_of(recipe.with_settings(small), seed=0).sizes
         except UnimpError:
             return "parameters: unknown without the data of the task"
-    model = build_model(recipe.model, sizes)
+    model = model_without_weights(recipe, sizes)
     count, norm = count_parameters(model), getattr(model, "input_norm", None)
     without = f" ({count - count_parameters(norm):,} without the input norm)" if norm else ""
     return f"parameters: {count:,}{without}"

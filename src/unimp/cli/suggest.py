@@ -59,7 +59,7 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
-    check_outputs({path: TABLE}, folder, nodes, edges, *(labels or ()), force=force)
+    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = load_with_later(
         folder, labels, nodes, edges, unknown_ids, smooth=bool(smooth), labels_are_inputs=False
     )

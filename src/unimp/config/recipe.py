@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from unimp.config.arguments import FilePath, checked
 from unimp.config.choices import Regime
+from unimp.config.input_files import MOST_BYTES, open_input, read_opened
 from unimp.config.options import (
     BatchOptions,
     InferenceOptions,
@@ -178,11 +179,16 @@ def load_recipe(name: FilePath, settings: Settings = ()) -> Recipe:
 
 def _read_recipe_file(path: Path) -> Recipe:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a BOM
+        with open_input(path) as file:
+            text = read_opened(file, path, MOST_BYTES).decode("utf-8-sig")  # some begin with a BOM
     except FileNotFoundError:
         raise RecipeError(
             f"there is no recipe file {path}; `unimp init NODES EDGES` writes one for two tables"
         ) from None
+    except OSError as error:
+        raise RecipeError(
+            f"the recipe {path} cannot be read: {error.strerror}; check the path"
+        ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
     recipe = read_recipe(text, path.stem, path).with_tables_in(path.parent)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from unimp.config.input_files import open_input
 from unimp.data.memory import shortage
 from unimp.errors import TaskError
 
@@ -86,7 +87,7 @@ class ArrayFile:
         self._arrays: dict[str, Array] = {}
         self._unreadable: set[str] = set()
         try:
-            with zipfile.ZipFile(path) as archive:
+            with open_input(path) as file, zipfile.ZipFile(file) as archive:
                 self._read(archive, dict.fromkeys(wanted))
         except FileNotFoundError as error:
             raise TaskError(f"{path}: no such file. Check the path, or set UNIMP_DATA.") from error

@@ -13,33 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unimp.config.input_files import open_input, read_opened
+
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-READING = os.O_RDONLY | sum(
-    getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
-)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file; raise OSError at once for a link, a pipe, a device or a folder."""
     if special := special_kind(path):
         raise OSError(errno.EINVAL, f"it is {special}, not a regular file", str(path))
-    descriptor = os.open(path, READING)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since the check above
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    return open_input(path, getattr(os, "O_NOFOLLOW", 0))  # it may be replaced after the check
 
 
 def read_regular(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes; raise OSError for anything else."""
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(
-                errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} expected", str(path)
-            )
-        return file.read(most)
+        return read_opened(file, path, most)
 
 
 def special_kind(path: Path) -> str:

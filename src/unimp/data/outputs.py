@@ -34,8 +34,10 @@ def check_output(
             f"{path} is a file of a run, and the run would be lost; name another file."
         )
     for file in reads:
-        if file is not None and _is_same(path, Path(file)):
-            raise OutputError(f"{path} is also read by this command; name another file.")
+        if file is not None and is_same(path, Path(file)):
+            raise OutputError(
+                f"{path} is an input of this command or of its run; name another file."
+            )
     if path.suffix.lower() not in kinds:
         raise OutputError(
             f"{path} does not have a suffix of this kind of file; use {' or '.join(kinds)}."
@@ -49,7 +51,8 @@ def check_output(
         )
 
 
-def _is_same(path: Path, other: Path) -> bool:
+def is_same(path: Path, other: Path) -> bool:
+    """Return whether two paths are the same file, also through links."""
     try:
         return os.path.realpath(path) == os.path.realpath(other) or path.samefile(other)
     except OSError:  # one of them does not exist

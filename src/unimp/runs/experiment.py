@@ -28,7 +28,7 @@ from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.resume import find_run, held_folder, remove_checkpoint
+from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
@@ -90,6 +90,8 @@ def run(
     )
     experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
+        if seeds is not None:
+            refuse_linked_seed(experiment.folder)
         find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
     done, failures = [], []
     for experiment in experiments:  # a seed that fails does not stop the others

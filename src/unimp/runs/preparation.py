@@ -145,6 +145,7 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
                 "it: MaskedLabels(module, sizes, width=…)"
             )
     groups_of(recipe, task, model)
+    refuse_too_many_parts(recipe, task, model)
     refuse_smoothing(recipe, task, model)
     count = task.split.train.numel()
     rate = recipe.mask.label_rate
@@ -158,13 +159,30 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
 
 def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
     """Refuse a model that does not fit into memory, before it is built."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # allocates nothing
-        parameters = count_parameters(build_model(recipe.model, task.sizes))
+    parameters = count_parameters(model_without_weights(recipe, task.sizes))
     # Weights and their gradients, or weights in memory and in a file.
     if short := shortage(2 * 4 * parameters):
         raise RecipeError(
             f"the model has {parameters:,} parameters; {short}; {what_to_reduce(recipe)}"
         )
+
+
+def refuse_too_many_parts(recipe: Recipe, task: Task, model: NodeModel) -> None:
+    """Refuse to divide the graph into more parts than it has nodes."""
+    nodes = task.graph.num_nodes
+    for name, options in (("batch", recipe.batch), ("inference", recipe.inference)):
+        used = options.regime == "partition" and (name == "inference" or model.learns)
+        if used and options.parts > nodes:
+            raise RecipeError(
+                f"{name}.parts is {options.parts:,}, but {task.name} has only {nodes:,} nodes; "
+                f"set {name}.parts to {nodes:,} or less"
+            )
+
+
+def model_without_weights(recipe: Recipe, sizes: Sizes) -> NodeModel:
+    """The recipe's model with the shapes of its weights alone: nothing is allocated."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return build_model(recipe.model, sizes)
 
 
 def what_to_reduce(recipe: Recipe) -> str:

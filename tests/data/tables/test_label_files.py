@@ -172,6 +172,8 @@ def test_a_value_is_that_of_every_label_in_its_row_and_of_no_other(
     path = tmp_path / "more.csv"
     path.write_text("node,label,value\n3,red;ripe,0\n4,round,1\n")
     assert known(read_labels(path, binary)) == {(3, 0): 0, (3, 2): 0, (4, 1): 1}
+    path.write_text("node,label,VALUE\n3,red;ripe,0\n4,round,1\n")
+    assert known(read_labels(path, binary)) == {(3, 0): 0, (3, 2): 0, (4, 1): 1}
     path.write_text("node,label,value\n3,none,1\n")
     with pytest.raises(TaskError, match="no binary task 'none'"):
         read_labels(path, binary)
@@ -244,6 +246,9 @@ def test_a_value_of_zero_is_not_read_as_a_label(named: Task, tmp_path: Path) -> 
     path = tmp_path / "more.csv"
     path.write_text("node,label,value\nn3,blue,1\nn4,red,0\n")
     with pytest.raises(TaskError, match=r"column value, row 2: the value is 0"):
+        read_labels(path, named)
+    path.write_text("node,label,Value\nn3,blue,2\nn4,red,0\n")
+    with pytest.raises(TaskError, match=r"column Value, row 2: the value is 0"):
         read_labels(path, named)
     path.write_text("node,label,value\nn3,blue,1\nn4,red,yes\n")
     assert known(read_labels(path, named)) == {(3,): 2, (4,): 0}

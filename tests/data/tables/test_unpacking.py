@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
@@ -50,9 +51,20 @@ def one_line(path: Path) -> None:
         file.write(b"id,x\n1," + b"1" * (FREE + 10))
 
 
+def batches(path: Path) -> None:
+    """Compressed Arrow: a file or a stream of many batches."""
+    kind = pa.ipc.new_stream if path.suffix == ".arrow" else pa.ipc.new_file
+    table = pa.table({"id": np.zeros(8_000_000, np.int64)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with kind(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=100_000)
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
     [
+        ("n.arrow", batches),
+        ("n.feather", batches),
         ("n.parquet", texts),
         ("n.parquet", numbers),
         ("n.csv.gz", rows),
@@ -72,6 +84,30 @@ def test_a_file_that_unpacks_to_more_than_the_free_memory_is_refused(
     assert name in problems.found[0]
     assert "memory" in problems.found[0]
     assert pa.total_allocated_bytes() - before < FREE
+
+
+def test_a_dictionary_of_many_batches_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "n.feather"
+    column = pa.array([f"{n}{'x' * 1_000}" for n in range(2_000)] * 10).dictionary_encode()
+    table = pa.table({"text": column})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    problems = Problems()
+    assert open_table(path, "nodes", problems) is not None, problems.found
+
+
+@pytest.mark.parametrize("name", ["n.CSV.GZ", "n.csv.Bz2"])
+def test_the_suffix_of_a_compressed_file_may_have_capital_letters(
+    name: str, tmp_path: Path
+) -> None:
+    opened = gzip.open if name.lower().endswith(".gz") else bz2.open
+    with opened(tmp_path / name, "wb") as file:
+        file.write(b"id,x\n1,2\n")
+    problems = Problems()
+    table = open_table(tmp_path / name, "nodes", problems)
+    assert problems.found == []
+    assert table is not None
+    assert table.columns == ["id", "x"]
 
 
 def test_repeated_texts_that_fit_are_read(tmp_path: Path) -> None:

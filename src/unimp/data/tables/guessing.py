@@ -36,6 +36,8 @@ from unimp.data.tables.values import NO_VALUE, words
 
 UNJOINED = "by name or position only: no column of nodes contains the ids in edges; check this"
 _LOOKED_AT = 50_000  # the number of rows that are examined
+_ENOUGH = 20  # cells that show what a column contains
+_MALFORMED = 0.05  # share of cells in a column of numbers that may be malformed
 _MOST_CANDIDATES = 10  # other columns that the recipe names as possible labels
 _FEW = 100  # the most values of a label or category, unless a twentieth of the rows is more
 
@@ -259,7 +261,9 @@ def _leaks(nodes: Table, layout: Layout) -> dict[str, str]:
     """Return the feature columns that determine the label, and how."""
     step = -(-nodes.num_rows // _LOOKED_AT)
     if step > 1:
-        nodes = Table(nodes.name, nodes.arrow.take(range(0, nodes.num_rows, step)), nodes.delimiter)
+        nodes = Table(
+            nodes.name, nodes.arrow.take(np.arange(0, nodes.num_rows, step)), nodes.delimiter
+        )
     labels = read_labels(nodes, layout, Problems()) if layout.label else None
     if labels is None:
         return {}
@@ -376,6 +380,11 @@ def _kind_of_text(table: Table, column: str, decimal: Decimal) -> tuple[str, str
         return "", "dates; convert them to numbers, such as days since a date"
     if distinct <= _few(rows):
         return "categorical", f"{distinct} different values"
+    mark = "," if decimal == "," else r"\."
+    number = rf"^[+-]?(\d+({mark}\d*)?|{mark}\d+)([eE][+-]?\d+)?$"
+    wrong = looked_at.filter(pc.invert(pc.match_substring_regex(looked_at, number)))
+    if len(looked_at) >= _ENOUGH and 0 < len(wrong) <= _MALFORMED * len(looked_at):
+        return "numeric", f"numbers, except {wrong[0].as_py()!r}; `unimp check` names such cells"
     if long >= 2.5 or (long > 1.2 and len(tokens.unique()) < 0.6 * len(tokens)):
         return "text", f"{long:.1f} words per cell"
     if distinct > rows / 2:

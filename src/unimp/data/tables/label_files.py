@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,9 +93,10 @@ def read_labels(path: Path, task: Task) -> Tensor:
     names. A row whose label is empty, -1 or NA is ignored. For binary tasks, a cell may contain
     several names, separated by the label_separator of the tables or by a semicolon. Together, the
     rows of a node list all labels that are 1; the others are 0. `none` means that all are 0.
-    With a column value, each row sets the named entries to 0 or 1 and leaves the others unknown. In
-    a task with one class per node, a value of 0 is refused: it names a class that a node does not
-    have. All problems are reported at once.
+    With a column value (or Value), each row sets the named entries to 0 or 1 and leaves the others
+    unknown. In a task with one class per node, a value of 0 is refused: it names a class that a
+    node does not have. Only a column with fractions is taken for amounts and ignored. All problems
+    are reported at once.
     """
     problems = Problems()
     own = _own_columns(task)
@@ -105,14 +107,14 @@ def read_labels(path: Path, task: Task) -> Tensor:
     at, label = (_present(table, name, own[name], problems) for name in ("node", "label"))
     problems.refuse()
     ids = read_ids(table, at, problems, unique=False)
-    cells = {c: words(table, c, problems) for c in (label, "value") if table.has(c)}
+    values = _value_column(table, {at, label})
+    cells = {c: words(table, c, problems) for c in (label, values) if c}
     problems.refuse()
 
     classes = classes_of(task)
     truth = Names(("0", "1"), 2, "value")
     truths = [
-        _known(_number_of(text), truth)
-        for text in (cells["value"].to_pylist() if "value" in cells else ())
+        _known(_number_of(text), truth) for text in (cells[values].to_pylist() if values else ())
     ]
     whole_sets = task.is_multilabel and not truths
     between = label_separator(task) if task.is_multilabel else ""
@@ -122,13 +124,14 @@ def read_labels(path: Path, task: Task) -> Tensor:
     value = [1] * table.num_rows
     if task.is_multilabel and truths:
         named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
-        value = _places(table, "value", truths, truth, problems)
-    elif "0" in truths and {"0", "1", None}.issuperset(truths):  # not a column of something else
+        value = _places(table, values, truths, truth, problems)
+    elif "0" in truths and not any(map(_is_fraction, truths)):  # not a column of amounts
         problems.note(
             table.name,
             "the value is 0, so the row names a class that the node does not have",
-            "remove the row, since each node of this task has one class",
-            column="value",
+            "remove the row, since each node of this task has one class; if the column means "
+            "something else, rename it",
+            column=values,
             rows=[row for row, one in enumerate(truths) if one == "0"],
         )
     given = [
@@ -171,6 +174,16 @@ def _own_columns(task: Task) -> dict[str, str]:
         return {"node": "node", "label": "label"}
     layout = task.tables.layout
     return {"node": layout.id, "label": layout.label if isinstance(layout.label, str) else "label"}
+
+
+def _value_column(table: Table, others: Set[str]) -> str:
+    """Return the name of the column value, in small or capital letters; empty without one."""
+    found = [c for c in table.columns if c.lower() == "value" and c not in others]
+    return "value" if "value" in found else next(iter(found), "")
+
+
+def _is_fraction(text: str | None) -> bool:
+    return text is not None and re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", text) is not None
 
 
 def _present(table: Table, name: str, own: str, problems: Problems) -> str:

@@ -12,17 +12,24 @@ import contextlib
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unimp.config.input_files import open_input
 from unimp.data.memory import shortage
 from unimp.data.tables.headers import is_data
 from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.table import Table
-from unimp.data.tables.unpacking import COMPRESSED, csv_bytes, parquet_bytes
+from unimp.data.tables.unpacking import (
+    COMPRESSED,
+    arrow_bytes,
+    csv_bytes,
+    open_unpacked,
+    parquet_bytes,
+)
 from unimp.errors import nearest_names
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -107,7 +114,7 @@ def _read_file(
         problems.note(name, "this is a folder, not a file", f"give a file: {_ACCEPTED}")
         return None
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             start = file.read(8)
     except OSError as error:
         problems.note(name, f"the file cannot be opened ({error.strerror})", "check the path")
@@ -160,6 +167,11 @@ def _read_arrow(path: Path, name: str, problems: Problems, choose: Choose) -> Ta
     for reader in (pyarrow.ipc.open_file, pyarrow.ipc.open_stream):
         try:
             with pa.OSFile(str(path)) as file, reader(file) as opened:
+                short = shortage(arrow_bytes(_batches(opened)))
+            if short:
+                problems.note(name, f"when unpacked, {short}", _SMALLER)
+                return None
+            with pa.OSFile(str(path)) as file, reader(file) as opened:
                 table = opened.read_all()
             table.validate(full=True)
             break
@@ -172,6 +184,13 @@ def _read_arrow(path: Path, name: str, problems: Problems, choose: Choose) -> Ta
         )
         return None
     return Table(name, table.select(choose(table.column_names)))
+
+
+def _batches(opened: Any) -> Iterator[Any]:
+    """Read the batches of an Arrow file or stream one by one."""
+    if hasattr(opened, "num_record_batches"):
+        return map(opened.get_batch, range(opened.num_record_batches))
+    return iter(opened)
 
 
 def _read_csv(
@@ -204,17 +223,18 @@ def _read_csv(
 
     def read(*, threads: bool) -> Any:
         ragged.clear()
-        return pyarrow.csv.read_csv(
-            path,
-            read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=_BLOCK),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                include_columns=[as_written[column] for column in chosen] or written[:1],
-                column_types={as_written[c]: pa.string() for c in as_text if c in chosen},
-            ),
-        )
+        with open_unpacked(path) as stream:
+            return pyarrow.csv.read_csv(
+                stream,
+                read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=_BLOCK),
+                parse_options=pyarrow.csv.ParseOptions(
+                    delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
+                ),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=[as_written[column] for column in chosen] or written[:1],
+                    column_types={as_written[c]: pa.string() for c in as_text if c in chosen},
+                ),
+            )
 
     try:
         table = read(threads=True)
@@ -254,9 +274,7 @@ def csv_header(
 
     If not all `wanted` names are there, a first line that looks like data is a problem.
     """
-    import pyarrow as pa
-
-    with pa.input_stream(str(path)) as stream:  # decompresses according to the suffix
+    with open_unpacked(path) as stream:
         start = stream.read(_HEADER_BYTES)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
         problems.note(name, "not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
@@ -282,7 +300,8 @@ def csv_header(
             f"{name}, line 1",
             f"the file seems to have no header: its first line ({shown[:200]}) looks like "
             "the lines below it",
-            "write a line with the names of the columns above it",
+            "write a line with the names of the columns above it; if this line is the header, "
+            "rename its columns to usual names, such as id, source and target",
         )
         return None
     return names, delimiter
@@ -311,10 +330,8 @@ def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
 
 def _not_utf8(path: Path) -> int | None:
     """Return the number of the first line that is not UTF-8, counted from 1."""
-    import pyarrow as pa
-
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with pa.input_stream(str(path)) as stream:
+    with open_unpacked(path) as stream:
         block = b"start"
         while block:
             block = stream.read(_HEADER_BYTES)

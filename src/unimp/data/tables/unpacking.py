@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from unimp.data.memory import available_memory
 
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-"""Suffixes of compressed CSV files."""
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+"""Suffixes of compressed CSV files, in small letters, and Arrow's names of the formats."""
 _BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
 _DEFLATE = 1032  # the largest factor by which gzip makes data smaller
 _BLOCK = 1 << 22
 _OFFSET = 4  # bytes per text, in addition to its letters
+
+
+def open_unpacked(path: Path) -> Any:
+    """Open a CSV file for reading; a suffix such as .gz or .GZ means that it is unpacked."""
+    import pyarrow as pa
+
+    return pa.input_stream(str(path), compression=COMPRESSED.get(path.suffix.lower()))
 
 
 def csv_bytes(path: Path, columns: int) -> int:
@@ -22,17 +29,36 @@ def csv_bytes(path: Path, columns: int) -> int:
 
     The size that such a file states can be wrong, so its bytes are counted.
     """
-    import pyarrow as pa
-
     free = available_memory("cpu")
     if path.suffix.lower() == ".gz" and 8 * _DEFLATE * path.stat().st_size <= free:
         return 0  # it cannot be too large, even if all fields are empty
     letters = rows = 0
-    with pa.input_stream(str(path)) as stream:  # unpacks according to the suffix
+    with open_unpacked(path) as stream:
         while max(letters, 8 * columns * rows) <= free and (block := stream.read(_BLOCK)):
             letters += len(block)
             rows += block.count(b"\n")
     return max(letters, 8 * columns * rows)
+
+
+def arrow_bytes(batches: Iterable[Any]) -> int:
+    """Return the memory that record batches need; counting stops at the free memory.
+
+    Each batch is unpacked, counted and dropped, so one batch is in memory at a time. A single batch
+    that does not fit is not recognized before it is unpacked. A dictionary, to which many batches
+    refer, is counted once.
+    """
+    import pyarrow as pa
+
+    free, total, dictionaries = available_memory("cpu"), 0, dict[int, int]()
+    for batch in batches:
+        for number, column in enumerate(batch.columns):
+            if pa.types.is_dictionary(column.type):
+                dictionaries[number] = column.dictionary.get_total_buffer_size()
+                column = column.indices
+            total += column.get_total_buffer_size()
+        if total + sum(dictionaries.values()) > free:
+            break
+    return total + sum(dictionaries.values())
 
 
 def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:

@@ -147,6 +147,15 @@ def refuse_special_files(folder: Path) -> None:
             )
 
 
+def refuse_linked_seed(folder: Path | None) -> None:
+    """Refuse a link as the folder of a seed: the run would be written somewhere else."""
+    if folder is not None and (kind := special_kind(folder)) not in ("", "a folder"):
+        raise RunError(
+            f"{folder} is {kind}, and a run writes a folder of that name. Remove it, or choose "
+            "another folder."
+        )
+
+
 def _refuse_files_of_others(folder: Path) -> None:
     """Refuse to overwrite files that no run wrote, such as a recipe that a user wrote."""
     names = {path.name for path in folder.iterdir()}
