@@ -592,6 +592,14 @@ def test_a_file_of_the_user_beside_one_of_a_run_is_not_overwritten(
     assert (tmp_path / name).read_text() == "precious"
 
 
+def test_a_file_of_the_user_beside_a_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
+    interrupted(1, tmp_path / "run", RECIPE)
+    (tmp_path / "run" / "metrics.json").write_text("precious")
+    with pytest.raises(RunError, match=r"metrics\.json"):
+        run(RECIPE, out=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.json").read_text() == "precious"
+
+
 def test_every_file_of_a_run_is_recognized_without_its_manifest(tmp_path: Path) -> None:
     """A process that is killed just before the manifest leaves all of them."""
     task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)

@@ -168,12 +168,14 @@ def _refuse_files_of_others(folder: Path) -> None:
     written = {name for name in found if _is_of_a_run(folder / name)}
     ours = written & {TASK, TRANSFORMS} if LOCK in names else set()
     untrained = RECIPE in written and bool(names & {LOCK, HISTORY})
-    if CHECKPOINT in names or written & {HISTORY, TRACKERS} or untrained:
+    if written & {HISTORY, TRACKERS} or untrained:
         ours = written
+    if CHECKPOINT in names:
+        ours = written | {TRACKERS}  # damaged ids are reported, and do not prevent resuming
     if lost := [name for name in WRITTEN if name in found - ours]:
         raise RunError(
-            f"{folder} contains {' and '.join(lost)}, but no run; this run would overwrite it. "
-            "Choose another folder with --out"
+            f"{folder} contains {' and '.join(lost)}, which no run wrote; this run would "
+            "overwrite it. Choose another folder with --out"
         )
 
 
