@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from unimp.data.synthetic import synthetic_task
 from unimp.report.evidence import Evidence
 from unimp.report.page import page_html
 from unimp.runs.evidence import gather
+from unimp.runs.experiment import run
 
 PROOF = runpy.run_path(str(Path(__file__).parents[2] / "proofs" / "hostile_pages.py"))
 MARKUP = "\"'><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
@@ -92,3 +94,15 @@ def test_markup_in_any_field_of_a_run_is_shown_as_text_or_refused(
         assert PROOF["parse"](page).found == [], place
         shown += "window.ran" in text
     assert shown > 0 or file == "history"
+
+
+def test_control_characters_of_names_do_not_reach_a_page(tmp_path: Path) -> None:
+    task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)
+    names = tuple(f"{k}\x1b[31m\x07\u202e\u2067\u2069" for k in range(3))
+    nodes = tuple(f"n{k}\x1b\u202e" for k in range(60))
+    task = replace(task, name="a\x1b\u202e", class_names=names, node_names=nodes)
+    made = run(task, settings=["train.epochs=1", "train.device=cpu"], out=tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert r"\u001b" in page
+    for text in (page, made.explain(nodes[0])._repr_html_()):
+        assert not {*text} & {*"\x1b\x07\u202e\u2067"}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from unimp.analysis.predictions import predictions_table, suggestions
 from unimp.cli.console import app
 from unimp.data.tables.from_tables import task_from_tables
 from unimp.errors import NonFiniteError, RunError, UnimpError
@@ -169,6 +170,21 @@ def test_a_change_whose_scores_are_not_finite_is_not_committed(done: Run) -> Non
 
 
 # Files of a run
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_outputs_that_are_not_finite_do_not_become_a_class(done: Run, value: float) -> None:
+    observed = done.observed_labels()
+    bad = torch.full((NODES, 3), value)
+    for ask in (
+        lambda: done.probabilities_of(bad),
+        lambda: done.smoothed_outputs(bad, observed),
+        lambda: done.smoothed().smoothed_outputs(bad, observed),
+        lambda: predictions_table(done.task, bad, observed),
+        lambda: suggestions(done.task, bad, observed, 1),
+    ):
+        with pytest.raises(NonFiniteError, match="30 of 30 rows"):
+            ask()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 import unimp
 from unimp.errors import RunError
+from unimp.runs.folder.files import files_behind
 
 SETTINGS: dict[str, Any] = {
     "model.width": 4,
@@ -119,3 +120,10 @@ def test_another_file_is_other_data_even_if_the_options_are_the_same(tmp_path: P
     unimp.run(str(tmp_path / "a.npz"), out=tmp_path / "run", settings=SETTINGS)
     with pytest.raises(RunError, match="other data"):
         unimp.run(str(tmp_path / "b.npz"), out=tmp_path / "run", settings=SETTINGS)
+
+
+def test_the_tables_of_a_run_are_protected_after_only_its_folder_was_moved(tmp_path: Path) -> None:
+    recipe = write_tables(tmp_path / "here", NAMES)
+    unimp.run(recipe, out=tmp_path / "here" / "runs" / "x", settings=SETTINGS)
+    (tmp_path / "here" / "runs" / "x").rename(tmp_path / "alone")
+    assert tmp_path / "here" / "nodes.csv" in files_behind(tmp_path / "alone")

@@ -567,6 +567,50 @@ def test_a_file_of_the_user_is_not_overwritten(tmp_path: Path, name: str) -> Non
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize(
+    ("beside", "content", "name"),
+    [
+        (".lock", "", "task.npz"),
+        (".lock", "", "transforms.json"),
+        ("history.jsonl", "", "model.safetensors"),
+        ("history.jsonl", "", "report.html"),
+        ("history.jsonl", '{"epoch": 1, "loss": 1.0, "seconds": 0.1}\n', "report.html"),
+        ("history.jsonl", '{"epoch": 1, "loss": 1.0, "seconds": 0.1}\n', "predictions.parquet"),
+        ("history.jsonl", '{"epoch": 1, "loss": 1.0, "seconds": 0.1}\n', "model.safetensors"),
+        ("trackers.json", "{}", "metrics.json"),
+        ("trackers.json", '{"wandb": "x1"}', "metrics.json"),
+    ],
+)
+def test_a_file_of_the_user_beside_one_of_a_run_is_not_overwritten(
+    tmp_path: Path, beside: str, content: str, name: str
+) -> None:
+    (tmp_path / beside).write_text(content)
+    (tmp_path / name).write_text("precious")
+    task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)
+    with pytest.raises(RunError, match=re.escape(name)):
+        run(task, settings=["train.epochs=1", "train.device=cpu"], out=tmp_path)
+    assert (tmp_path / name).read_text() == "precious"
+
+
+def test_a_file_of_the_user_beside_a_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
+    interrupted(1, tmp_path / "run", RECIPE)
+    (tmp_path / "run" / "metrics.json").write_text("precious")
+    with pytest.raises(RunError, match=r"metrics\.json"):
+        run(RECIPE, out=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.json").read_text() == "precious"
+
+
+def test_every_file_of_a_run_is_recognized_without_its_manifest(tmp_path: Path) -> None:
+    """A process that is killed just before the manifest leaves all of them."""
+    task = synthetic_task(num_nodes=60, num_edges=200, num_classes=3, num_features=5)
+    settings = ["train.epochs=1", "train.device=cpu"]
+    run(task, settings=settings, out=tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "trackers.json").write_text('{"wandb": "x1"}')
+    run(task, settings=settings, out=tmp_path)
+    assert (tmp_path / "manifest.json").exists()
+
+
 def test_other_files_of_the_user_may_be_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     run(RECIPE, out=tmp_path)

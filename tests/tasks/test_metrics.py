@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 from torch import Tensor
 
+from unimp.errors import NonFiniteError
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.metrics import accuracy, mean_and_std, mean_roc_auc, score
 
@@ -135,3 +136,13 @@ def test_the_deviation_over_runs_is_unbiased() -> None:
     mean, std = mean_and_std([0.5])
     assert mean == 0.5
     assert math.isnan(std)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "rocauc"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_have_no_score(metric: Any, bad: float) -> None:
+    labels, logits = torch.tensor([0, 1, 0]), torch.zeros(3, 2)
+    assert math.isnan(score("rocauc", logits, labels * 0))  # undefined: one class
+    logits[1] = bad
+    with pytest.raises(NonFiniteError, match="1"):
+        score(metric, logits, labels)

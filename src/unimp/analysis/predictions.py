@@ -27,6 +27,7 @@ from unimp.analysis.table import Table
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
 from unimp.tasks.labels import UNLABELED, is_known
+from unimp.tasks.metrics import refuse_non_finite
 from unimp.tasks.names import class_names, label_separator, node_ids
 from unimp.tasks.task import Task
 
@@ -79,6 +80,7 @@ def predictions_table(
     """
     import pyarrow as pa
 
+    refuse_non_finite(probabilities, "probabilities")
     names = class_names(task)
     seen = is_known(observed)
     sets = np.full(task.graph.num_nodes, "", dtype=object)
@@ -125,6 +127,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
 
     if number < 1:
         raise RunError(f"cannot suggest {number} nodes; ask for at least 1")
+    refuse_non_finite(chances, "probabilities")
     error = chance_of_error(chances, multilabel=task.is_multilabel)
     found = suggest_nodes(task.graph, error, unknown_nodes(task, observed), number)
     nodes = torch.tensor([one.node for one in found], dtype=torch.int64)

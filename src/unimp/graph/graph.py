@@ -283,12 +283,7 @@ class Graph:
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
         """Check that node numbers are valid; return them as int64 on the graph's device."""
-        nodes = as_tensor(nodes, "nodes").to(self.device)
-        if nodes.numel() and nodes.dtype not in _INTEGERS:
-            raise GraphError(f"nodes must be integer node numbers, not {_kind(nodes)}")
-        nodes = nodes.long()
-        _check_range(nodes, self.num_nodes, "node")
-        return nodes
+        return checked_numbers(nodes, self.num_nodes).to(self.device)
 
     def __repr__(self) -> str:
         kind = "sparse " if isinstance(self.x, SparseFeatures) else ""
@@ -298,6 +293,16 @@ class Graph:
         if self.edge_attr is not None:
             parts.append(f"{self.num_edge_features} edge features")
         return f"Graph({', '.join(parts)})"
+
+
+def checked_numbers(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Check that node numbers are valid in a graph of `num_nodes`; return them as int64."""
+    nodes = as_tensor(nodes, "nodes")
+    if nodes.numel() and nodes.dtype not in _INTEGERS:
+        raise GraphError(f"nodes must be integer node numbers, not {_kind(nodes)}")
+    nodes = nodes.long()
+    _check_range(nodes, num_nodes, "node")
+    return nodes
 
 
 def number_nodes(nodes: Tensor, local: Tensor) -> None:

@@ -19,12 +19,8 @@ from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
 from unimp.model.node_model import NodeModel
+from unimp.tasks.metrics import SHOWN, non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
-
-MAX_SCORE = 1e30
-"""A larger score could become infinite when it is divided by a temperature."""
-SHOWN = 5
-"""The number of nodes that an error names."""
 
 
 def predict_logits(
@@ -83,16 +79,6 @@ def _check_observed(observed: Tensor, graph: Graph) -> None:
 def probabilities(logits: Tensor, *, multilabel: bool) -> Tensor:
     """Turn logits into probabilities: softmax over classes, or a sigmoid per binary task."""
     return torch.sigmoid(logits) if multilabel else torch.softmax(logits, 1)
-
-
-def non_finite_rows(scores: Tensor) -> list[int]:
-    """Return the rows of scores [n, classes] with a value that is NaN, infinite or too large."""
-    if scores.numel():
-        low, high = torch.aminmax(scores)
-        if low < -MAX_SCORE or high > MAX_SCORE or bool(low.isnan()):
-            rows: list[int] = torch.nonzero(~(scores.abs() <= MAX_SCORE).all(1)).squeeze(1).tolist()
-            return rows
-    return []
 
 
 def non_finite_error(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from unimp.errors import printable
+
 STYLES = 8  # each style has its own color, shape and dashes
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "1 3", "12 4", "6 2 2 2 2 2")
 CORNERS = {
@@ -27,6 +29,7 @@ def stylesheet(name: str) -> Markup:
 
 def isolated(name: str) -> str:
     """Isolate a right-to-left name, so that `A → B` is not shown as `B → A`."""
+    name = printable(name)
     turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name)
     return f"\N{FIRST STRONG ISOLATE}{name}\N{POP DIRECTIONAL ISOLATE}" if turns else name
 

@@ -9,14 +9,21 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
 from unimp.tasks.metrics import FEW_NODES, mean_text
 
+_ISOLATES = "\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}"
+_ESCAPES = {n: escaped for n, escaped in ESCAPES.items() if chr(n) not in _ISOLATES}
+
 
 def render(template: str, **values: Any) -> str:
-    """A template filled with values."""
-    return _environment().get_template(template).render(values)
+    """A template filled with values; control characters of names are escaped.
+
+    The characters with which `isolated` encloses a name stay.
+    """
+    return _environment().get_template(template).render(values).translate(_ESCAPES)
 
 
 @functools.cache

@@ -22,12 +22,7 @@ from unimp.inference.calibration import as_logits, calibrate, checked_temperatur
 from unimp.inference.correct_and_smooth import correct_and_smooth
 from unimp.inference.incremental.changes import FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.inference.logits import (
-    non_finite_error,
-    non_finite_rows,
-    predict_logits,
-    probabilities,
-)
+from unimp.inference.logits import non_finite_error, predict_logits, probabilities
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
     cannot_smooth,
@@ -45,7 +40,7 @@ from unimp.tasks.labels import (
     mask_of,
     reveal_only,
 )
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.metrics import FEW_NODES, refuse_non_finite, score
 from unimp.tasks.names import node_ids
 from unimp.tasks.task import Task
 
@@ -148,14 +143,14 @@ class TrainedModel:
     @checked
     def smoothed_outputs(self, logits: Tensor, observed: Tensor) -> Tensor:
         """The outputs from logits that were computed before."""
+        refuse_non_finite(logits, "logits")
         if not self.smooths:
             return logits
         given = probabilities(logits, multilabel=False)
         options = self.recipe.smooth.model_dump()
         outputs = correct_and_smooth(self.task.graph, given, observed, **options)
         with self._nodes_named():
-            if rows := non_finite_rows(outputs):
-                raise NonFiniteError("smoothed probabilities are not finite", rows)
+            refuse_non_finite(outputs, "smoothed probabilities")
         return outputs
 
     @checked
@@ -167,6 +162,7 @@ class TrainedModel:
                 f"outputs have shape {tuple(outputs.shape)}; they must have {self.task.num_classes}"
                 " columns, one per class."
             )
+        refuse_non_finite(outputs, "outputs")
         if self.smooths:
             return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
         return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
@@ -203,7 +199,7 @@ class TrainedModel:
             def outputs(graph: Graph, observed: Tensor) -> Tensor:
                 return replace(self, task=self.task.with_graph(graph)).outputs(observed)
 
-            return FullRecomputation(outputs, self.task.graph, observed)
+            return FullRecomputation(outputs, self.task.graph, observed, self.task.num_classes)
         return IncrementalLogits(
             self.model,
             graph_for(self.recipe, self.model, self.task, self.device),

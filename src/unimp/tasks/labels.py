@@ -38,8 +38,13 @@ def whole_numbers(values: Any, what: str) -> Tensor:
     return numbers
 
 
-def checked_labels(values: Any, num_nodes: int, num_classes: int) -> Tensor:
-    """Return a copy of labels, [N] int64 classes or [N, T] int8 entries; refuse invalid ones."""
+def checked_labels(
+    values: Any, num_nodes: int, num_classes: int, nodes: Tensor | None = None
+) -> Tensor:
+    """Return a copy of labels, [N] int64 classes or [N, T] int8 entries; refuse invalid ones.
+
+    nodes: the numbers of the nodes in an error, if they are not 0 to N − 1.
+    """
     labels = whole_numbers(values, "labels")
     if labels.shape not in ((num_nodes,), (num_nodes, num_classes)):
         raise TaskError(
@@ -51,8 +56,9 @@ def checked_labels(values: Any, num_nodes: int, num_classes: int) -> Tensor:
     outside = (labels < UNLABELED) | (labels > top)  # before a cast could change them
     if bool(outside.any()):
         place = torch.nonzero(outside)[0].tolist()
+        node = place[0] if nodes is None else int(nodes[place[0]])
         raise TaskError(
-            f"the label of node {place[0]} is {int(labels[tuple(place)])}; it must be in 0..{top}, "
+            f"the label of node {node} is {int(labels[tuple(place)])}; it must be in 0..{top}, "
             f"or {UNLABELED} if it is unknown."
         )
     return labels.to(torch.int64 if labels.ndim == 1 else torch.int8)

@@ -9,17 +9,47 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import Metric
+from unimp.errors import NonFiniteError
 from unimp.tasks.labels import UNLABELED
 
 FEW_NODES = 30
 """With fewer nodes, a score or a calibration temperature is not reliable."""
+MAX_SCORE = 1e30
+"""A larger score could become infinite when it is divided by a temperature."""
+SHOWN = 5
+"""The number of nodes that an error names."""
+
+
+def non_finite_rows(scores: Tensor) -> list[int]:
+    """Return the rows of scores [n, classes] with a value that is NaN, infinite or too large."""
+    if scores.numel():
+        low, high = torch.aminmax(scores)
+        if low < -MAX_SCORE or high > MAX_SCORE or bool(low.isnan()):
+            bad = ~(scores.abs() <= MAX_SCORE).reshape(len(scores), -1).all(1)
+            rows: list[int] = torch.nonzero(bad).squeeze(1).tolist()
+            return rows
+    return []
+
+
+def refuse_non_finite(scores: Tensor, what: str) -> None:
+    """Raise NonFiniteError before a class is chosen: NaN would become the first class."""
+    if rows := non_finite_rows(scores):
+        more = ", …" if len(rows) > SHOWN else ""
+        raise NonFiniteError(
+            f"{what} are not finite in {len(rows):,} of {len(scores):,} rows "
+            f"({', '.join(map(str, rows[:SHOWN]))}{more}). Compute them again from weights and "
+            "features that are finite.",
+            rows,
+        )
 
 
 def score(metric: Metric, logits: Tensor, labels: Tensor) -> float:
     """Score logits [n, C] against labels [n] or [n, T].
 
-    Unknown labels and entries do not count. The result is NaN if no label is known.
+    Unknown labels and entries do not count. The result is NaN if no label is known. Logits
+    that are not finite are refused.
     """
+    refuse_non_finite(logits, "logits")
     if metric == "rocauc":
         if labels.ndim == 1:
             # With two classes, the difference of logits has the same order as the probability.

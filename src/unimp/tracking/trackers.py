@@ -111,10 +111,18 @@ class Trackers:
             self._dropped.add(name)
 
 
+def read_ids(path: Path) -> dict[str, str]:
+    """The ids that a run stored; raise OSError or ValueError if the file contains anything else."""
+    ids = TypeAdapter(dict[str, str]).validate_json(read_regular(path, MOST_BYTES))
+    if not ids or not ids.keys() <= {*TRACKERS}:
+        raise ValueError(f"it must contain the id of a run in {' or '.join(TRACKERS)}")
+    return ids
+
+
 def _stored_ids(place: Place) -> dict[str, str]:
     path = (place.folder or Path()) / IDS_FILE
     try:
-        return TypeAdapter(dict[str, str]).validate_json(read_regular(path, MOST_BYTES))
+        return read_ids(path)
     except FileNotFoundError:
         pass
     except (OSError, ValueError):

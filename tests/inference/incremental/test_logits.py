@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from unimp.errors import GraphError
+from unimp.errors import GraphError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
@@ -90,7 +90,7 @@ def some_change(graph: Graph, observed: Tensor, seed: int) -> Change:
 
 
 def changed(graph: Graph, observed: Tensor, change: Change) -> tuple[Graph, Tensor]:
-    return FullRecomputation(lambda g, o: o, graph, observed)._changed(change)
+    return FullRecomputation(lambda g, o: o, graph, observed, CLASSES)._changed(change)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -118,7 +118,7 @@ def test_committed_changes_give_the_states_of_the_changed_graph(name: str, seed:
     graph = graph_of(seed)
     model, observed = model_of(name, seed=seed), labels_of(graph, seed)
     incremental = IncrementalLogits(model, prepared(model, graph), observed)
-    whole = FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed)
+    whole = FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed, CLASSES)
     for k in range(3):
         change = some_change(whole.graph, whole.observed, seed + k)
         incremental.commit(change)
@@ -272,10 +272,43 @@ def test_a_self_loop_cannot_be_removed() -> None:
     observed = labels_of(graph, 0)
     for answers in (
         IncrementalLogits(model, prepared(model, graph), observed),
-        FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed),
+        FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed, CLASSES),
     ):
         with pytest.raises(GraphError, match="node 3 to itself"):
             answers.after([Change.remove_edges([(3, 3)])], [torch.tensor([0])])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(torch.tensor([-1]), torch.tensor([1])),
+        Change(torch.tensor([25]), torch.tensor([1])),
+        Change(torch.tensor([2]), torch.tensor([-5])),
+        Change(torch.tensor([2]), torch.tensor([CLASSES])),
+        Change(torch.tensor([2, 2]), torch.tensor([0, 1])),
+        Change(torch.tensor([2, 3]), torch.tensor([0])),
+        Change(torch.tensor([2]), torch.tensor([[0, 1, 0]])),
+        Change(torch.tensor([2.0])),
+        Change(labels=torch.tensor([1])),
+        Change.remove_edges([(0, -1)]),
+        Change.remove_edges([(0, 25)]),
+    ],
+)
+def test_an_invalid_change_is_refused_and_changes_nothing(change: Change) -> None:
+    graph, model = graph_of(0), model_of("unimp")
+    observed, target = labels_of(graph, 0), torch.tensor([0])
+    for answers in (
+        IncrementalLogits(model, prepared(model, graph), observed),
+        IncrementalLogits(model, prepared(model, graph), observed, around=target),
+        FullRecomputation(lambda g, o: recomputed(model, g, o), graph, observed, CLASSES),
+    ):
+        with pytest.raises(UnimpError):
+            answers.after([change], [target])
+        with pytest.raises(UnimpError):
+            answers.commit(change)
+        with pytest.raises(GraphError, match="-1"):
+            answers.after([Change()], [torch.tensor([-1])])
+        assert answers.observed.equal(observed) or len(answers.observed) < len(observed)
 
 
 def test_a_wrapped_module_has_no_states_to_store() -> None:

@@ -135,6 +135,18 @@ def test_a_checkpoint_of_another_version_is_refused_with_that_version(
     assert unimp.run("synthetic", out=tmp_path / "run", settings=settings).metrics["epochs"] == 2
 
 
+@pytest.mark.parametrize(
+    ("make", "kind"), [(os.mkfifo, "a pipe"), (lambda path: path.symlink_to("x"), "a link")]
+)
+def test_weights_that_are_a_link_or_a_pipe_are_named_as_such(
+    folder: Path, make: Callable[[Path], object], kind: str
+) -> None:
+    (folder / "model.safetensors").rename(folder / "x")
+    make(folder / "model.safetensors")
+    with pytest.raises(RunError, match=rf"model\.safetensors is {kind}"):
+        unimp.load_run(folder)
+
+
 @pytest.mark.parametrize("kind", ["symlink", "hardlink"])
 def test_a_link_named_lock_is_refused_and_its_target_stays(tmp_path: Path, kind: str) -> None:
     target, folder = tmp_path / "mine.txt", tmp_path / "run"

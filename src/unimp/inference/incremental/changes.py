@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unimp.errors import GraphError
-from unimp.graph.graph import Graph
-from unimp.tasks.labels import UNLABELED
+from unimp.errors import GraphError, TaskError
+from unimp.graph.graph import Graph, checked_numbers
+from unimp.tasks.labels import UNLABELED, checked_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +59,14 @@ class FullRecomputation:
     """
 
     def __init__(
-        self, scores: Callable[[Graph, Tensor], Tensor], graph: Graph, observed: Tensor
+        self,
+        scores: Callable[[Graph, Tensor], Tensor],
+        graph: Graph,
+        observed: Tensor,
+        num_classes: int,
     ) -> None:
         self._scores, self.graph, self.observed = scores, graph, observed.clone()
+        self._num_classes = num_classes
 
     @cached_property
     def logits(self) -> Tensor:
@@ -73,7 +78,7 @@ class FullRecomputation:
 
     def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
         return [
-            self._scores(*self._changed(change))[wanted]
+            self._scores(*self._changed(change))[self.graph.checked_nodes(wanted)]
             for change, wanted in zip(changes, targets, strict=True)
         ]
 
@@ -84,18 +89,46 @@ class FullRecomputation:
 
     def _changed(self, change: Change) -> tuple[Graph, Tensor]:
         graph, observed = self.graph, self.observed.clone()
+        change = checked_change(change, graph.num_nodes, observed, self._num_classes)
         if change.nodes is not None:
             observed[change.nodes] = (
                 UNLABELED if change.labels is None else change.labels.to(observed)
             )
         if change.without is not None and change.without.numel():
-            refuse_self_loops(change.without)
             graph = graph.without_edges(*change.without)
         return graph, observed
 
 
-def refuse_self_loops(pairs: Tensor) -> None:
-    """Raise GraphError for an edge from a node to itself: some models add it on their own."""
-    loops = pairs[0][pairs[0] == pairs[1]]
-    if loops.numel():
-        raise GraphError(f"the edge of node {int(loops[0])} to itself cannot be removed")
+def checked_change(change: Change, num_nodes: int, observed: Tensor, num_classes: int) -> Change:
+    """Return a change whose nodes, labels and edges are valid for the task; refuse any other.
+
+    observed: labels in the form of the task's labels. An edge from a node to itself is refused too,
+    because some models add it on their own.
+    """
+    nodes, labels, without = change.nodes, change.labels, change.without
+    if nodes is not None:
+        nodes = checked_numbers(nodes.reshape(-1), num_nodes)
+        found, counts = torch.unique(nodes, return_counts=True)
+        if len(found) < len(nodes):
+            node = int(found[counts > 1][0])
+            raise GraphError(f"node {node} occurs twice in a change; list each node once")
+    if labels is not None:
+        if nodes is None:
+            raise TaskError("a change contains labels, but no nodes; give the node of each label")
+        labels = checked_labels(labels, len(nodes), num_classes, nodes)
+        if labels.ndim != observed.ndim:
+            raise TaskError(
+                f"the labels of a change have shape {tuple(labels.shape)}; they must have the form "
+                f"of the task's labels, {tuple(observed.shape)}"
+            )
+    if without is not None and without.numel():
+        if without.ndim != 2 or len(without) != 2:
+            raise GraphError(
+                f"the edges of a change have shape {tuple(without.shape)}; they must be [2, m], "
+                "sources above targets"
+            )
+        without = checked_numbers(without.reshape(-1), num_nodes).reshape(2, -1)
+        loops = without[0][without[0] == without[1]]
+        if loops.numel():
+            raise GraphError(f"the edge of node {int(loops[0])} to itself cannot be removed")
+    return Change(nodes, labels, without)

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from unimp.config.choices import Precision
 from unimp.errors import GraphError, NonFiniteError
-from unimp.graph.graph import Graph
+from unimp.graph.graph import Graph, checked_numbers
 from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
-from unimp.inference.incremental.changes import Change, refuse_self_loops
+from unimp.inference.incremental.changes import Change, checked_change
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
-from unimp.inference.logits import non_finite_rows, predict_logits
+from unimp.inference.logits import predict_logits
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
+from unimp.tasks.metrics import non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
 
 EDGES_PER_PASS = 2_000_000
@@ -206,6 +207,7 @@ class IncrementalLogits:
 
     def _plan(self, change: Change, targets: Tensor | None) -> Planned:
         """Translate a change to the stored graph, and find the rows to compute for it."""
+        change = checked_change(change, self._task_nodes, self.observed, self._logits.shape[1])
         nodes, labels = self._relabeled(change)
         gone, left = self._gone(change), self._left(change)
         changed = nodes.numpy() if self.model.takes_labels else NO_NODES
@@ -237,7 +239,7 @@ class IncrementalLogits:
         return nodes[kept], labels[kept]
 
     def _places_of(self, targets: Tensor) -> Tensor:
-        places = self.here(targets)
+        places = self.here(checked_numbers(targets, self._task_nodes))
         held = places >= 0
         if self._rows:  # the other nodes are stored only as inputs of these
             held &= torch.isin(places, self._rows[-1])
@@ -253,7 +255,6 @@ class IncrementalLogits:
         duplicates if the graph contains some."""
         if change.without is None or change.without.numel() == 0:
             return torch.empty(2, 0, dtype=torch.int64)
-        refuse_self_loops(change.without)
         gone: Tensor = self.here(change.without)
         gone = gone[:, (gone >= 0).all(0)]
         targets = np.unique(gone[1].numpy())

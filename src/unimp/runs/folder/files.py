@@ -54,7 +54,7 @@ from unimp.config.run_files import (
     WRITTEN,
     is_finished,
 )
-from unimp.data.files import digest_of, open_regular, read_regular, write_atomically
+from unimp.data.files import digest_of, open_regular, read_regular, special_kind, write_atomically
 from unimp.data.npz import npz_of
 from unimp.data.tables.transforms import Transforms
 from unimp.data.tables.writing import write_table
@@ -225,6 +225,8 @@ def read_part(path: Path, manifest: Mapping[str, Any]) -> bytes:
 
 def check_part(path: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse a file that is not the one that the run wrote, without reading it into memory."""
+    if kind := special_kind(path):
+        raise RunError(f"{path} is {kind}, not a regular file. {FIX}")
     try:
         size = path.lstat().st_size
         same_size = size == _entry(path, manifest)["bytes"]
@@ -283,9 +285,14 @@ def _unreadable(path: Path, error: OSError) -> RunError:
 def files_behind(folder: Path) -> list[Path]:
     """All files of a run folder, and the files outside of it that its recipe names."""
     files = [*(folder / name for name in WRITTEN), *(folder / EXPLANATIONS).glob("*")]
+    before: Mapping[str, str] = {}
+    if is_finished(folder):
+        with suppress(UnimpError):
+            path = folder / MANIFEST
+            before = parse(Manifest, _read(path, MOST_BYTES), path).paths
     with suppress(UnimpError, UnicodeDecodeError):
         recipe = read_recipe(_read(folder / RECIPE, MOST_BYTES).decode(), folder.name)
-        files += map(Path, paths_in(with_absolute_paths(recipe, folder, {})).values())
+        files += map(Path, paths_in(with_absolute_paths(recipe, folder, before)).values())
     return files
 
 

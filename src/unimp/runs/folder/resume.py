@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 
 from unimp import __version__
 from unimp.config.recipe import DECLARED, Recipe, read_recipe
@@ -25,23 +27,27 @@ from unimp.config.run_files import (
     HISTORY,
     LOCK,
     MANIFEST,
+    METRICS,
+    PREDICTIONS,
     RECIPE,
+    REPORT,
     STARTED,
     SUMMARY,
     TASK,
     TRACKERS,
     TRANSFORMS,
+    WEIGHTS,
     WRITTEN,
     is_finished,
     is_partial,
     is_started,
 )
-from unimp.data.files import read_regular, special_kind
+from unimp.data.files import open_regular, read_regular, special_kind
 from unimp.errors import RunError
 from unimp.runs.folder.files import MOST_BYTES, read_run, write_history
 from unimp.runs.folder.lock import in_use, locked
 from unimp.runs.folder.paths import paths_in
-from unimp.runs.folder.schemas import Checkpoint, HistoryLine, parse
+from unimp.runs.folder.schemas import Checkpoint, HistoryLine, Metrics, TransformsFile, parse
 from unimp.tracking import trackers
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
@@ -157,42 +163,87 @@ def refuse_linked_seed(folder: Path | None) -> None:
 
 
 def _refuse_files_of_others(folder: Path) -> None:
-    """Refuse to overwrite files that no run wrote, such as a recipe that a user wrote."""
+    """Refuse to overwrite files that no run wrote, such as a recipe that a user wrote.
+
+    A file belongs to a run if its content is of the kind that a run writes under its name, and if
+    the folder shows that a run was interrupted: by a checkpoint, an epoch or the id in a tracker. A
+    run without training leaves its recipe beside a lock or a history without epochs. A lock alone
+    is that of a run that was killed before its first epoch. An empty file can be overwritten.
+    """
     names = {path.name for path in folder.iterdir()}
-    if names & {CHECKPOINT, MANIFEST}:  # `find_run` has read them
+    if MANIFEST in names:  # a finished run is loaded, or refused by `find_run`
         return
-    ours = set()
-    if LOCK in names:  # of a run that was killed before its first epoch
-        ours = {TASK, TRANSFORMS}
-    if TRACKERS in names or (HISTORY in names and _is_history(folder / HISTORY)):
-        ours = {*WRITTEN}
-    if RECIPE in names and not _is_stored_recipe(folder / RECIPE):
-        ours -= {RECIPE}
-    lost = [name for name in WRITTEN if name in names - ours]
-    if lost:
+    found = {name for name in _READERS if name in names and (folder / name).stat().st_size}
+    written = {name for name in found if _is_of_a_run(folder / name)}
+    ours = written & {TASK, TRANSFORMS} if LOCK in names else set()
+    untrained = RECIPE in written and bool(names & {LOCK, HISTORY})
+    if written & {HISTORY, TRACKERS} or untrained:
+        ours = written
+    if CHECKPOINT in names:
+        ours = written | {TRACKERS}  # damaged ids are reported, and do not prevent resuming
+    if lost := [name for name in WRITTEN if name in found - ours]:
         raise RunError(
-            f"{folder} contains {' and '.join(lost)}, but no run; this run would overwrite it. "
-            "Choose another folder with --out"
+            f"{folder} contains {' and '.join(lost)}, which no run wrote; this run would "
+            "overwrite it. Choose another folder with --out"
         )
 
 
-def _is_history(path: Path) -> bool:
-    """Whether a file contains epochs as a run writes them."""
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a file has the content that a run writes under its name."""
     try:
-        for line in read_regular(path, MOST_BYTES).splitlines():
-            parse(HistoryLine, line, path)
-    except (OSError, RunError):
+        return _READERS[path.name](path)
+    except (OSError, ValueError, LookupError, NotImplementedError, SafetensorError, BadZipFile):
         return False
-    return True
 
 
 def _is_stored_recipe(path: Path) -> bool:
     """Whether a recipe has exactly the form in which a run stores one, with every option."""
-    try:
-        text = read_regular(path, MOST_BYTES).decode()
-        return read_recipe(text, path.parent.name).to_toml() == text
-    except (OSError, ValueError):
-        return False
+    text = _text(path).decode()
+    return read_recipe(text, path.parent.name).to_toml() == text
+
+
+def _is_history(path: Path) -> bool:
+    lines = [parse(HistoryLine, line, path) for line in _text(path).splitlines()]
+    return bool(lines)
+
+
+def _are_weights(path: Path) -> bool:
+    with safe_open(path, framework="pt") as file:
+        return file.keys() is not None
+
+
+def _are_predictions(path: Path) -> bool:
+    from pyarrow.parquet import read_schema
+
+    return {"node", "prediction", "known_neighbors"} <= {*read_schema(path).names}
+
+
+def _is_task(path: Path) -> bool:
+    with ZipFile(path) as file:
+        return {"edge_index.npy", "directed.npy", "y.npy"} <= {*file.namelist()}
+
+
+def _is_report(path: Path) -> bool:
+    with open_regular(path) as file:
+        start = file.read(300)
+    return start.startswith(b"<!doctype html>") and b"Content-Security-Policy" in start
+
+
+def _text(path: Path) -> bytes:
+    return read_regular(path, MOST_BYTES)
+
+
+_READERS: Mapping[str, Callable[[Path], bool]] = {
+    RECIPE: _is_stored_recipe,
+    WEIGHTS: _are_weights,
+    METRICS: lambda path: bool(parse(Metrics, _text(path), path)),
+    HISTORY: _is_history,
+    PREDICTIONS: _are_predictions,
+    REPORT: _is_report,
+    TASK: _is_task,
+    TRANSFORMS: lambda path: bool(parse(TransformsFile, _text(path), path)),
+    TRACKERS: lambda path: bool(trackers.read_ids(path)),
+}
 
 
 def _remove_beginning(folder: Path, before: Set[str]) -> None:

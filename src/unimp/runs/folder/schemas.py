@@ -20,7 +20,8 @@ from unimp.data.tables.transforms import Layout
 from unimp.errors import RunError
 from unimp.inference.calibration import MAX_TEMPERATURE
 
-FORMAT = 1
+Format = Literal[1]
+FORMAT: Format = 1
 """The version of the folder's layout; a later version reads it or refuses it by this number."""
 FIX = "Restore it from a copy of the run, or train again."
 
@@ -52,7 +53,7 @@ class Code(Schema):
 class Manifest(Schema):
     """Where a run comes from, and the files that it consists of."""
 
-    format: Literal[1]
+    format: Format
     created: str
     command: list[str]
     seed: Seed
@@ -152,7 +153,7 @@ AnyEncoder = Annotated[
 class TransformsFile(Schema):
     """How columns of the tables became features."""
 
-    format: Literal[1]
+    format: Format
     tables: Layout
     nodes: list[AnyEncoder]
     edges: list[AnyEncoder]
@@ -225,7 +226,7 @@ class ExplanationValues(Schema):
 class ExplanationFile(Schema):
     """One stored answer of `unimp explain`."""
 
-    format: Literal[1]
+    format: Format
     run: str
     asked: str
     given: dict[str, str]
