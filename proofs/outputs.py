@@ -264,7 +264,7 @@ def outcome(case: Case, project: Path, place: Path) -> str:
     differ = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if case.written is None:
         assert code == 1, f"exit code {code}, {context} {out}"
-        assert err.startswith("error: "), context
+        assert any(line.startswith("error: ") for line in err.splitlines()), context
         assert len(err) > 30, context
         assert not differ, f"changed {differ}: {context}"
         return "refused"

@@ -311,7 +311,18 @@ def test_names_come_from_any_ordered_collection(names: Any) -> None:
     assert {type(name) for name in found} == {str}
 
 
-@pytest.mark.parametrize("names", [range(5), set("abcde"), "abcde", np.array("abcde"), [b"a"] * 5])
+@pytest.mark.parametrize(
+    "names",
+    [
+        range(5),
+        set("abcde"),
+        "abcde",
+        np.array("abcde"),
+        [b"a"] * 5,
+        dict.fromkeys("abcde"),
+        pd.DataFrame({name: [1] for name in "abcde"}),
+    ],
+)
 def test_collections_without_ordered_strings_are_not_names(names: Any) -> None:
     with pytest.raises(ArgumentError, match="node_names"):
         small_task(node_names=names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +75,9 @@ def repeated_name(names: Sequence[str]) -> str:
 
 def _checked_names(key: str, given: Any) -> tuple[str, ...]:
     """Return names from any ordered collection, such as a list, an array or a column."""
-    if not isinstance(given, str | set | frozenset):  # a set has no order
+    # A set has no order, and a table or a mapping would be read as the names of its columns.
+    several = isinstance(given, str | set | frozenset | Mapping) or getattr(given, "ndim", 1) != 1
+    if not several:
         with suppress(TypeError):
             given = tuple(given)
     check_argument("Task", key, given, Sequence[str])
