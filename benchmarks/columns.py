@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tables import measured, mib_of_files, numbered, write
-from unimp import __version__
+from tables import circumstances, measured, mib_of_files, numbered, write
 from unimp.data.files import write_atomically
-from unimp.tracking.origin import code_origin
 
 PATH = Path(__file__).parent / "results" / "columns.json"
 EDGES = 2000
@@ -64,11 +60,7 @@ def main() -> None:
         "columns": arguments.columns,
         "edges": EDGES,
         "aim": "10 seconds for each command",
-        "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        "load_before": round(os.getloadavg()[0], 1),  # other work on the machine; 0 if idle
-        "pyarrow": pa.__version__,
-        "unimp": __version__,
-        "code": code_origin(),
+        **circumstances(),
     }
     for form in ("csv", "parquet"):
         with tempfile.TemporaryDirectory() as place:

@@ -150,6 +150,17 @@ def mib_of_files(folder: Path, form: str) -> dict[str, int]:
     return {what: round(size / 2**20) for what, size in sizes.items()}
 
 
+def circumstances() -> dict[str, Any]:
+    """The machine and the code of a measurement."""
+    return {
+        "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        "load_before": round(os.getloadavg()[0], 1),  # other work on the machine; 0 if idle
+        "pyarrow": pa.__version__,
+        "unimp": __version__,
+        "code": code_origin(),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,11 +174,7 @@ def main() -> None:
         "nodes": arguments.nodes,
         "edges": arguments.edges,
         "aim": "60 seconds, 4 GiB",
-        "hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})",
-        "load_before": round(os.getloadavg()[0], 1),  # other work on the machine; 0 if idle
-        "pyarrow": pa.__version__,
-        "unimp": __version__,
-        "code": code_origin(),
+        **circumstances(),
     }
     for form in ("csv", "parquet"):
         with tempfile.TemporaryDirectory() as place:

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -37,6 +38,8 @@ from unimp.cli import main as unimp_main
 from unimp.data.files import write_atomically
 from unimp.tracking.origin import code_origin
 
+FOLDERS = re.compile(rf"{re.escape(tempfile.gettempdir())}/\w+/")
+"""Temporary folders, which messages of this proof contain."""
 RESULTS = Path(__file__).parent / "results" / "bad_tables.json"
 WORDS = st.text(st.characters(categories=["L"]), min_size=1, max_size=8)
 
@@ -878,7 +881,7 @@ def main() -> None:
             for name in case.defects:
                 seen[name] += 1
                 if len(case.defects) == 1:
-                    example.setdefault(name, message.strip().replace(f"{place}/", ""))
+                    example.setdefault(name, FOLDERS.sub("", message.strip()))
 
         # Each defect a few times, and then random combinations.
         for name in sorted(DEFECTS):

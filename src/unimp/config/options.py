@@ -192,7 +192,7 @@ class ModelOptions(Section):
         "per-layer", "one edge encoder per layer, or one for all layers (needs head = linear)"
     )
     label_width: int = option(
-        128, "width of the label embedding if there are no features", ge=1, le=WIDE
+        128, "width of the label embedding if the task has no features", ge=1, le=WIDE
     )
     backend: Backend = option(
         "auto",

@@ -28,7 +28,7 @@ def check_seeds(seeds: Iterable[int]) -> list[int]:
         if not isinstance(number, Integral) or not 0 <= number <= MAX_SEED:
             raise RecipeError(f"{number!r} is not a seed; use whole numbers from 0 to {MAX_SEED}")
     if not numbers:
-        raise RecipeError("there are no seeds; give at least one")
+        raise RecipeError("the list of seeds is empty; give at least one seed")
     return list(dict.fromkeys(map(int, numbers)))
 
 

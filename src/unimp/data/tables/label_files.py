@@ -39,8 +39,8 @@ class ArrayLike(Protocol):
 
 
 Given = Mapping[Any, Any] | Sequence[Any] | ArrayLike | FilePath
-"""Accepted forms of labels: {node: class} by names (by numbers if there are no names), an array, or
-the path of a file."""
+"""Accepted forms of labels: {node: class} by names (by numbers if nodes have no names), an array,
+or the path of a file."""
 
 
 def later_labels(given: Given, task: Task) -> Tensor:
