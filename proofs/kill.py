@@ -1,13 +1,14 @@
 """Kill commands at random moments, repeat them, and compare the bytes with an uninterrupted run.
 
-    python proofs/kill.py                      200 kills in each regime → proofs/results/kill.json
+    python proofs/kill.py                      201 kills in each regime → proofs/results/kill.json
     python proofs/kill.py --kills 1 --aimed 0 --others 1    a short form
 
 Each command is a separate process, killed (SIGKILL) at a random moment between its start and its
-end. Training (`unimp train … --out DIR`) is killed at any moment after it locked its folder, also
-while it scores or writes. A few more kills are aimed at the writing of a checkpoint and of the last
-files. The same command then resumes the run, which must write the weights, predictions and history
-of an uninterrupted run, byte for byte (the history without its seconds).
+end. Training (`unimp train … --out DIR`, with one seed and with two) and `unimp reproduce` are
+killed at any moment after they locked a folder, also while they score or write. A few more kills
+are aimed at the writing of a checkpoint and of the last files. The same command then resumes, and
+must write the weights, predictions, history and tables of an uninterrupted command, byte for byte
+(the history without its seconds).
 
 Every other command that writes a file is killed too. After the kill the run must be unchanged, and
 the file that the command writes must be absent or complete. The same command must then write the
@@ -71,8 +72,14 @@ REGIMES = {
 }
 AIMS = (".checkpoint.safetensors.", ".predictions.parquet.", ".checkpoint.safetensors.", "manifest")
 TEMPORARY = "."  # every file is written under a temporary name that begins with a dot
-BYTES = ("model.safetensors", "predictions.parquet")
-# Commands other than `train`. Each works in a folder that contains the run `run` and two tables,
+BYTES = ("model.safetensors", "predictions.parquet", "results.md")
+# Commands that train, and that resume when they are repeated.
+RESUMED = {
+    "train": "train synthetic --out run",
+    "train-seeds": "train synthetic --seeds 0-1 --out run",
+    "reproduce": "reproduce table-5 --task synthetic --seeds 0-1 --out run",
+}
+# Commands that do not train. Each works in a folder that contains the run `run` and two tables,
 # and writes files into `out`, or pages into the run.
 OTHERS = {
     "predict": "predict run --out out/predictions.csv",
@@ -83,6 +90,7 @@ OTHERS = {
     "export": "data export california --out out/tables",
     "init": "init nodes.csv edges.csv --out out/recipe.toml",
 }
+REPEATED = ("train-seeds", "reproduce", *OTHERS)  # every command other than `train`
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Kill:
     """One process to kill: what it runs, and when it is killed."""
 
     regime: str
-    command: str  # "train", or a key of OTHERS
+    command: str  # a key of RESUMED or of OTHERS
     seed: int  # of the random moment
     aim: str = ""  # kill as soon as a file whose name begins with it exists
 
@@ -120,24 +128,29 @@ def finish(process: Process) -> None:
 
 
 def arguments_of(kill: Kill, settings: list[str]) -> list[str]:
-    if kill.command != "train":
+    if kill.command in OTHERS:
         return OTHERS[kill.command].split()
     chosen = (*SETTINGS, *REGIMES[kill.regime], *settings)
-    return ["train", "synthetic", *(f"--set={setting}" for setting in chosen), "--out", "run"]
+    return [*RESUMED[kill.command].split(), *(f"--set={setting}" for setting in chosen)]
 
 
 def wait_for_lock(process: Process, folder: Path) -> float:
-    """The time when the process locked its folder."""
-    while not (folder / ".lock").exists() and process.is_alive():
+    """The time when the process locked its folder, or a folder in it."""
+    while process.is_alive() and not any(folder.rglob(".lock")):
         time.sleep(0.001)
     return time.perf_counter()
 
 
 def results_in(folder: Path) -> dict[str, bytes | list[Any]]:
     """The results of training that must not depend on a kill."""
-    kept: dict[str, bytes | list[Any]] = {name: (folder / name).read_bytes() for name in BYTES}
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    kept["history"] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    kept: dict[str, bytes | list[Any]] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name in BYTES:
+            kept[name] = path.read_bytes()
+        elif path.name == "history.jsonl":
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            kept[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return kept
 
 
@@ -160,7 +173,7 @@ def without_seconds(name: str, data: bytes) -> bytes:
 
 def moment(folder: Path) -> str:
     """What the training was doing when it was killed, judged by its files."""
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.rglob("*")}
     if any(name.startswith(".checkpoint.safetensors.") for name in names):
         return "writing a checkpoint"
     if "manifest.json" in names:
@@ -173,7 +186,7 @@ def moment(folder: Path) -> str:
 def kill_once(kill: Kill, arguments: list[str], folder: Path, lasts: float, seed: int) -> float:
     """Kill one process and return its age; 0 if it ended before."""
     process = begin(arguments, folder)
-    training = kill.command == "train"
+    training = kill.command in RESUMED
     start = wait_for_lock(process, folder / "run") if training else time.perf_counter()
     latest = lasts / 2 if kill.aim else lasts
     after = random.Random(f"{kill.regime} {kill.command} {seed}").uniform(0, latest)
@@ -197,15 +210,15 @@ def prove(kill: Kill, place: Path, lasts: float, settings: list[str]) -> dict[st
         tries = 0
         while not after:  # a process that ended before its kill does not count
             folder = Path(scratch) / str(tries)
-            folder.mkdir() if kill.command == "train" else shutil.copytree(whole, folder)
+            folder.mkdir() if kill.command in RESUMED else shutil.copytree(whole, folder)
             seed = kill.seed + 1_000_003 * tries
             after = kill_once(kill, arguments, folder, lasts, seed)
             tries += 1
-        if kill.command == "train":
+        if kill.command in RESUMED:
             state = moment(folder / "run")
             finish(begin(arguments, folder))
             kept: dict[str, Any] = results_in(folder / "run")
-            expected: dict[str, Any] = results_in(whole / "run")
+            expected: dict[str, Any] = results_in(place / kill.regime / kill.command / "run")
         else:
             expected = files_in(place / kill.regime / kill.command)
             before, killed = files_in(whole), files_in(folder)
@@ -247,14 +260,13 @@ def prepare(regime: str, commands: list[str], place: Path, settings: list[str]) 
     whole.mkdir(parents=True)
     for command in ("train", *commands):
         folder = place / regime / command
-        if command != "train":
-            shutil.copytree(whole, folder)
+        training = command in RESUMED
+        folder.mkdir(exist_ok=True) if training else shutil.copytree(whole, folder)
         process = begin(arguments_of(Kill(regime, command, 0), settings), folder)
-        training = command == "train"
         start = wait_for_lock(process, folder / "run") if training else time.perf_counter()
         finish(process)
         lasts[command] = time.perf_counter() - start
-        if training:
+        if command == "train":
             (whole / "out").mkdir()
             write_tables(whole)
     return lasts
@@ -271,7 +283,6 @@ def write_tables(folder: Path) -> None:
 
 def kills_of(regime: str, kills: int, aimed: int, others: int, seed: int) -> list[Kill]:
     """The processes to kill in one regime."""
-    commands = list(OTHERS)
     return [
         *(Kill(regime, "train", seed + number) for number in range(kills)),
         *(
@@ -281,7 +292,7 @@ def kills_of(regime: str, kills: int, aimed: int, others: int, seed: int) -> lis
         *(
             Kill(
                 regime,
-                commands[number // 2 % len(commands)],
+                REPEATED[number // 2 % len(REPEATED)],
                 seed + number,
                 TEMPORARY if number % 2 else "",
             )
@@ -298,9 +309,9 @@ def as_given(arguments: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--kills", type=int, default=110, help="Kills of training in each regime.")
+    add("--kills", type=int, default=100, help="Kills of training in each regime.")
     add("--aimed", type=int, default=20, help="Further kills during the writing of files.")
-    add("--others", type=int, default=70, help="Kills of other commands in each regime.")
+    add("--others", type=int, default=81, help="Kills of other commands in each regime.")
     add("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
     add("--seed", type=int, default=0, help="Seed of the random moments.")
     add("--set", action="append", default=[], help="section.key=value for all runs.")
@@ -313,7 +324,7 @@ def main() -> int:
         ProcessPoolExecutor(options.jobs, mp_context=FORKS) as pool,
     ):
         place = Path(name)
-        commands = list(OTHERS)[: (options.others + 1) // 2]
+        commands = list(REPEATED[: (options.others + 1) // 2])
         regimes = options.regimes
         ready = [pool.submit(prepare, one, commands, place, options.set) for one in regimes]
         lasts = {regime: task.result() for regime, task in zip(regimes, ready, strict=True)}
