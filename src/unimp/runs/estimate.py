@@ -22,6 +22,7 @@ from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.solved_model import SolvedModel
 from unimp.ops.attention import backend_in_words
 from unimp.runs.context import Experiment
 from unimp.runs.preparation import graph_for, what_to_reduce
@@ -122,7 +123,7 @@ def estimate(
 def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
     """The experiment in the regime that its recipe names or that fits; shows the estimate."""
     recipe = experiment.recipe
-    if not model.learns:
+    if not model.learns or isinstance(model, SolvedModel):
         return experiment
     if experiment.own_model is not None:  # the memory of its layers is not known
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime

@@ -13,6 +13,7 @@ from unimp.config.run_files import CHECKPOINT
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.preparation import graph_for, groups_of, inference_options
@@ -36,6 +37,9 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     """
     if not model.learns:
         return Fit(stopped="the model has nothing to learn")
+    if isinstance(model, SolvedModel):
+        graph = graph_for(experiment.recipe, model, task, experiment.device)
+        return Fit(stopped=model.solve(graph, labels_to_solve(task), seed=experiment.seed))
     recipe, seed, device, folder = (
         experiment.recipe,
         experiment.seed,
@@ -106,6 +110,12 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             resume=state,
             keep=keep,
         )
+
+
+def labels_to_solve(task: Task) -> KnownLabels:
+    """The train and validation labels of a task; all other labels are hidden."""
+    labels = reveal_only(task.split.known("train+val"), task.labels)
+    return KnownLabels(labels, task.split.train, task.split.val, task.metric, task.groups)
 
 
 def scored_run(
