@@ -16,6 +16,7 @@ from unimp.config.choices import (
     EdgeColumnKind,
     Inputs,
     Normalization,
+    Portfolio,
     Precision,
     UnknownIds,
 )
@@ -340,3 +341,14 @@ class SmoothOptions(Section):
     smooth_alpha: float = option(
         0.5, "smooth: share of a probability that comes from in-neighbors in each step", ge=0, lt=1
     )
+
+
+class EnsembleOptions(Section):
+    """Several members instead of one model, combined by weights that are chosen on validation."""
+
+    portfolio: Portfolio = option(
+        "none",
+        "members to train and combine, the cheapest first, within train.time_limit; none: train "
+        "the model of [model] alone",
+    )
+    members: list[str] = option([], "names of the members to train; empty: all of the portfolio")

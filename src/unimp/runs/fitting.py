@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from torch import Tensor
 
@@ -135,7 +136,7 @@ def scored_run(
         raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
     scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
-    metrics = {
+    metrics: dict[str, Any] = {
         "metric": task.metric,
         "scores": scores,
         "calibration": run.calibrate(outputs),
@@ -148,6 +149,8 @@ def scored_run(
         "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
         "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
     }
+    if fit.ensemble is not None:
+        metrics["ensemble"] = fit.ensemble
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
 

@@ -129,6 +129,13 @@ def preparation(recipe: Recipe) -> dict[str, bool]:
     return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
 
 
+def member_task(recipe: Recipe, member: Recipe, task: Task) -> Task:
+    """The task of a member of an ensemble, from the task that the ensemble's recipe prepared."""
+    done = preparation(recipe)
+    further = {name: on and not done[name] for name, on in preparation(member).items()}
+    return prepare(task, **further) if any(further.values()) else task
+
+
 def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:
     """The recipe's model, or the user's own, for a task; checked against both."""
     if factory is None:
