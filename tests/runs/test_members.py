@@ -134,14 +134,9 @@ def test_test_labels_change_neither_members_nor_weights(task: Task) -> None:
     one, other = own_run(task), own_run(permuted(task, task.split.test))
     observed = one.observed_labels(reveal="train")
     assert torch.equal(one.outputs(observed), other.outputs(observed))
-    rows = [
-        [
-            (row["name"], row["weight"], row["temperature"])
-            for row in r.metrics["ensemble"]["members"]
-        ]
-        for r in (one, other)
-    ]
-    assert rows[0] == rows[1]
+    both = (run.metrics["ensemble"]["members"] for run in (one, other))
+    for row, same in zip(*both, strict=True):
+        assert all(row[key] == same[key] for key in ("name", "weight", "temperature", "val"))
 
 
 def test_validation_labels_change_weights_but_no_member_that_ends_at_its_last_epoch(
@@ -157,11 +152,11 @@ def test_validation_labels_change_weights_but_no_member_that_ends_at_its_last_ep
 def test_without_validation_labels_all_members_count_the_same(task: Task) -> None:
     split = Split(task.split.train, task.split.val[:0], task.split.test)
     run = own_run(replace(task, split=split))
-    weights = {row["weight"] for row in run.metrics["ensemble"]["members"]}
-    assert weights == {pytest.approx(1 / 3)}
+    weights = [row["weight"] for row in run.metrics["ensemble"]["members"]]
+    assert weights == pytest.approx([1 / 3] * 3)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Stands for the end of a process."""
 
 
@@ -174,9 +169,9 @@ def test_an_interrupted_ensemble_resumes_and_ends_with_the_same_weights(
         nonlocal counted
         counted += 1
         if counted == 16:  # in the middle of the second member
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         unimp.run("synthetic", out=folder, settings=SETTINGS, on_epoch=stop, report=False)
     assert (folder / CHECKPOINT).exists()
     assert not (folder / MANIFEST).exists()
