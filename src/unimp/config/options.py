@@ -49,6 +49,7 @@ WIDE = 65_536
 """The largest width of a layer."""
 
 Fanout = Annotated[int, AfterValidator(_check_fanout), Field(le=MANY)]
+Hops = Annotated[int, Field(ge=1, le=1000)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 SplitNumber = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -221,6 +222,19 @@ class ModelOptions(Section):
     )
     lpa_weight: float = option(
         1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0, le=1e30
+    )
+    hops: Hops | Literal["auto"] = option(
+        "auto", "ridge: number of propagation steps; auto: the best one on validation"
+    )
+    hop_features: Literal["average", "concat"] = option(
+        "average",
+        "ridge: one weight matrix for the average of the features after 0 … hops steps, or one for "
+        "each step",
+    )
+    strength: Scale | Literal["auto"] = option(
+        "auto",
+        "ridge: penalty on squared weights, relative to the mean squared length of a row of "
+        "features; auto: the best one on validation",
     )
 
 
