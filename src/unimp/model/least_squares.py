@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Linear = Callable[[Array], Array]
 
-MAX_STEPS = 150
-TOLERANCE = 1e-6
+MAX_STEPS = 100
+TOLERANCE = 1e-4
 
 
 def solve_directly(rows: Array, target: Array, penalties: Sequence[float]) -> Iterator[Array]:
