@@ -90,6 +90,11 @@ class TaskOptions(Section):
     scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
+    structure: bool = option(
+        False,
+        "append structural columns to the node features: log degrees, log PageRank and 8 "
+        "Laplacian positions",
+    )
 
 
 class TablesOptions(Section):

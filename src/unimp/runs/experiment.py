@@ -30,7 +30,14 @@ from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
+from unimp.runs.preparation import (
+    ModelFactory,
+    data_hash_of,
+    device_of,
+    model_of,
+    resolve_recipe,
+    seeded,
+)
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -122,7 +129,7 @@ def run_seed(experiment: Experiment) -> Run:
         task = experiment.task()
         model = model_of(found.recipe, task, experiment.own_model).to(experiment.device)
         experiment = choose_regime(replace(experiment, recipe=found.recipe), model, task)
-        data_hash = "" if folder is None else task.data_hash()
+        data_hash = "" if folder is None else data_hash_of(experiment.recipe, task)
         if folder is not None and experiment.own_task is not None and found.state == "new":
             write_task(folder, experiment.own_task)
         fit = fit_model(experiment, model, task, data_hash)
