@@ -182,20 +182,23 @@ class FeatureEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor | SparseFeatures) -> Tensor:
-        rows: Tensor
         if isinstance(x, SparseFeatures):
-            rows = F.embedding_bag(
-                x.column,
-                self.linear.weight.t().contiguous(),  # the fast path needs contiguous rows
-                x.indptr.to(x.column.dtype),
-                mode="sum",
-                per_sample_weights=x.value,
-                include_last_offset=True,
-            )
-            rows = rows + self.linear.bias
+            rows = sparse_product(x, self.linear.weight.t()) + self.linear.bias
         else:
             rows = self.linear(x)
         return self.norm(rows)  # type: ignore[no-any-return]
+
+
+def sparse_product(x: SparseFeatures, weight: Tensor) -> Tensor:
+    """Multiply sparse features by a matrix: weighted sums of its rows; [N, F], [F, C] → [N, C]."""
+    return F.embedding_bag(
+        x.column,
+        weight.contiguous(),  # the fast path needs contiguous rows
+        x.indptr.to(x.column.dtype),
+        mode="sum",
+        per_sample_weights=x.value,
+        include_last_offset=True,
+    )
 
 
 class LabelTable(nn.Module):

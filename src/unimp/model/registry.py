@@ -17,6 +17,7 @@ from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
+from unimp.model.ridge import Ridge
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -66,6 +67,7 @@ def _unimp(layer: LayerKind) -> Build:
             use_edge_features=options.edge_features,
             label_width=options.label_width,
             backend=options.backend,
+            propagated_labels=options.propagated_labels and "Y" in options.inputs,
         )
 
     return build
@@ -96,6 +98,15 @@ def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     )
 
 
+def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return Ridge(
+        sizes,
+        hops=options.hops,
+        hop_features=options.hop_features,
+        strength=options.strength,
+    )
+
+
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 
 MODELS: dict[str, ModelEntry] = {
@@ -109,6 +120,7 @@ MODELS: dict[str, ModelEntry] = {
         ),
         ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
         ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
+        ModelEntry("ridge", _ridge, ("X,A",)),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }

@@ -19,7 +19,7 @@ from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.files import read_history, read_part, read_run
 from unimp.runs.folder.schemas import FIX
 from unimp.runs.loading import load_run
-from unimp.runs.preparation import task_of
+from unimp.runs.preparation import data_hash_of, task_of
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
@@ -109,7 +109,8 @@ def _task_alone(evidence: Evidence) -> Task | None:
         task = task_of(evidence.recipe, evidence.manifest["seed"])
     except (UnimpError, OSError):
         return None
-    return task if task.data_hash() == evidence.manifest["data_hash"] else None
+    same = data_hash_of(evidence.recipe, task) == evidence.manifest["data_hash"]
+    return task if same else None
 
 
 def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:

@@ -32,7 +32,14 @@ from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
 from unimp.runs.loading import load_finished
 from unimp.runs.members import fit_ensemble
-from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
+from unimp.runs.preparation import (
+    ModelFactory,
+    data_hash_of,
+    device_of,
+    model_of,
+    resolve_recipe,
+    seeded,
+)
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -122,7 +129,7 @@ def run_seed(experiment: Experiment) -> Run:
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
         task = experiment.task()
-        data_hash = "" if folder is None else task.data_hash()
+        data_hash = "" if folder is None else data_hash_of(found.recipe, task)
         if folder is not None and experiment.own_task is not None and found.state == "new":
             write_task(folder, experiment.own_task)
         experiment = replace(experiment, recipe=found.recipe)
