@@ -157,7 +157,8 @@ def work_of(
     """The size of a step of a regime, computed as if every node had the same number of edges."""
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     batch = recipe.batch
-    pruned = regime == "full" and batch.prune and model.by_layer and not on_gpu
+    independent = model.by_layer and not model.mixes_rows
+    pruned = regime == "full" and batch.prune and independent and not on_gpu
     if regime == "partition":
         rows, kept = nodes / batch.parts, edges / batch.parts**2
         return Work((rows,) * layers, (rows,) * layers, (kept,) * layers, batch.parts)
