@@ -17,6 +17,7 @@ from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
+from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -96,6 +97,11 @@ def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     )
 
 
+def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    inputs = options.inputs
+    return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
+
+
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 
 MODELS: dict[str, ModelEntry] = {
@@ -109,6 +115,7 @@ MODELS: dict[str, ModelEntry] = {
         ),
         ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
         ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
+        ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }
