@@ -194,6 +194,11 @@ class ModelOptions(Section):
     label_width: int = option(
         128, "width of the label embedding if the task has no features", ge=1, le=WIDE
     )
+    propagated_labels: bool = option(
+        False,
+        "unimp, gcn and gat: also use observed labels propagated 1, 2, 5 and 10 steps over the "
+        "whole graph as inputs, if labels are inputs",
+    )
     backend: Backend = option(
         "auto",
         "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "

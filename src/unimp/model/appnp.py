@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
@@ -46,7 +46,7 @@ class APPNP(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         start = self.mlp.read_out(self.mlp.embed(x, observed))
         return torch.cat((start, start), 1)
 

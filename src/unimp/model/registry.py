@@ -67,6 +67,7 @@ def _unimp(layer: LayerKind) -> Build:
             use_edge_features=options.edge_features,
             label_width=options.label_width,
             backend=options.backend,
+            propagated_labels=options.propagated_labels and "Y" in options.inputs,
         )
 
     return build

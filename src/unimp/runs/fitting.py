@@ -75,7 +75,15 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
     # Rows that are left out change nothing layer by layer; a module that runs as a whole needs all.
     cut["prune"] = cut["prune"] and model.by_layer
-    batches = make_batches(graph, labels, masks, num_layers=model.num_layers, device=device, **cut)
+    batches = make_batches(
+        graph,
+        labels,
+        masks,
+        num_layers=model.num_layers,
+        device=device,
+        propagate=model.propagated if model.takes_propagated_labels else None,
+        **cut,
+    )
     observed = reveal_only(task.split.train, labels)
 
     def evaluate() -> dict[str, float]:
