@@ -18,6 +18,7 @@ from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.ridge import Ridge
+from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -111,6 +112,11 @@ def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
     )
 
 
+def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    inputs = options.inputs
+    return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
+
+
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 
 MODELS: dict[str, ModelEntry] = {
@@ -130,6 +136,7 @@ MODELS: dict[str, ModelEntry] = {
         ),
         ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
         ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }
