@@ -256,7 +256,9 @@ class BatchOptions(Section):
         "whole graph if it fits in memory, otherwise neighbors",
     )
     prune: bool = option(
-        True, "full, on CPU: compute only the rows that hidden nodes depend on; the loss is equal"
+        True,
+        "full, on CPU, without train.consistency: compute only the rows that hidden nodes depend "
+        "on; the loss is equal",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
