@@ -15,8 +15,12 @@ from unimp.config.choices import (
     Decimal,
     EdgeColumnKind,
     Inputs,
+    Norm,
     Normalization,
     Precision,
+    Rate,
+    Residual,
+    Select,
     UnknownIds,
 )
 from unimp.config.seeds import MAX_SEED
@@ -151,12 +155,12 @@ class ModelOptions(Section):
 
     name: str = option(
         "unimp",
-        "unimp, UniMP with the layers of a GCN or a GAT, or a baseline; `unimp recipe show` lists "
-        "the names",
+        "unimp, UniMP with the layers of a GCN, a GAT or GraphSAGE, or a baseline; `unimp recipe "
+        "show` lists the names",
     )
     inputs: Inputs = option(
         "X,A,Y",
-        "features X, edges A, observed labels Y; unimp, gcn and gat take X,A,Y or X,A or A,Y",
+        "features X, edges A, observed labels Y; unimp, gcn, gat and sage take X,A,Y or X,A or A,Y",
     )
     layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1, le=256)
     width: int = option(
@@ -170,16 +174,27 @@ class ModelOptions(Section):
     attention_dropout: float = option(
         0.0, "dropout on attention weights; the paper uses none", ge=0, lt=1
     )
-    residual: Literal["auto", "none", "simple", "gated"] = option(
+    edge_dropout: float = option(
+        0.0,
+        "share of the edges that each training step leaves out; self-loops stay",
+        ge=0,
+        lt=1,
+    )
+    residual: Residual | Literal["auto"] = option(
         "auto",
         "what a node keeps of its own row: nothing, ĥ + r, or (1−β) ĥ + β r (equation 4); auto: "
-        "gated for unimp, none for gcn and gat",
+        "gated for unimp, simple for sage, none for gcn and gat",
     )
     gate: Literal["none", "last", "all"] = option(
         "last",
         "layers with a gate if residual = gated, the others use ĥ + r; the text of the paper: all",
     )
     gate_bias: bool = option(True, "use a bias in the gate")
+    norm: Norm = option(
+        "layer",
+        "norm of hidden layers: LayerNorm, BatchNorm (in training, over the rows of a batch), or "
+        "none",
+    )
     input_norm: bool = option(True, "use LayerNorm on the sum of features and labels")
     head: Literal["average", "linear"] = option(
         "average", "average the heads of the last layer (equation 5), or add a linear layer"
@@ -275,6 +290,11 @@ class TrainOptions(Section):
 
     epochs: int = option(500, "number of passes over the batches", ge=1, le=MANY)
     lr: float = option(1e-3, "learning rate of Adam", gt=0, le=1e30)
+    schedule: Rate = option(
+        "constant",
+        "learning rate of each epoch: always lr, or falling from lr to almost 0 at the last epoch "
+        "along half a cosine",
+    )
     weight_decay: float = option(
         0.0, "L2 penalty on every parameter, coupled as in the paper", ge=0, le=1e30
     )
@@ -298,8 +318,18 @@ class TrainOptions(Section):
     eval_every: int = option(
         1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
     )
+    select: Select = option(
+        "score", "keep the epoch with the best validation score, or with the lowest validation loss"
+    )
     patience: int = option(
         0, "stop after this many epochs without an equal or better score; 0: never", ge=0, le=MANY
+    )
+    ema: float = option(
+        0.0,
+        "decay of an exponential moving average of the weights, such as 0.99, which is scored and "
+        "stored instead of the weights; 0: off",
+        ge=0,
+        lt=1,
     )
     time_limit: Seconds = option(
         0.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from unimp.config.choices import Inputs
+from unimp.config.choices import Inputs, Residual
 from unimp.config.options import ModelOptions
 from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
@@ -25,6 +25,9 @@ NARROW = 16
 """Features with fewer columns are encoded, because the norm of the inputs would leave little of
 them: of one column nothing, of two columns a sign."""
 
+
+RESIDUALS: dict[LayerKind, Residual] = {"transformer": "gated", "sage": "simple"}
+"""The residual of each kind of layer if the option is auto; none for the others."""
 
 Build = Callable[[ModelOptions, Sizes], NodeModel]
 
@@ -45,7 +48,7 @@ def _unimp(layer: LayerKind) -> Build:
     def build(options: ModelOptions, sizes: Sizes) -> NodeModel:
         residual = options.residual
         if residual == "auto":
-            residual = "gated" if layer == "transformer" else "none"
+            residual = RESIDUALS.get(layer, "none")
         return UniMP(
             sizes,
             layer=layer,
@@ -58,6 +61,7 @@ def _unimp(layer: LayerKind) -> Build:
             residual=residual,
             gate=options.gate,
             gate_bias=options.gate_bias,
+            norm=options.norm,
             input_norm=options.input_norm,
             head=options.head,
             feature_encoder=encodes_features(options, sizes),
@@ -116,12 +120,17 @@ MODELS: dict[str, ModelEntry] = {
         ModelEntry("unimp", _unimp("transformer"), ANY, attends=True),
         ModelEntry("gcn", _unimp("gcn"), ANY),
         ModelEntry("gat", _unimp("gat"), ANY),
+        ModelEntry("sage", _unimp("sage"), ANY),
         ModelEntry(
-            "appnp", _hidden_layers(APPNP, steps="propagation_steps", teleport="teleport"), ("X,A",)
+            "appnp",
+            _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
+            ("X,A",),
         ),
         ModelEntry("grand", _grand, ("X,A",)),
-        ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
-        ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
+        ModelEntry(
+            "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
+        ),
+        ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }

@@ -27,9 +27,10 @@ from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import FewerEdges, Masks, make_batches
 from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.objective import masked_label_loss
 
 SCORINGS_AFTER = 5
 """How often all nodes may be predicted after training: both protocols, the file, the report."""
@@ -81,20 +82,26 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
     cut["prune"] = prunes(recipe, model)
     batches = make_batches(graph, labels, masks, num_layers=model.num_layers, device=device, **cut)
-    observed = reveal_only(task.split.train, labels)
+    if recipe.model.edge_dropout:
+        batches = FewerEdges(batches, recipe.model.edge_dropout, seed)
+    observed, options = reveal_only(task.split.train, labels), recipe.train
 
     def evaluate() -> dict[str, float]:
         logits = predict_logits(
             model, graph, observed, seed=seed, device=device, **inference_options(recipe)
         )
-        return score_split(logits, task, "train")
+        scores = score_split(logits, task, "train")
+        if options.select == "loss" and "val" in scores:
+            scores["val_loss"] = masked_label_loss(logits, labels, task.split.val).item()
+        return scores
 
-    options = recipe.train
     schedule = Schedule(
         epochs=options.epochs,
         eval_from=options.eval_from,
         eval_every=options.eval_every,
         patience=options.patience,
+        select=options.select,
+        rate=options.schedule,
         time_limit=options.time_limit,
         spent_before=time.perf_counter() - experiment.started,
         scorings_after=SCORINGS_AFTER,
@@ -107,6 +114,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             schedule,
             lr=options.lr,
             weight_decay=options.weight_decay,
+            ema=options.ema,
             evaluate=evaluate,
             on_epoch=on_epoch,
             device=device,

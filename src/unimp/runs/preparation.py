@@ -237,10 +237,12 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
 def prunes(recipe: Recipe, model: NodeModel) -> bool:
     """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
 
-    Rows that are left out change nothing layer by layer. A module that runs as a whole needs all of
-    them, and so does the consistency loss, which covers every node.
+    Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
+    covers every node.
     """
-    return recipe.batch.prune and model.by_layer and not recipe.train.consistency
+    independent = model.by_layer and not model.mixes_rows
+    return recipe.batch.prune and independent and not recipe.train.consistency
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

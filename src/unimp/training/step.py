@@ -91,10 +91,11 @@ class ReplayedStep:
     """Steps that run normally before a step is recorded."""
 
     def __init__(self, step: Step) -> None:
-        self._padding = len(step.labels)  # an additional node without a known label
+        # An additional node without a known label; it would change rows that depend on it.
+        self._padding = None if step.model.mixes_rows else len(step.labels)
         unknown = torch.full_like(step.labels[:1], UNLABELED)
         labels = torch.cat((step.labels, unknown))
-        self.step = replace(step, labels=labels, padding=self._padding)
+        self.step = replace(step, labels=labels, padding=len(step.labels))
         self._stream = torch.cuda.Stream(step.labels.device)  # type: ignore[no-untyped-call]
         self._place: Place | None = None  # the tensors that the recording works on
         self._warmed_up = 0
