@@ -175,7 +175,9 @@ class ModelOptions(Section):
     )
     heads: int = option(2, "number of attention heads", ge=1, le=1024)
     dropout: float = option(0.3, "dropout after each hidden layer", ge=0, lt=1)
-    input_dropout: float = option(0.3, "dropout on the sum of features and labels", ge=0, lt=1)
+    input_dropout: float = option(
+        0.3, "dropout on the sum of features and labels; grand: on features", ge=0, lt=1
+    )
     attention_dropout: float = option(
         0.0, "dropout on attention weights; the paper uses none", ge=0, lt=1
     )
@@ -242,7 +244,12 @@ class ModelOptions(Section):
         "label propagation: after each step restore the observed labels (labels), limit entries "
         "to −1 … 1 (unit), or do nothing",
     )
-    propagation_steps: int = option(10, "appnp: number of propagation steps", ge=1, le=1000)
+    propagation_steps: int = option(
+        10, "appnp and grand: number of propagation steps", ge=1, le=1000
+    )
+    drop_node: float = option(
+        0.5, "grand: probability that all features of a node are dropped in training", ge=0, lt=1
+    )
     teleport: float = option(
         0.1, "appnp: share of the first prediction that each step adds", ge=0, le=1
     )
@@ -289,7 +296,9 @@ class BatchOptions(Section):
         "whole graph if it fits in memory, otherwise neighbors",
     )
     prune: bool = option(
-        True, "full, on CPU: compute only the rows that hidden nodes depend on; the loss is equal"
+        True,
+        "full, on CPU, without train.consistency: compute only the rows that hidden nodes depend "
+        "on; the loss is equal",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
@@ -313,6 +322,22 @@ class TrainOptions(Section):
     )
     weight_decay: float = option(
         0.0, "L2 penalty on every parameter, coupled as in the paper", ge=0, le=1e30
+    )
+    samples: int = option(
+        1, "forward passes per step, each with its own dropout; the loss is their mean", ge=1, le=64
+    )
+    consistency: float = option(
+        0.0,
+        "weight of the consistency loss: the squared distance of the predictions of each pass from "
+        "their sharpened mean, at all nodes of a batch (neighbors: at hidden nodes); 0: none",
+        ge=0,
+        le=1e30,
+    )
+    sharpening: float = option(
+        0.5,
+        "consistency: temperature of the mean prediction; a lower one sharpens more",
+        gt=0,
+        le=1,
     )
     eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
     eval_every: int = option(

@@ -14,6 +14,7 @@ from unimp.config.options import ModelOptions
 from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.grand import GRAND
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
@@ -93,6 +94,17 @@ def _hidden_layers(model: Callable[..., NodeModel], **more: str) -> Build:
     return build
 
 
+def _grand(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return GRAND(
+        sizes,
+        width=options.heads * options.width,
+        steps=options.propagation_steps,
+        drop_node=options.drop_node,
+        input_dropout=options.input_dropout,
+        dropout=options.dropout,
+    )
+
+
 def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     return LabelPropagation(
         sizes,
@@ -131,6 +143,7 @@ MODELS: dict[str, ModelEntry] = {
             _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
             ("X,A",),
         ),
+        ModelEntry("grand", _grand, ("X,A",)),
         ModelEntry(
             "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
         ),

@@ -18,7 +18,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
-from unimp.model.layers import sparse_product
+from unimp.model.layers import project
 from unimp.model.least_squares import solve_by_gradients, solve_directly
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.tasks.labels import UNLABELED
@@ -101,7 +101,7 @@ class Ridge(SolvedModel):
             table = self.weight.expand(-1, 2, -1).flatten(1)
         else:
             table = self.weight[:, : self.num_layers + 1].flip(1).flatten(1)  # the last hop first
-        return sparse_product(x, table) if isinstance(x, SparseFeatures) else x @ table
+        return project(x, table.t())
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         classes = len(self.bias)

@@ -17,7 +17,13 @@ from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
-from unimp.runs.preparation import graph_for, groups_of, inference_options
+from unimp.runs.preparation import (
+    consistency_of,
+    graph_for,
+    groups_of,
+    inference_options,
+    prunes,
+)
 from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
@@ -75,9 +81,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
-    # Rows that are left out change nothing layer by layer; a module that runs as a whole needs all,
-    # and so does a model in which the rows of a batch interact.
-    cut["prune"] = cut["prune"] and model.by_layer and not model.mixes_rows
+    cut["prune"] = prunes(recipe, model)
     batches = make_batches(
         graph,
         labels,
@@ -124,6 +128,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             on_epoch=on_epoch,
             device=device,
             precision=options.precision,
+            consistency=consistency_of(recipe),
             replay=options.replay and model.by_layer,  # Python code of a module is not replayed
             resume=state,
             keep=keep,

@@ -33,6 +33,7 @@ from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.tasks.task import Sizes, Task
+from unimp.training.objective import Consistency
 
 LOG = logging.getLogger("unimp")
 
@@ -247,6 +248,23 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
             "task groups"
         )
     return task.groups
+
+
+def prunes(recipe: Recipe, model: NodeModel) -> bool:
+    """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
+
+    Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
+    covers every node.
+    """
+    independent = model.by_layer and not model.mixes_rows
+    return recipe.batch.prune and independent and not recipe.train.consistency
+
+
+def consistency_of(recipe: Recipe) -> Consistency:
+    """The consistency loss of a recipe."""
+    options = recipe.train
+    return Consistency(options.consistency, options.samples, options.sharpening)
 
 
 def refuse_smoothing(recipe: Recipe, task: Task, model: NodeModel) -> None:
