@@ -23,11 +23,8 @@ from unimp.model.solved_model import KnownLabels
 from unimp.model.trees import (
     MAX_FEATURES,
     MAX_TASKS,
-    Neighbors,
     Trees,
-    cross_fitted_columns,
     draw_folds,
-    label_columns,
 )
 from unimp.runs.fitting import labels_to_solve
 from unimp.tasks.labels import UNLABELED, Split, reveal_only
@@ -168,14 +165,14 @@ def test_shuffled_train_labels_give_chance_level() -> None:
 def test_the_row_of_a_train_node_does_not_depend_on_its_own_label(multilabel: int) -> None:
     task = make_task(num_nodes=60, num_edges=240, multilabel_tasks=multilabel)
     graph = task.graph.with_self_loops()  # a label returns to its node after one step
-    train, neighbors = task.split.train, Neighbors(graph.hop)
+    train, model = task.split.train, Trees(task.sizes)
     folds = draw_folds(train, None, 0)
-    before = cross_fitted_columns(neighbors, task.labels, train, folds, task.num_classes)
+    before = model.cross_fitted(graph, task.labels, train, folds)
     changed = torch.zeros(len(train), dtype=torch.bool)
     for place, node in enumerate(train):
         labels = task.labels.clone()
         labels[node] = 1 - labels[node] if multilabel else (labels[node] + 1) % 3
-        after = cross_fitted_columns(neighbors, labels, train, folds, task.num_classes)
+        after = model.cross_fitted(graph, labels, train, folds)
         inside = folds == folds[place]
         assert torch.equal(after[inside], before[inside])
         changed |= (after != before).any(1)
@@ -195,33 +192,16 @@ def test_folds_keep_groups_together_and_are_similar_in_size() -> None:
     assert draw_folds(train, torch.zeros_like(groups), 0).tolist() == [0] * 100
 
 
-def test_propagated_labels_are_those_of_dense_matrices(task: Task) -> None:
-    observed = reveal_only(task.split.train, task.labels)
-    matrix = torch.zeros(300, 300, dtype=torch.float64)
-    one = torch.ones((), dtype=torch.float64)
-    graph = task.graph
-    matrix.index_put_((graph.target.long(), graph.source.long()), one, accumulate=True)
-    matrix /= matrix.sum(1, keepdim=True).clamp(min=1)
-    seen = (observed != UNLABELED).double()
-    labels = torch.nn.functional.one_hot(observed.clamp(min=0), 3) * seen[:, None]
-    found = label_columns(Neighbors(graph.hop), observed, 3)
-    for place, steps in enumerate((1, 2, 5, 10)):
-        walk = torch.linalg.matrix_power(matrix, steps)
-        mass = (walk @ seen)[:, None]
-        share = (walk @ labels) / mass
-        share[mass[:, 0] == 0] = 0.0
-        log_mass = (mass.clamp(min=1e-6) / seen.mean()).log()
-        expected = torch.cat((share, log_mass), 1).float()
-        torch.testing.assert_close(found[:, 4 * place : 4 * place + 4], expected)
-
-
 def test_the_columns_of_features_are_computed_as_by_hand() -> None:
     graph = Graph.from_edges([[0, 1, 2], [2, 2, 3]], x=[[1.0], [-3.0], [5.0], [-1.0]])
     task_sizes = unimp.Task("path", graph, [0, 1, 0, 1], Split([0, 1], [], []), "accuracy", 2).sizes
-    rows = Trees(task_sizes, use_labels=False)._feature_columns(graph.x, Neighbors(graph.hop))
+    model = Trees(task_sizes, use_labels=False)
+    h = model.embed(graph.x, torch.full((4,), UNLABELED))
+    for index in range(model.num_layers):
+        h = model.propagate(h, graph.hop, index)
     two, one = np.log(3.0), np.log(2.0)  # log(1 + degree)
-    expected = [[1, 0, 0, 0, 0], [-3, 0, 0, 0, 0], [5, -1, 1, 0, two], [-1, 5, 5, -1, one]]
-    torch.testing.assert_close(rows, torch.tensor(expected, dtype=torch.float32))
+    expected = [[0, 0, 1, 0, 0], [0, 0, -3, 0, 0], [0, -1, 5, 1, two], [-1, 5, -1, 5, one]]
+    torch.testing.assert_close(h, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_the_same_seed_gives_the_same_weights(task: Task) -> None:
@@ -272,7 +252,7 @@ def test_each_binary_task_reads_its_own_propagated_labels() -> None:
         used = model.feature[splits & (model.score[tree] == number)]
         others = [n for n in range(3) if n != number]
         assert not set(used.tolist()) & {
-            column for n in others for column in model._own_columns(n)[25:].tolist()
+            column for n in others for column in model._own(n)[model.shared :].tolist()
         }
     assert set(model.score.tolist()) == {0, 1, 2}
 
