@@ -10,13 +10,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
+from typer.testing import CliRunner
 
 import unimp
+from unimp.cli import app
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError, RunError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.inference.incremental.changes import Change
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import predict_logits
 from unimp.model import trees
 from unimp.model.solved_model import KnownLabels
@@ -329,6 +333,30 @@ def test_a_loaded_run_predicts_the_same_and_takes_later_labels(folder: Path) -> 
     more = run.observed_labels(reveal="train+val")
     assert not torch.equal(run.outputs(observed), run.outputs(more))
     assert run.explain(3).node == 3
+
+
+def test_incremental_answers_equal_a_full_computation(folder: Path) -> None:
+    run = unimp.load_run(folder, device="cpu")
+    observed = run.observed_labels(reveal="train")
+    engine = run.incremental(observed)
+    assert isinstance(engine, IncrementalLogits)
+    torch.testing.assert_close(engine.logits, run.outputs(observed))
+    node = int(run.task.split.train[0])
+    pair = run.task.graph.edge_index[:, 10].long()
+    observed[node] = UNLABELED
+    engine.commit(Change.hide([node]))
+    torch.testing.assert_close(engine.logits, run.outputs(observed))
+    graph = run.task.graph.without_edges(pair[:1], pair[1:])
+    engine.commit(Change.remove_edges([pair.tolist()]))
+    other = replace(run, task=run.task.with_graph(graph))
+    torch.testing.assert_close(engine.logits, other.outputs(observed))
+
+
+def test_the_estimate_states_that_there_are_no_epochs() -> None:
+    settings = ["--set", "model.name=trees", "--set", "task.scale=0.02"]
+    result = CliRunner().invoke(app, ["estimate", "synthetic", *settings])
+    assert result.exit_code == 0
+    assert "trees" in result.output
 
 
 @pytest.mark.parametrize(
