@@ -16,6 +16,7 @@ import unimp
 from unimp.cli import app
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.ensemble.model import Ensemble, Entry
 from unimp.errors import ModelError, RunError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -400,6 +401,16 @@ def test_weights_are_restored_bit_by_bit(task: Task, tmp_path: Path) -> None:
     load_weights(other, tmp_path / "weights")
     assert same_weights(model, other)
     assert torch.equal(logits_of(model, task), logits_of(other, task))
+
+
+def test_trees_are_restored_as_members_of_an_ensemble(task: Task, tmp_path: Path) -> None:
+    one, two = solved(task), solved(task, use_labels=False)
+    entries = [Entry(name, {}, 0.5, 1.0) for name in ("one", "two")]
+    save_weights(Ensemble([one, two], entries), tmp_path / "weights")
+    others = [Trees(task.sizes), Trees(task.sizes, use_labels=False)]
+    load_weights(Ensemble(others, entries), tmp_path / "weights")
+    assert same_weights(one, others[0])
+    assert same_weights(two, others[1])
 
 
 def test_groups_of_the_task_reach_the_folds(task: Task) -> None:
