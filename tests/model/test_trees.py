@@ -33,7 +33,7 @@ from unimp.model.trees import (
 )
 from unimp.runs.fitting import labels_to_solve
 from unimp.tasks.labels import UNLABELED, Split, reveal_only
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_weights, save_weights
 
 NONE = torch.tensor([], dtype=torch.int64)
@@ -182,6 +182,15 @@ def test_the_row_of_a_train_node_does_not_depend_on_its_own_label(multilabel: in
         assert torch.equal(after[inside], before[inside])
         changed |= (after != before).any(1)
     assert float(changed.float().mean()) > 0.9  # by the labels of other folds
+
+
+def test_the_mass_does_not_depend_on_the_share_of_observed_labels() -> None:
+    graph = Graph.from_edges([[0, 1, 2, 3], [1, 2, 3, 0]], num_nodes=4).symmetrize()
+    model = Trees(Sizes(0, 0, classes=2, multilabel=False), use_features=False)
+    half = model.propagated(graph, torch.tensor([0, 1, UNLABELED, UNLABELED]))
+    whole = model.propagated(graph, torch.tensor([0, 1, 1, 0]))
+    torch.testing.assert_close(half[:, 2::3], torch.ones(4, 4))  # a half of the neighbors: as all
+    torch.testing.assert_close(half[:, 2::3], whole[:, 2::3])
 
 
 def test_folds_keep_groups_together_and_are_similar_in_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from unimp.errors import ModelError
 from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.model.propagated_labels import STEPS, propagated_labels
+from unimp.model.propagated_labels import FLOOR, STEPS, propagated_labels
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
@@ -47,7 +48,7 @@ class Trees(SolvedModel):
         logits_i = b + Σ_t tree_t(z_i)
 
     j are the d_i in-neighbors of i, and k those of j; means and maxima of no nodes are 0. s_i are
-    the labels that `propagated_labels` spreads over 1, 2, 5 and 10 steps. Features with more than
+    the labels that `propagated` spreads over 1, 2, 5 and 10 steps. Features with more than
     MAX_FEATURES columns are first projected onto their largest singular vectors.
 
     The trees are fitted by scikit-learn's HistGradientBoostingClassifier. For a train node, s is
@@ -153,7 +154,14 @@ class Trees(SolvedModel):
         return found
 
     def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
-        return propagated_labels(graph.to("cpu"), observed.cpu(), self.classes, dtype=torch.float64)
+        """Propagate observed labels, with the mass m of a node divided by the share of observed
+        labels: folds and predictions then have equal masses, however many labels are known."""
+        observed = observed.cpu()
+        rows = propagated_labels(graph.to("cpu"), observed, self.classes, dtype=torch.float64)
+        rate = (observed != UNLABELED).reshape(len(observed), -1).float().mean(0).clamp(min=FLOOR)
+        masses = rows.view(len(rows), len(STEPS), -1)[:, :, self.classes :]
+        masses += rate.log() / math.log(FLOOR)
+        return rows
 
     def _own(self, task: int) -> np.ndarray[Any, Any]:
         """The columns of z without the propagated labels of other binary tasks."""
