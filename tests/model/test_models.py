@@ -70,7 +70,7 @@ def test_exhaustive_neighbors_give_the_full_batch(name: str, task: Task) -> None
     seeds = torch.tensor([7, 3, 60])
     nodes, hops = sample_hops(graph, seeds, [ALL] * model.num_layers, seed=0)
     with torch.no_grad():
-        part = model(graph.x[nodes], observed[nodes], hops)  # type: ignore[index]
+        part = model(model.features(graph, observed)[nodes], observed[nodes], hops)  # type: ignore[index]
     whole = logits_of(model, task, observed)
     torch.testing.assert_close(part[: len(seeds)], whole[seeds], rtol=1e-4, atol=1e-5)
 
@@ -108,7 +108,10 @@ def test_hidden_labels_influence_neither_logits_nor_regularizer(name: str, multi
         others = 1 - task.labels.clamp(min=0) if multilabel else (task.labels + 1) % 3
         labels = torch.where(changed[:, None] if multilabel else changed, others, task.labels)
         layers = model.num_layers
-        batches = make_batches(graph, labels, masks, regime="full", num_layers=layers)
+        propagate = model.propagated if model.takes_propagated_labels else None
+        batches = make_batches(
+            graph, labels, masks, regime="full", num_layers=layers, propagate=propagate
+        )
         (batch,) = batches.epoch(1)
         given = (batch.x, batch.observed, batch.hops)
         with torch.no_grad():
