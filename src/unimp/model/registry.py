@@ -104,6 +104,7 @@ def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
         hops=options.hops,
         hop_features=options.hop_features,
         strength=options.strength,
+        use_labels="Y" in options.inputs,
     )
 
 
@@ -120,7 +121,7 @@ MODELS: dict[str, ModelEntry] = {
         ),
         ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
         ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
-        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("ridge", _ridge, ("X,A,Y", "X,A")),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }
