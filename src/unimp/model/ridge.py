@@ -20,7 +20,7 @@ from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
-from unimp.model.layers import sparse_product
+from unimp.model.layers import project
 from unimp.model.least_squares import solve_by_gradients, solve_directly
 from unimp.model.propagated_labels import PropagatedLabels
 from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
@@ -118,7 +118,7 @@ class Ridge(SolvedModel):
             table = self.weight.expand(-1, 2, -1).flatten(1)
         else:
             table = self.weight[:, : self.num_layers + 1].flip(1).flatten(1)  # the last hop first
-        rows = sparse_product(x, table) if isinstance(x, SparseFeatures) else x @ table
+        rows = project(x, table.t())
         if self.propagated_labels is None:
             return rows
         assert propagated is not None

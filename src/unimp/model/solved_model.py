@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,12 @@ class SolvedModel(NodeModel):
     @abstractmethod
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
         """Compute the weights on the graph that `prepare` returned, and state how in one line."""
+
+    def take_shapes(self, tensors: Mapping[str, Tensor]) -> None:
+        """Prepare weights whose shapes depend on the data for stored ones, which are checked here.
+
+        ModelError states what is wrong with them. The caller then copies the stored weights.
+        """
 
 
 def cross_fitted(known: KnownLabels, rows_of: Callable[[Tensor], Tensor], *, seed: int) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimp.analysis.predictions import known_in_neighbors
-from unimp.config.run_files import CHECKPOINT, MANIFEST, PREDICTIONS
+from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS, PREDICTIONS
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
@@ -42,7 +42,8 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
         if (place / MANIFEST).is_file():
             found.append(place)
             continue
-        within = [path.parent for path in place.rglob(MANIFEST)]
+        # The members of an ensemble are parts of its run.
+        within = [p.parent for p in place.rglob(MANIFEST) if p.parent.parent.name != MEMBERS]
         if not within:
             raise RunError(
                 f"{place} contains no finished run: there is no {MANIFEST} in it or below it"

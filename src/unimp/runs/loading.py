@@ -9,9 +9,11 @@ from pathlib import Path
 from unimp.config.arguments import FilePath, checked
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
+from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import check_part, check_task, read_run
 from unimp.runs.folder.resume import remove_leftovers
+from unimp.runs.members import ensemble_of
 from unimp.runs.preparation import ModelFactory, choose_device, data_hash_of, model_of, task_of
 from unimp.runs.run import Run
 from unimp.training.checkpoint import load_weights
@@ -40,7 +42,10 @@ def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | No
             "unimp.load_run(folder, model=…) and the function that made the model"
         )
     device = choose_device(device)
-    loaded = model_of(recipe, task, model)
+    if summary := metrics.get("ensemble"):
+        loaded: NodeModel = ensemble_of(recipe, task, summary)
+    else:
+        loaded = model_of(recipe, task, model)
     check_part(folder / WEIGHTS, manifest)
     load_weights(loaded, folder / WEIGHTS)
     for scores in metrics["scores"].values():  # JSON has no NaN for a score that is not defined

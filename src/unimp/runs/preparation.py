@@ -33,6 +33,7 @@ from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.tasks.task import Sizes, Task
+from unimp.training.objective import Consistency
 
 LOG = logging.getLogger("unimp")
 
@@ -138,6 +139,13 @@ def data_hash_of(recipe: Recipe, task: Task) -> str:
     return task.data_hash()
 
 
+def member_task(recipe: Recipe, member: Recipe, task: Task) -> Task:
+    """The task of a member of an ensemble, from the task that the ensemble's recipe prepared."""
+    done = preparation(recipe)
+    further = {name: on and not done[name] for name, on in preparation(member).items()}
+    return prepare(task, **further) if any(further.values()) else task
+
+
 def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:
     """The recipe's model, or the user's own, for a task; checked against both."""
     if factory is None:
@@ -240,6 +248,23 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
             "task groups"
         )
     return task.groups
+
+
+def prunes(recipe: Recipe, model: NodeModel) -> bool:
+    """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
+
+    Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
+    covers every node.
+    """
+    independent = model.by_layer and not model.mixes_rows
+    return recipe.batch.prune and independent and not recipe.train.consistency
+
+
+def consistency_of(recipe: Recipe) -> Consistency:
+    """The consistency loss of a recipe."""
+    options = recipe.train
+    return Consistency(options.consistency, options.samples, options.sharpening)
 
 
 def refuse_smoothing(recipe: Recipe, task: Task, model: NodeModel) -> None:
