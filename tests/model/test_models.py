@@ -309,7 +309,8 @@ def test_int64_hops_train_as_int32_hops_do(name: str, task: Task) -> None:
     found = []
     for one in (hop, long):
         model.zero_grad()
-        model(graph.x, observed, [one] * model.num_layers).square().sum().backward()
+        x = model.features(graph, observed)
+        model(x, observed, [one] * model.num_layers).square().sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(found[0]) > 0
     for one, other in zip(*found, strict=True):

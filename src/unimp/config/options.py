@@ -168,7 +168,7 @@ class ModelOptions(Section):
     inputs: Inputs = option(
         "X,A,Y",
         "features X, edges A, observed labels Y; unimp, gcn, gat, sage and trees take X,A,Y or X,A "
-        "or A,Y",
+        "or A,Y, and ridge takes X,A,Y or X,A",
     )
     layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1, le=256)
     width: int = option(

@@ -121,6 +121,7 @@ def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
         hops=options.hops,
         hop_features=options.hop_features,
         strength=options.strength,
+        use_labels="Y" in options.inputs,
     )
 
 
@@ -148,7 +149,7 @@ MODELS: dict[str, ModelEntry] = {
             "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
         ),
         ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
-        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("ridge", _ridge, ("X,A,Y", "X,A")),
         ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
