@@ -17,6 +17,7 @@ from unimp.config.choices import (
     Inputs,
     Norm,
     Normalization,
+    Portfolio,
     Precision,
     Rate,
     Residual,
@@ -53,6 +54,7 @@ WIDE = 65_536
 """The largest width of a layer."""
 
 Fanout = Annotated[int, AfterValidator(_check_fanout), Field(le=MANY)]
+Hops = Annotated[int, Field(ge=1, le=1000)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 SplitNumber = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -93,6 +95,11 @@ class TaskOptions(Section):
     scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
+    structure: bool = option(
+        False,
+        "append structural columns to the node features: log degrees, log PageRank and 8 "
+        "Laplacian positions",
+    )
 
 
 class TablesOptions(Section):
@@ -211,6 +218,11 @@ class ModelOptions(Section):
     label_width: int = option(
         128, "width of the label embedding if the task has no features", ge=1, le=WIDE
     )
+    propagated_labels: bool = option(
+        False,
+        "unimp, gcn and gat: also use observed labels propagated 1, 2, 5 and 10 steps over the "
+        "whole graph as inputs, if labels are inputs",
+    )
     backend: Backend = option(
         "auto",
         "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
@@ -243,6 +255,19 @@ class ModelOptions(Section):
     )
     lpa_weight: float = option(
         1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0, le=1e30
+    )
+    hops: Hops | Literal["auto"] = option(
+        "auto", "ridge: number of propagation steps; auto: the best one on validation"
+    )
+    hop_features: Literal["average", "concat"] = option(
+        "average",
+        "ridge: one weight matrix for the average of the features after 0 … hops steps, or one for "
+        "each step",
+    )
+    strength: Scale | Literal["auto"] = option(
+        "auto",
+        "ridge: penalty on squared weights, relative to the mean squared length of a row of "
+        "features; auto: the best one on validation",
     )
 
 
@@ -395,3 +420,14 @@ class SmoothOptions(Section):
     smooth_alpha: float = option(
         0.5, "smooth: share of a probability that comes from in-neighbors in each step", ge=0, lt=1
     )
+
+
+class EnsembleOptions(Section):
+    """Several members instead of one model, combined by weights that are chosen on validation."""
+
+    portfolio: Portfolio = option(
+        "none",
+        "members to train and combine, the cheapest first, within train.time_limit; none: train "
+        "the model of [model] alone",
+    )
+    members: list[str] = option([], "names of the members to train; empty: all of the portfolio")

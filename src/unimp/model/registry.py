@@ -18,6 +18,8 @@ from unimp.model.grand import GRAND
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
+from unimp.model.ridge import Ridge
+from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -72,6 +74,7 @@ def _unimp(layer: LayerKind) -> Build:
             use_edge_features=options.edge_features,
             label_width=options.label_width,
             backend=options.backend,
+            propagated_labels=options.propagated_labels and "Y" in options.inputs,
         )
 
     return build
@@ -114,6 +117,20 @@ def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     )
 
 
+def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return Ridge(
+        sizes,
+        hops=options.hops,
+        hop_features=options.hop_features,
+        strength=options.strength,
+    )
+
+
+def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    inputs = options.inputs
+    return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
+
+
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 
 MODELS: dict[str, ModelEntry] = {
@@ -133,6 +150,8 @@ MODELS: dict[str, ModelEntry] = {
             "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
         ),
         ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
+        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }

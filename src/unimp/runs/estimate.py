@@ -337,8 +337,10 @@ def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: i
             graph, task.labels, mask, pool[:seeds], [FANOUT] * model.num_layers, seed=0
         )
         if batch.nodes.numel() >= nodes or seeds >= pool.numel():
-            return batch
+            break
         seeds *= 2
+    x = model.features(graph, mask.reveal(task.labels))
+    return replace(batch, x=None if x is None else x[batch.nodes])
 
 
 def _time(seconds: float) -> str:

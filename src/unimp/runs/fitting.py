@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from torch import Tensor
 
@@ -81,7 +82,15 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
     cut["prune"] = prunes(recipe, model)
-    batches = make_batches(graph, labels, masks, num_layers=model.num_layers, device=device, **cut)
+    batches = make_batches(
+        graph,
+        labels,
+        masks,
+        num_layers=model.num_layers,
+        device=device,
+        propagate=model.propagated if model.takes_propagated_labels else None,
+        **cut,
+    )
     if recipe.model.edge_dropout:
         batches = FewerEdges(batches, recipe.model.edge_dropout, seed)
     observed, options = reveal_only(task.split.train, labels), recipe.train
@@ -149,7 +158,7 @@ def scored_run(
         raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
     scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
-    metrics = {
+    metrics: dict[str, Any] = {
         "metric": task.metric,
         "scores": scores,
         "calibration": run.calibrate(outputs),
@@ -162,6 +171,8 @@ def scored_run(
         "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
         "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
     }
+    if fit.ensemble is not None:
+        metrics["ensemble"] = fit.ensemble
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
 

@@ -47,6 +47,7 @@ class Fit:
     cut_short: bool = False  # the time limit ended training before the last epoch
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
+    ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
 
 
 class End(NamedTuple):
