@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
@@ -93,8 +93,8 @@ class GRAND(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        assert x is not None  # `__init__` refuses a task without features
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        assert isinstance(x, Tensor | SparseFeatures)  # `__init__` refuses a task without features
         weight = self.encoder.weight
         if self.scale is not None:
             weight = weight * self.scale(x)
