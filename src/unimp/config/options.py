@@ -198,10 +198,10 @@ class ModelOptions(Section):
         "layers with a gate if residual = gated, the others use ĥ + r; the text of the paper: all",
     )
     gate_bias: bool = option(True, "use a bias in the gate")
-    norm: Norm = option(
-        "layer",
+    norm: Norm | Literal["auto"] = option(
+        "auto",
         "norm of hidden layers: LayerNorm, BatchNorm (in training, over the rows of a batch), or "
-        "none",
+        "none; auto: none for grand, LayerNorm for the others",
     )
     input_norm: bool = option(True, "use LayerNorm on the sum of features and labels")
     head: Literal["average", "linear"] = option(

@@ -38,6 +38,7 @@ MODELS = {
     "gat": lambda sizes: UniMP(sizes, width=4, layer="gat", residual="none"),
     "appnp": lambda sizes: APPNP(sizes, width=4, steps=4),
     "grand": lambda sizes: GRAND(sizes, width=4, steps=4),
+    "grand with batch norm": lambda sizes: GRAND(sizes, width=4, steps=2, norm="batch"),
     "gcn-lpa": lambda sizes: GCNLPA(sizes, width=4),
     "mlp": lambda sizes: MLP(sizes, width=4),
 }
