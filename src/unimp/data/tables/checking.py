@@ -279,12 +279,13 @@ def _check_layout(layout: Layout, problems: Problems) -> None:
                     nearest_names(str(kind), allowed),
                     column=column,
                 )
-    for option, columns in (("features", layout.features), ("near", layout.near)):
+    uses = (("features", "a feature", layout.features), ("near", "a position", layout.near))
+    for option, what, columns in uses:
         for column in columns:
             if column in layout.label_columns:
                 problems.note(
                     where,
-                    f"the column is both the label and in {option}",
+                    f"the column is both the label and {what}",
                     f"remove it from {option}",
                     column=column,
                 )

@@ -68,7 +68,7 @@ def task_from_tables(
         "id": id,
         "source": source,
         "target": target,
-        "near": near,
+        "near": None if near is None else list(near),
         "neighbors": neighbors,
         "directed": directed,
         "features": features,

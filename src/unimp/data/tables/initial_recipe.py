@@ -105,7 +105,9 @@ def _table(key: str, table: Table, folder: Path) -> list[str]:
 
 
 def _option(why: str | None, key: str, value: Any) -> list[str]:
-    line = " ".join(tomli_w.dumps({key: value}).split("\n")).rstrip()
+    line = tomli_w.dumps({key: value}).rstrip()
+    for before, after in (("[\n    ", "["), (",\n    ", ", "), (",\n]", "]")):  # a list in one line
+        line = line.replace(before, after)
     return [line] if why is None else [_comment(why), line]
 
 

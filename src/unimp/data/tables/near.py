@@ -12,6 +12,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -318,13 +319,13 @@ def _propagated(
 def refuse_near_and_edges(near: Sequence[str], edges: Any) -> None:
     """Refuse a table of edges beside `near`, and a task with neither of them."""
     if near and edges is not None:
+        table = edges if isinstance(edges, str | Path) else "a table"
         raise TaskError(
-            f"edges ({edges if isinstance(edges, str) else 'a table'}) and near "
-            f"({', '.join(near)}) are both given. Remove one of them: edges come from a table, or "
-            "from nearest neighbors."
+            f"edges ({table}) and near ({', '.join(near)}) are both given. Remove one of them: "
+            "edges come from a table, or from nearest neighbors."
         )
     if not near and edges is None:
         raise TaskError(
-            "there are no edges. Give a table of edges, or name columns in near: then each node "
-            "gets edges from its nearest neighbors in these columns."
+            "there are no edges. Give a table of edges, or name columns with near (--near "
+            "COLUMNS): then each node gets edges from its nearest neighbors in these columns."
         )

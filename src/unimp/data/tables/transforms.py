@@ -43,7 +43,8 @@ class Layout:
     val_ids: str = ""
     test_ids: str = ""
     unknown_ids: UnknownIds = "refuse"
-    near: Sequence[str] = ()  # columns; edges come from nearest neighbors instead of a table
+    # columns; edges come from nearest neighbors instead of a table
+    near: Sequence[str] = field(default_factory=list)
     neighbors: int | Literal["auto"] = "auto"
 
     @property
