@@ -103,7 +103,7 @@ def guess(nodes: Table, edges: Table | None, given: Mapping[str, Any] | None = N
     used = {layout.id, layout.split, layout.group} | set(layout.label_columns)
     candidates: list[str] = []
     if "label" not in given:
-        label, reasons["label"], candidates = _label(nodes, used)
+        label, reasons["label"], candidates = _label(nodes, used | set(layout.near))
         layout = replace(layout, label=label)
         used |= set(layout.label_columns)
     if "label_separator" not in given and isinstance(layout.label, str) and nodes.has(layout.label):

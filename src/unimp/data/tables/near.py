@@ -186,7 +186,8 @@ def nearest(
 ) -> NDArray[np.int64]:
     """Return the nearest other points, nearest first: [len(of), count], −1 without a position.
 
-    The search is exact. Among equal distances the first rows come first.
+    The search is exact. Among equal distances the first rows come first; if more than a few points
+    are equally near, the choice among them is fixed, but not by their rows.
     of: the rows whose neighbors are returned, by default all.
     """
     of = np.arange(len(points)) if of is None else of
