@@ -106,8 +106,22 @@ class TablesOptions(Section):
     """Your own two tables: which column means what. Paths are relative to the recipe file."""
 
     nodes: str = option("", "file with one row per node: CSV, Parquet or Arrow")
-    edges: str = option("", "file with one row per edge")
-    id: str = option("id", "nodes: the column with the ids, which are texts or whole numbers")
+    edges: str = option("", "file with one row per edge; empty if near is set")
+    near: list[str] = option(
+        [],
+        "nodes: columns with numbers or vectors; without a table of edges, each node receives "
+        "messages from its nearest neighbors in these columns",
+    )
+    neighbors: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = option(
+        "auto",
+        "near: number of nearest neighbors; auto: 4, 8, 16 or 32, chosen by how well train labels "
+        "predict validation labels along the edges",
+    )
+    id: str = option(
+        "id",
+        "nodes: the column with the ids, which are texts or whole numbers; empty, if near is set: "
+        "the row numbers, counted from 1",
+    )
     source: str = option("source", "edges: the column with the id that a message comes from")
     target: str = option("target", "edges: the column with the id that a message goes to")
     directed: bool = option(

@@ -32,6 +32,7 @@ from unimp.config.options import (
     TaskOptions,
     TrainOptions,
 )
+from unimp.config.run_files import GUESSED
 from unimp.config.task_names import BUNDLED, OGB, task_names
 from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names
@@ -207,8 +208,8 @@ def _read_recipe_file(path: Path) -> Recipe:
 def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     """Parse a recipe's TOML; `name` is used if the recipe does not contain a name.
 
-    A recipe of tables called `recipe`, as `unimp init` writes it, is named after its nodes. Error
-    messages refer to the recipe by `path`.
+    A recipe of tables called `recipe` or `tables`, as `unimp init` and `unimp train` write it, is
+    named after its nodes. Error messages refer to the recipe by `path`.
     """
     called = path or name
     try:
@@ -238,7 +239,7 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
         raise RecipeError("\n".join(problems))
     if nodes := values.get("tables", {}).get("nodes"):  # a recipe with tables is about them
         values["task"] = {"name": "tables", **values.get("task", {})}
-        if name == "recipe":
+        if name in ("recipe", Path(GUESSED).stem):
             name = Path(str(nodes)).name.partition(".")[0] or name
     return _validate({"name": name, **values})
 
@@ -294,9 +295,14 @@ def _no_recipe(path: Path, known: Iterable[str]) -> str:
             if stored.is_file()
             else "`unimp init NODES EDGES` writes a recipe for two tables"
         )
-    if {suffix.lower() for suffix in path.suffixes} & TABLE_SUFFIXES:
+    if is_table(path):
         return f"{path} is a table; `unimp init NODES EDGES` writes a recipe for two tables"
     return f"there is no recipe or task {str(path)!r}; {nearest_names(str(path), known)}"
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file contains a table and therefore not a recipe, by its suffix."""
+    return bool({suffix.lower() for suffix in path.suffixes} & TABLE_SUFFIXES)
 
 
 def _recipe_folder() -> Any:

@@ -100,8 +100,9 @@ def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
 
     warn: log the cautions that `unimp check` prints.
     """
-    options, rows = recipe.task, rows_of(recipe)
+    options = recipe.task
     number = seed if options.split == "seed" else options.split
+    rows = rows_of(recipe).with_edges(number)
     task = rows.task(recipe.name, split=number, metric=options.metric or None)
     for caution in cautions(rows, task.split) if warn else ():
         LOG.warning(caution)
@@ -115,13 +116,13 @@ def rows_of(recipe: Recipe) -> Rows:
         "tables",
         **recipe.task.model_dump(include={"bundle", "features", "node_features", "scale"}),
     )
-    if not tables.nodes or not tables.edges:
+    if not tables.nodes or not (tables.edges or tables.near):
         raise RecipeError(
-            "[tables] needs nodes and edges, the paths of two files; `unimp init NODES EDGES` "
-            "writes a recipe for them"
+            "[tables] needs nodes and edges, the paths of two files, or nodes and near, the "
+            "columns for nearest neighbors; `unimp init NODES EDGES` writes a recipe for them"
         )
     layout = Layout(**tables.model_dump(exclude={"nodes", "edges"}))
-    return read_rows(tables.nodes, tables.edges, layout)
+    return read_rows(tables.nodes, tables.edges or None, layout)
 
 
 def preparation(recipe: Recipe) -> dict[str, bool]:

@@ -173,7 +173,10 @@ def _own_columns(task: Task) -> dict[str, str]:
     if not isinstance(task.tables, Transforms):
         return {"node": "node", "label": "label"}
     layout = task.tables.layout
-    return {"node": layout.id, "label": layout.label if isinstance(layout.label, str) else "label"}
+    return {
+        "node": layout.id or "node",
+        "label": layout.label if isinstance(layout.label, str) else "label",
+    }
 
 
 def _value_column(table: Table, others: Set[str]) -> str:

@@ -139,7 +139,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
         column = "line"
         table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}))
     else:
-        column = layout.id
+        column = layout.id or "node"
         opened = open_table(path, file, problems, wanted=[column], as_text=[column])
         if opened is None:
             return None

@@ -1,4 +1,4 @@
-"""Summarize two tables in words, for `unimp check`."""
+"""Summarize tables in words, for `unimp check`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def summary(rows: Rows, split: Split) -> dict[str, str]:
         "nodes": f"{count:,}, ids are {'numbers' if str(rows.ids.type) == 'int64' else 'text'} "
         f"such as {rows.ids[0].as_py()}",
         "edges": f"{len(edges.source):,}, messages pass {how}; {duplicates:,} duplicates are "
-        f"merged, {loops:,} are self-loops",
+        f"merged, {loops:,} are self-loops"
+        if rows.nearest is None
+        else f"{len(edges.source):,}, {near_in_words(rows)}; messages pass {how}",
         "isolated nodes": f"{_isolated(rows):,}",
         "features": _kinds(layout.features),
         "edge features": _kinds(layout.edge_features),
@@ -52,6 +54,17 @@ def summary(rows: Rows, split: Split) -> dict[str, str]:
         drawn = "groups kept together" if rows.groups is not None else "stratified by class"
         lines["train / val / test"] += f", drawn by shares for each seed, {drawn}"
     return lines
+
+
+def near_in_words(rows: Rows) -> str:
+    """Describe the edges to nearest neighbors, and how their number was chosen."""
+    assert rows.nearest is not None
+    layout, scores = rows.layout, rows.nearest.scores
+    words = f"from the {layout.neighbors} nearest neighbors in {', '.join(layout.near)}"
+    if not scores:
+        return words
+    listed = ", ".join(f"{count}: {100 * value:.1f} %" for count, value in scores.items())
+    return f"{words} (chosen by the scores of propagated labels on validation: {listed})"
 
 
 def cautions(rows: Rows, split: Split) -> list[str]:

@@ -105,8 +105,15 @@ def with_transforms(task: Task, folder: Path) -> Task:
         if getattr(encoder, "std", 1.0) <= 0 or not encoder.width:
             raise RunError(f"{path} is damaged at the column {encoder.column!r}. {FIX}")
     transforms = Transforms(
-        found.tables, tuple(found.nodes), tuple(found.edges), found.sparse, found.whole_ids
+        found.tables,
+        tuple(found.nodes),
+        tuple(found.edges),
+        found.sparse,
+        found.whole_ids,
+        found.near,
     )
+    if found.near is not None and len(found.near.points) not in (0, task.graph.num_nodes):
+        raise RunError(f"{path} does not describe the nodes of {TASK}. {FIX}")
     widths = [sum(encoder.width for encoder in part) for part in (found.nodes, found.edges)]
     sizes = task.sizes
     if (*widths, found.sparse, found.tables.is_multilabel) != (

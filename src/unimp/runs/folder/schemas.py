@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from unimp.config.choices import Metric, Protocol
 from unimp.data.files import digest_of
 from unimp.data.tables.encoding import Categorical, Numeric, Text, Vector
+from unimp.data.tables.near import Places
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RunError
 from unimp.inference.calibration import MAX_TEMPERATURE
@@ -183,6 +184,7 @@ class TransformsFile(Schema):
     edges: list[AnyEncoder]
     sparse: bool
     whole_ids: bool
+    near: Places | None = None
 
 
 Name = str | int
