@@ -304,6 +304,8 @@ def test_an_unknown_protocol_is_refused(homophilous: Run) -> None:
         (["model.name=mlp"], ["train"]),
         (["model.inputs=X,A"], ["train"]),
         (["model.inputs=A,Y"], ["train", "train+val"]),
+        (["model.inputs=A,Y", "model.propagated_labels=true"], ["train", "train+val"]),
+        (["model.inputs=X,A", "model.propagated_labels=true"], ["train"]),
         (["model.name=label-propagation"], ["train", "train+val"]),
     ],
 )
@@ -544,10 +546,12 @@ def other_answers(task: Task) -> Task:
     return replace(task, labels=labels)
 
 
+@pytest.mark.parametrize("propagated", ["false", "true"])
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_only_train_labels_reach_the_weights(regime: str) -> None:
+def test_only_train_labels_reach_the_weights(regime: str, propagated: str) -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "model.layers=2", "train.epochs=5", "train.eval_from=5")
+    settings += (f"model.propagated_labels={propagated}",)
     first = run_on(task, *settings, f"batch.regime={regime}", "batch.parts=2")
     second = run_on(other_answers(task), *settings, f"batch.regime={regime}", "batch.parts=2")
     assert first.model is not None
@@ -564,9 +568,11 @@ def test_the_reported_validation_score_is_that_of_the_chosen_epoch() -> None:
     assert done.metrics["scores"]["train"]["val"] == best
 
 
-def test_labels_of_val_and_test_do_not_change_logits() -> None:
+@pytest.mark.parametrize("propagated", ["false", "true"])
+def test_labels_of_val_and_test_do_not_change_logits(propagated: str) -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
+    settings += (f"model.propagated_labels={propagated}",)
     first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
     observed = first.observed_labels(reveal="train")
     assert torch.equal(first.logits(observed), second.logits(observed))

@@ -44,6 +44,7 @@ def losses(
     lr: float = 1e-2,
     parts: int = 0,
     kind: str = "unimp",
+    propagated: bool = False,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
 ) -> list[float]:
@@ -51,6 +52,7 @@ def losses(
     settings = [
         "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
+        f"model.propagated_labels={str(propagated).lower()}",
     ]  # fmt: skip
     model = build_model(load_recipe("synthetic", settings).model, task.sizes).cuda()
     masks = masks_of(task, redraw)
@@ -59,6 +61,8 @@ def losses(
         cut: dict[str, Any] = {"regime": "partition", "parts": parts}
     else:
         cut, graph = {"regime": "full"}, graph.to("cuda")
+    if propagated:
+        cut["propagate"] = model.propagated
     layers = model.num_layers
     batches = make_batches(graph, task.labels, masks, num_layers=layers, device="cuda", **cut)
     done = fit(
@@ -78,10 +82,13 @@ def losses(
 
 
 @gpu
+@pytest.mark.parametrize("propagated", [False, True])
 @pytest.mark.parametrize("multilabel", [0, 3])
-def test_replayed_steps_equal_normal_steps(multilabel: int) -> None:
+def test_replayed_steps_equal_normal_steps(multilabel: int, propagated: bool) -> None:
     task = some_task(multilabel_tasks=multilabel)
-    taken, replayed = (losses(task, replay=replay) for replay in (False, True))
+    taken, replayed = (
+        losses(task, replay=replay, propagated=propagated) for replay in (False, True)
+    )
     assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
     torch.testing.assert_close(replayed, taken, rtol=1e-4, atol=1e-5)
 
