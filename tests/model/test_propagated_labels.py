@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.analysis.audit import audit
+from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.graph.graph import Graph
 from unimp.model.propagated_labels import FLOOR, STEPS, PropagatedLabels
@@ -96,6 +98,40 @@ def test_a_run_with_propagated_labels_is_stored_and_loaded(
     assert torch.equal(done.logits(observed), loaded.logits(observed))
     without = loaded.logits(torch.full_like(observed, -1))
     assert not torch.equal(without, loaded.logits(observed))
+
+
+def test_explanations_audits_and_changes_follow_propagated_labels() -> None:
+    task = synthetic_task(num_nodes=80, num_edges=160, num_classes=3, num_features=4)
+    settings = ["model.width=8", "model.layers=2", "train.epochs=3"]
+    done = run(task, settings=[*settings, "model.propagated_labels=true"])
+    observed = done.observed_labels(reveal="train")
+    node = int(task.split.test[0])
+    chances = done.probabilities_of
+    whole = done.incremental(observed)
+    near = done.incremental(observed, around=torch.tensor([node]))
+    found = [explain(one, task, observed, node, chances=chances) for one in (whole, near)]
+    none = torch.full_like(observed, -1)
+    for why in found:
+        assert why.probability == pytest.approx(
+            float(chances(done.logits(observed))[node, why.target]), rel=1e-4
+        )
+        assert why.without_labels == pytest.approx(
+            float(chances(done.logits(none))[node, why.target]), rel=1e-4
+        )
+        hidden = observed.clone()
+        hidden[why.labels[0].node] = -1
+        assert why.labels[0].without == pytest.approx(
+            float(chances(done.logits(hidden))[node, why.target]), rel=1e-4
+        )
+    known = task.split.train[:3]
+    report = audit(whole, task, known, chances=chances, folds=0)
+    for row, number in zip(report.to_pylist(), report.nodes.tolist(), strict=True):
+        hidden = observed.clone()
+        hidden[number] = -1
+        given = float(chances(done.logits(hidden))[number, task.labels[number]])
+        assert row["p_given"] == pytest.approx(given, abs=1e-4)
+    assert whole.propagation_cost > 0
+    assert run(task, settings=settings).incremental().propagation_cost == 0
 
 
 def test_later_labels_beyond_the_layers_change_a_prediction() -> None:
