@@ -306,6 +306,8 @@ def test_an_unknown_protocol_is_refused(homophilous: Run) -> None:
         (["model.inputs=A,Y"], ["train", "train+val"]),
         (["model.inputs=A,Y", "model.propagated_labels=true"], ["train", "train+val"]),
         (["model.inputs=X,A", "model.propagated_labels=true"], ["train"]),
+        (["mask.rate=drawn", "mask.label_rate=0.9"], ["train", "train+val"]),
+        (["mask.wrong_labels=0.1", "mask.feature_drop=0.3"], ["train", "train+val"]),
         (["model.name=label-propagation"], ["train", "train+val"]),
     ],
 )
@@ -546,12 +548,22 @@ def other_answers(task: Task) -> Task:
     return replace(task, labels=labels)
 
 
-@pytest.mark.parametrize("propagated", ["false", "true"])
+LABEL_INPUTS = {
+    "as in the paper": (),
+    "propagated": ("model.propagated_labels=true",),
+    "drawn, wrong and dropped": (
+        "model.propagated_labels=true", "mask.rate=drawn", "mask.wrong_labels=0.2",
+        "mask.feature_drop=0.3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inputs", LABEL_INPUTS)
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_only_train_labels_reach_the_weights(regime: str, propagated: str) -> None:
+def test_only_train_labels_reach_the_weights(regime: str, inputs: str) -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "model.layers=2", "train.epochs=5", "train.eval_from=5")
-    settings += (f"model.propagated_labels={propagated}",)
+    settings += LABEL_INPUTS[inputs]
     first = run_on(task, *settings, f"batch.regime={regime}", "batch.parts=2")
     second = run_on(other_answers(task), *settings, f"batch.regime={regime}", "batch.parts=2")
     assert first.model is not None

@@ -49,8 +49,8 @@ def known_of(task: Task) -> Tensor:
     return known
 
 
-def masks_of(task: Task, *, redraw: Any = "epoch", rate: float = 0.5, seed: int = 0) -> Masks:
-    return Masks(known_of(task), rate, redraw=redraw, seed=seed)
+def masks_of(task: Task, *, redraw: Any = "epoch", seed: int = 0, **options: Any) -> Masks:
+    return Masks(known_of(task), 0.5, redraw=redraw, seed=seed, **options)
 
 
 def batches_of(task: Task, masks: Masks, *, model: UniMP | None = None, **options: Any) -> Batches:
@@ -366,6 +366,61 @@ def test_with_masks_by_group_a_hidden_node_sees_no_label_of_its_own_group(
             assert hidden
             assert seen
             assert len(hidden & seen) <= 1  # the one that the exact count divides
+
+
+def test_a_drawn_rate_differs_between_masks_and_stays_below_the_label_rate() -> None:
+    task = some_task()
+    masks = masks_of(task, redraw="step", rate="drawn")
+    counts = [int(masks.at(1, step).observed.sum()) for step in range(40)]
+    half = int(known_of(task).sum()) / 2
+    assert len(set(counts)) > 10
+    assert 0.3 * half < sum(counts) / len(counts) < 0.7 * half
+    assert max(counts) <= half
+    again = masks_of(task, redraw="step", rate="drawn")
+    assert [int(again.at(1, step).observed.sum()) for step in range(40)] == counts
+
+
+@pytest.mark.parametrize("options", REGIMES)
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_wrong_labels_are_inputs_alone_and_contain_nothing_about_hidden_labels(
+    options: dict[str, Any], tasks: int
+) -> None:
+    task = some_task(multilabel_tasks=tasks)
+    masks = masks_of(task, wrong_labels=0.5)
+    right, wrong = [], 0
+    for batch in batches_of(task, masks, **options).epoch(1):
+        mask = masks.at(1, 0)
+        assert bool((batch.observed[~mask.observed[batch.nodes]] == UNLABELED).all())
+        given, true = batch.observed, task.labels[batch.nodes]
+        differs = (given != true) & (given != UNLABELED)
+        wrong += int(differs.sum())
+        right.append(given)
+    assert wrong > 0
+    others = 1 - task.labels.clamp(min=0) if tasks else (task.labels + 1) % 4
+    hidden = ~masks.at(1, 0).observed
+    changed = torch.where(hidden[:, None] if tasks else hidden, others, task.labels)
+    other = make_batches(task.graph, changed, masks, num_layers=LAYERS, **options)
+    for batch, before in zip(other.epoch(1), right, strict=True):
+        assert torch.equal(batch.observed, before)
+
+
+@pytest.mark.parametrize("options", REGIMES)
+def test_features_of_a_share_of_the_hidden_nodes_are_dropped(options: dict[str, Any]) -> None:
+    task = some_task()
+    masks = masks_of(task)
+    plain = list(batches_of(task, masks, **options).epoch(1))
+    dropped = list(batches_of(task, masks, feature_drop=0.5, **options).epoch(1))
+    hidden = masks.at(1, 0).hidden
+    share = float(masks.dropped(0.5, 1, 0)[hidden].double().mean())
+    assert 0.2 < share < 0.8
+    for one, other in zip(plain, dropped, strict=True):
+        gone = masks.dropped(0.5, 1, 0)[one.nodes]
+        assert not bool((gone & ~hidden[one.nodes]).any())
+        assert isinstance(one.x, Tensor)
+        assert isinstance(other.x, Tensor)
+        assert torch.equal(other.x[~gone], one.x[~gone])
+        assert not bool(other.x[gone].any())
+        assert torch.equal(one.observed, other.observed)
 
 
 def test_regimes_are_created_by_name() -> None:

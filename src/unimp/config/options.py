@@ -238,6 +238,20 @@ class MaskOptions(Section):
         ge=0,
         lt=1,
     )
+    rate: Literal["fixed", "drawn"] = option(
+        "fixed",
+        "share of observed labels in each mask: label_rate, or drawn between 0 and label_rate",
+    )
+    wrong_labels: float = option(
+        0.0,
+        "share of the observed labels that are replaced in training by those of other observed "
+        "nodes",
+        ge=0,
+        le=1,
+    )
+    feature_drop: float = option(
+        0.0, "share of the hidden nodes whose features are set to 0 in training", ge=0, le=1
+    )
     redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
     unit: Literal["node", "group"] = option(
         "node",

@@ -70,6 +70,8 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         redraw=recipe.mask.redraw,
         seed=seed,
         groups=groups_of(recipe, task, model),
+        rate=recipe.mask.rate,
+        wrong_labels=recipe.mask.wrong_labels,
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
@@ -81,6 +83,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         masks,
         num_layers=model.num_layers,
         device=device,
+        feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
         propagate=model.propagated if model.takes_propagated_labels else None,
         **cut,
     )

@@ -16,7 +16,13 @@ from torch import Tensor
 
 from unimp.config.choices import ALL, Redraw
 from unimp.errors import TrainingError
-from unimp.graph.features import Features, FeaturesWithLabels, SparseFeatures, split_features
+from unimp.graph.features import (
+    Features,
+    FeaturesWithLabels,
+    SparseFeatures,
+    split_features,
+    without_rows,
+)
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, is_on
 from unimp.ops.placement import place_for_batches
@@ -67,7 +73,9 @@ class Batch:
 class Masks:
     """The label masks of a run: the current mask is a function of (seed, epoch, step).
 
-    With `groups`, all nodes of a group are hidden or observed together.
+    With `groups`, all nodes of a group are hidden or observed together. With `rate` = drawn, the
+    share of observed labels is drawn for each mask, between 0 and `label_rate`. `wrong_labels` is
+    the share of observed labels that are replaced by those of other observed nodes.
     """
 
     def __init__(
@@ -78,9 +86,11 @@ class Masks:
         redraw: Redraw,
         seed: int,
         groups: Tensor | None = None,
+        rate: Literal["fixed", "drawn"] = "fixed",
+        wrong_labels: float = 0.0,
     ) -> None:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
-        self.groups = groups
+        self.groups, self.rate, self.wrong_labels = groups, rate, wrong_labels
         self._last: tuple[tuple[int, int], LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
@@ -96,8 +106,31 @@ class Masks:
         return {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
 
     def _draw(self, moment: tuple[int, int]) -> LabelMask:
+        share = self.label_rate
+        if self.rate == "drawn":
+            share *= _generator(self.seed, "rate", *moment).random()
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
-        return mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
+        return mask_labels(self.known, share, generator=generator, groups=self.groups)
+
+    def shown(self, labels: Tensor, epoch: int, step: int) -> Tensor:
+        """The labels of all nodes, with wrong ones among those that the mask of a step reveals.
+
+        A replacement comes from an observed node, so it contains nothing about hidden labels.
+        """
+        if not self.wrong_labels:
+            return labels
+        nodes = torch.nonzero(self.at(epoch, step).observed).squeeze(1).to(labels.device)
+        rng = _generator(self.seed, "wrong labels", *self.moment(epoch, step))
+        wrong = torch.from_numpy(rng.random(len(nodes)) < self.wrong_labels)
+        others = torch.from_numpy(rng.permutation(len(nodes)))
+        labels = labels.clone()
+        labels[nodes[wrong]] = labels[nodes[others[wrong]]]
+        return labels
+
+    def dropped(self, share: float, epoch: int, step: int) -> Tensor:
+        """A random share of the nodes that the mask of a step hides: [N] bool."""
+        rng = _generator(self.seed, "feature drop", *self.moment(epoch, step))
+        return self.at(epoch, step).hidden & torch.from_numpy(rng.random(len(self.known)) < share)
 
 
 class Batches(Protocol):
@@ -133,7 +166,8 @@ class FullBatch:
             mask = self.masks.at(epoch, 0)
             seeds = torch.nonzero(mask.hidden).squeeze(1)
             everyone = (ALL,) * self.num_layers
-            yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
+            labels = self.masks.shown(self.labels, epoch, 0)
+            yield sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
             return
         _ = self.graph.hop.transpose  # computed once, outside a model that may be compiled
         device = self.graph.device
@@ -152,7 +186,8 @@ class FullBatch:
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The observed labels of an epoch, and the rows that are hidden."""
         mask = self.masks.at(epoch, 0)
-        drawn = mask.reveal(self.labels), torch.nonzero(mask.hidden).squeeze(1)
+        labels = self.masks.shown(self.labels, epoch, 0)
+        drawn = mask.reveal(labels), torch.nonzero(mask.hidden).squeeze(1)
         if self.graph.device.type != "cuda":
             return drawn
         observed, hidden = (rows.pin_memory() for rows in drawn)
@@ -189,7 +224,7 @@ class RandomPartition:
             nodes=placed,
             num_seeds=nodes.numel(),
             x=None if self.graph.x is None else self.graph.x[placed],
-            observed=_reveal(mask, self.labels, placed),
+            observed=_reveal(mask, self.masks.shown(self.labels, epoch, step), placed),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
         )
@@ -228,8 +263,9 @@ class NeighborSampling:
         chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
         seeds = pool[torch.from_numpy(chosen)]
         seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
+        labels = self.masks.shown(self.labels, epoch, step)
         return sampled_batch(
-            self.graph, self.labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
+            self.graph, labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
         )
 
 
@@ -247,6 +283,21 @@ class Gathered:
         for batch in self.batches.epoch(epoch, begin):
             moved = batch.to(self.x.device)
             yield replace(moved, x=self.x[moved.nodes])
+
+
+@dataclass(frozen=True)
+class WithoutFeatures:
+    """Batches in which a share of the hidden nodes have features of 0, so that labels must help."""
+
+    batches: Batches
+    masks: Masks
+    share: float
+
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+            dropped = self.masks.dropped(self.share, epoch, step).to(batch.nodes.device)
+            x, _ = split_features(batch.x)
+            yield batch if x is None else replace(batch, x=without_rows(x, dropped[batch.nodes]))
 
 
 class WithPropagatedLabels:
@@ -273,7 +324,8 @@ class WithPropagatedLabels:
         moment = self.masks.moment(epoch, step)
         last = self._last
         if last is None or last[0] != moment:
-            observed = self.masks.at(epoch, step).reveal(self.labels)
+            labels = self.masks.shown(self.labels, epoch, step)
+            observed = self.masks.at(epoch, step).reveal(labels)
             last = self._last = moment, self.propagate(self.graph, observed)
         return last[1]
 
@@ -333,10 +385,12 @@ def make_batches(
     batch_size: int = 1024,
     workers: int = 1,
     device: torch.device | str = "cpu",
+    feature_drop: float = 0.0,
     propagate: Propagate | None = None,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
+    feature_drop: the share of the hidden nodes whose features are set to 0.
     propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
     """
     batches: Batches
@@ -352,6 +406,8 @@ def make_batches(
         batches = NeighborSampling(graph, placed, masks, per_layer, batch_size, workers, for_gpu)
     if x is not None:
         batches = Gathered(batches, x)
+    if feature_drop:
+        batches = WithoutFeatures(batches, masks, feature_drop)
     if propagate is None:
         return batches
     return WithPropagatedLabels(batches, graph, labels, masks, propagate)
