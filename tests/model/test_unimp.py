@@ -16,7 +16,8 @@ from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import UNLABELED, LabelMask
 from unimp.tasks.task import Sizes
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.masks import Masks
 
 Maker = Callable[..., Graph]
 

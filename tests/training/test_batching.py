@@ -19,13 +19,13 @@ from unimp.training.batching import (
     Batch,
     Batches,
     FullBatch,
-    Masks,
     NeighborSampling,
     RandomPartition,
     in_background,
     make_batches,
     random_parts,
 )
+from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
 LAYERS = 2

@@ -18,8 +18,9 @@ from unimp.runs.preparation import graph_for
 from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Gathered, Masks, make_batches
+from unimp.training.batching import Gathered, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
+from unimp.training.masks import Masks
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 CUT: dict[str, Any] = {"num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}

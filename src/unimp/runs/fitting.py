@@ -21,9 +21,10 @@ from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
 from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.masks import Masks
 
 SCORINGS_AFTER = 5
 """How often all nodes may be predicted after training: both protocols, the file, the report."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.config.choices import ALL, Redraw
+from unimp.config.choices import ALL
 from unimp.errors import TrainingError
 from unimp.graph.features import (
     Features,
@@ -27,7 +27,8 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, is_on
 from unimp.ops.placement import place_for_batches
 from unimp.ops.sampling import induced_hop, sample_hops
-from unimp.tasks.labels import LabelMask, mask_labels
+from unimp.tasks.labels import LabelMask
+from unimp.training.masks import Masks, derived_seed, generator_for
 
 T = TypeVar("T")
 
@@ -68,69 +69,6 @@ class Batch:
             self.hidden.to(device),
             tuple(moved[id(hop)] for hop in self.hops),
         )
-
-
-class Masks:
-    """The label masks of a run: the current mask is a function of (seed, epoch, step).
-
-    With `groups`, all nodes of a group are hidden or observed together. With `rate` = drawn, the
-    share of observed labels is drawn for each mask, between 0 and `label_rate`. `wrong_labels` is
-    the share of observed labels that are replaced by those of other observed nodes.
-    """
-
-    def __init__(
-        self,
-        known: Tensor,
-        label_rate: float,
-        *,
-        redraw: Redraw,
-        seed: int,
-        groups: Tensor | None = None,
-        rate: Literal["fixed", "drawn"] = "fixed",
-        wrong_labels: float = 0.0,
-    ) -> None:
-        self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
-        self.groups, self.rate, self.wrong_labels = groups, rate, wrong_labels
-        self._last: tuple[tuple[int, int], LabelMask] | None = None
-
-    def at(self, epoch: int, step: int) -> LabelMask:
-        """The mask of a step."""
-        moment = self.moment(epoch, step)
-        last = self._last
-        if last is None or last[0] != moment:  # all steps of an epoch may use the same mask
-            last = self._last = moment, self._draw(moment)
-        return last[1]
-
-    def moment(self, epoch: int, step: int) -> tuple[int, int]:
-        """The (epoch, step) at which the mask of a step was drawn."""
-        return {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
-
-    def _draw(self, moment: tuple[int, int]) -> LabelMask:
-        share = self.label_rate
-        if self.rate == "drawn":
-            share *= _generator(self.seed, "rate", *moment).random()
-        generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
-        return mask_labels(self.known, share, generator=generator, groups=self.groups)
-
-    def shown(self, labels: Tensor, epoch: int, step: int) -> Tensor:
-        """The labels of all nodes, with wrong ones among those that the mask of a step reveals.
-
-        A replacement comes from an observed node, so it contains nothing about hidden labels.
-        """
-        if not self.wrong_labels:
-            return labels
-        nodes = torch.nonzero(self.at(epoch, step).observed).squeeze(1).to(labels.device)
-        rng = _generator(self.seed, "wrong labels", *self.moment(epoch, step))
-        wrong = torch.from_numpy(rng.random(len(nodes)) < self.wrong_labels)
-        others = torch.from_numpy(rng.permutation(len(nodes)))
-        labels = labels.clone()
-        labels[nodes[wrong]] = labels[nodes[others[wrong]]]
-        return labels
-
-    def dropped(self, share: float, epoch: int, step: int) -> Tensor:
-        """A random share of the nodes that the mask of a step hides: [N] bool."""
-        rng = _generator(self.seed, "feature drop", *self.moment(epoch, step))
-        return self.at(epoch, step).hidden & torch.from_numpy(rng.random(len(self.known)) < share)
 
 
 class Batches(Protocol):
@@ -210,7 +148,7 @@ class RandomPartition:
     for_gpu: bool = False
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        rng = _generator(self.masks.seed, "partition", epoch)
+        rng = generator_for(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
         jobs = (partial(self._batch, parts[k], epoch, k) for k in range(begin, len(parts)))
         return in_background(jobs, workers=_workers(self.graph, self.workers))
@@ -258,11 +196,11 @@ class NeighborSampling:
         # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch. A mask
         # that is drawn for one step provides only the seeds of this step.
         fresh = self.masks.redraw == "step"
-        order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
+        order = generator_for(self.masks.seed, "order", epoch, step if fresh else 0)
         begin = 0 if fresh else step * self.batch_size
         chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
         seeds = pool[torch.from_numpy(chosen)]
-        seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
+        seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
         labels = self.masks.shown(self.labels, epoch, step)
         return sampled_batch(
             self.graph, labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
@@ -457,13 +395,3 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _derived_seed(seed: int, purpose: str, *counters: int) -> int:
-    """A seed for each purpose and moment, so that no draw depends on an earlier draw."""
-    key = [seed, *purpose.encode(), *counters]
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(_derived_seed(seed, purpose, *counters)))
