@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Norm
 from unimp.errors import ModelError
 from unimp.graph.features import Features
 from unimp.graph.graph import Graph
@@ -34,14 +35,16 @@ class APPNP(NodeModel):
         layers: int = 2,
         width: int = 256,
         dropout: float = 0.3,
+        norm: Norm = "layer",
         steps: int = 10,
         teleport: float = 0.1,
     ) -> None:
         super().__init__()
         if sizes.features == 0:
             raise ModelError("APPNP needs node features, but the task has none")
-        self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout)
+        self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout, norm=norm)
         self.num_layers, self.teleport = steps, teleport
+        self.mixes_rows = self.mlp.mixes_rows
 
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)

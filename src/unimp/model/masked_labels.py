@@ -104,6 +104,7 @@ class MaskedLabels(NodeModel):
             self.model = EdgeModule(module, sizes.classes, reach=hops, edge_features=edge_features)
         self.takes_edge_features = self.model.takes_edge_features
         self.num_layers, self.by_layer = self.model.num_layers, self.model.by_layer
+        self.mixes_rows = self.model.mixes_rows
         self.attends, self.weighs_by_degree = self.model.attends, self.model.weighs_by_degree
         self.regularizer_weight = self.model.regularizer_weight
         self.combine, self.input_dropout = combine, input_dropout

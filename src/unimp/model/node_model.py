@@ -20,8 +20,9 @@ class NodeModel(nn.Module):
     `forward` receives observed labels, never all labels, so hidden labels cannot reach it.
 
     Apart from its hops, a model processes rows independently: the result for a node does not depend
-    on other nodes of the batch, which may be padding. A model that does not, for example because of
-    a batch norm, sets `by_layer` to False.
+    on other nodes of the batch, which may be padding. A model that does not in training, for
+    example because of a batch norm, sets `mixes_rows`. A model that never does sets `by_layer` to
+    False.
     """
 
     takes_labels: bool
@@ -29,6 +30,7 @@ class NodeModel(nn.Module):
     takes_propagated_labels = False  # whether labels propagated over the whole graph are inputs
     num_layers: int  # number of hops; 0: the model uses no edges
     by_layer = True  # whether inference may run layer by layer
+    mixes_rows = False  # whether in training a row depends on the other rows of its batch
     attends = False  # whether it uses `graph_attention`, which has several backends
     weighs_by_degree = False  # whether its graph comes from `with_convolution_weights`
     learns = True  # whether it has parameters that training changes

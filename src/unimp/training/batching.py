@@ -268,6 +268,34 @@ class WithPropagatedLabels:
         return last[1]
 
 
+@dataclass(frozen=True)
+class FewerEdges:
+    """Batches from which each step leaves out a random share of the edges.
+
+    Layers that run on the same edges still do. The edge of a node to itself stays. The draw is a
+    function of (seed, epoch, step, layer).
+    """
+
+    batches: Batches
+    share: float
+    seed: int
+
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+            fewer: dict[int, Hop] = {}
+            for layer, hop in enumerate(batch.hops):
+                if id(hop) not in fewer:
+                    seed = derived_seed(self.seed, "edges", epoch, step, layer)
+                    fewer[id(hop)] = self._of(hop, seed)
+            yield replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
+
+    def _of(self, hop: Hop, seed: int) -> Hop:
+        device = hop.source.device
+        generator = torch.Generator(device).manual_seed(seed)
+        kept = torch.rand(hop.num_edges, generator=generator, device=device) >= self.share
+        return hop.only(kept | (hop.source == hop.target))
+
+
 def sampled_batch(
     graph: Graph,
     labels: Tensor,

@@ -30,13 +30,16 @@ MOST_EDGES = 4_000_000
 kernels take to launch, so recording it would save no time and occupy memory."""
 
 
-def place_for(batch: Batch, before: Place | None, padding: int) -> Place:
+def place_for(batch: Batch, before: Place | None, padding: int | None) -> Place:
     """Create a place for a batch that did not fit `before` (None: the first batch).
 
     A batch with other edges than the last one is a part, if all of its layers run on the same
-    edges. `padding` is the number of an extra node whose label is unknown.
+    edges. `padding` is the number of an extra node whose label is unknown (None: a place must not
+    contain padding).
     """
-    if before is None or not is_part(batch) or batch.hops[0].num_edges > MOST_EDGES:
+    if before is None or padding is None:
+        return FixedPlace(batch)
+    if not is_part(batch) or batch.hops[0].num_edges > MOST_EDGES:
         return FixedPlace(batch)
     room = Room.around(batch)
     if isinstance(before, PartPlace) and before.is_like(batch):

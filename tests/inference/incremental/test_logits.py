@@ -14,6 +14,7 @@ from unimp.inference.incremental.changes import Change, FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.grand import GRAND
 from unimp.model.masked_labels import MaskedLabels
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
@@ -36,6 +37,7 @@ MODELS = {
     "gcn": lambda sizes: UniMP(sizes, width=4, layer="gcn", residual="none"),
     "gat": lambda sizes: UniMP(sizes, width=4, layer="gat", residual="none"),
     "appnp": lambda sizes: APPNP(sizes, width=4, steps=4),
+    "grand": lambda sizes: GRAND(sizes, width=4, steps=4),
     "gcn-lpa": lambda sizes: GCNLPA(sizes, width=4),
     "mlp": lambda sizes: MLP(sizes, width=4),
 }
@@ -117,7 +119,7 @@ def test_logits_after_changes_equal_a_full_recomputation(name: str, seed: int, c
         assert torch.allclose(found, expected[wanted], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["unimp", "gcn", "appnp", *PROPAGATED])
+@pytest.mark.parametrize("name", ["unimp", "gcn", "appnp", "grand", *PROPAGATED])
 @settings(max_examples=4)
 @given(seed=st.integers(0, 10_000))
 def test_committed_changes_give_the_states_of_the_changed_graph(name: str, seed: int) -> None:
@@ -162,7 +164,7 @@ def test_the_states_that_some_nodes_depend_on_are_enough_for_their_logits(
             incremental.commit(change)
 
 
-@pytest.mark.parametrize("name", ["gcn", "appnp", "unimp", "gcn-lpa", *PROPAGATED])
+@pytest.mark.parametrize("name", ["gcn", "appnp", "grand", "unimp", "gcn-lpa", *PROPAGATED])
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
 def test_every_edge_can_be_removed_from_a_stored_part_of_a_directed_graph(
@@ -184,7 +186,7 @@ def test_every_edge_can_be_removed_from_a_stored_part_of_a_directed_graph(
         assert torch.allclose(logits, expected, atol=1e-6), change.without
 
 
-@pytest.mark.parametrize("name", ["gcn", "appnp"])
+@pytest.mark.parametrize("name", ["gcn", "appnp", "grand"])
 def test_removing_an_edge_out_of_the_stored_part_changes_the_other_edges_of_its_source(
     name: str,
 ) -> None:
