@@ -49,6 +49,12 @@ RECIPE = Recipe(name="small").with_settings(
         "batch.fanout=[3]",
     ]
 )
+LABEL_INPUTS = [
+    "model.propagated_labels=true",
+    "mask.rate=drawn",
+    "mask.wrong_labels=0.2",
+    "mask.feature_drop=0.3",
+]
 SAME = ("model.safetensors", "predictions.parquet")
 
 
@@ -113,6 +119,8 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=partition", "mask.redraw=run", "inference.regime=partition"], (9,)),
         (["batch.regime=neighbors", "mask.redraw=step"], (3, 11)),
         (["batch.regime=neighbors", "model.attention_dropout=0.2"], (14,)),
+        (LABEL_INPUTS, (7,)),
+        (["batch.regime=partition", "mask.redraw=step", *LABEL_INPUTS], (11,)),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )

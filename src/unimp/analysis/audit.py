@@ -116,7 +116,7 @@ def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:
         return min(FOLDS, len(units))
     chosen = torch.randperm(len(units), generator=torch.Generator().manual_seed(0))[:SAMPLE]
     costs = [answers.cost(Change.hide(units[u]), units[u]) for u in chosen.tolist()]
-    expected = sum(costs) / max(1, len(costs)) * len(units)
+    expected = (answers.propagation_cost + sum(costs) / max(1, len(costs))) * len(units)
     return min(FOLDS, len(units)) if expected > MAX_EDGES else 0
 
 

@@ -235,8 +235,8 @@ class ModelOptions(Section):
     )
     propagated_labels: bool = option(
         False,
-        "unimp, gcn and gat: also use observed labels propagated 1, 2, 5 and 10 steps over the "
-        "whole graph as inputs, if labels are inputs",
+        "unimp, gcn, gat and sage: if labels are inputs, also use observed labels propagated 1, 2, "
+        "5 and 10 steps over the whole graph",
     )
     backend: Backend = option(
         "auto",
@@ -294,6 +294,20 @@ class MaskOptions(Section):
         "share of the known labels that are observed in training; the rest is hidden and predicted",
         ge=0,
         lt=1,
+    )
+    rate: Literal["fixed", "drawn"] = option(
+        "fixed",
+        "share of observed labels in each mask: label_rate, or drawn between 0 and label_rate",
+    )
+    wrong_labels: float = option(
+        0.0,
+        "share of the observed labels that are replaced in training by those of other observed "
+        "nodes",
+        ge=0,
+        le=1,
+    )
+    feature_drop: float = option(
+        0.0, "share of the hidden nodes whose features are set to 0 in training", ge=0, le=1
     )
     redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
     unit: Literal["node", "group"] = option(
