@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,7 @@ class Rows:
         if self.parts is not None:
             nodes = np.flatnonzero(self.parts >= 0)
             return split_of(nodes, self.parts[nodes])
-        shares = {
-            "train_share": self.layout.train_share,
-            "val_share": self.layout.val_share,
-        }
+        shares = {"train_share": self.layout.train_share, "val_share": self.layout.val_share}
         if self.groups is not None:
             return split_groups(self.groups, self.known, seed=number, **shares)
         return split_classes(self.labels, seed=number, **shares)
@@ -104,25 +102,15 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     problems = Problems()
     _check_layout(layout, problems)
     labels_of = [column for column in layout.label_columns if column]
-    named = {
-        "id": [layout.id],
-        "label": labels_of,
-        "features": list(layout.features),
-        "split": [c for c in (layout.split, layout.group) if c],
-    }
-    wanted = [column for columns in named.values() for column in columns]
+    named = [layout.id, *labels_of, *layout.features, layout.split, layout.group]
+    wanted = [column for column in named if column]
     words_of = layout.columns_in_words(layout.features)
     as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
     node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
-    edge_columns = [layout.source, layout.target, *layout.edge_features]
-    edge_words = layout.columns_in_words(layout.edge_features)
-    edge_table = open_table(
-        edges,
-        "edges",
-        problems,
-        wanted=edge_columns,
-        as_text=[layout.source, layout.target, *edge_words],
-    )
+    ends = (layout.source, layout.target)
+    wanted = [*ends, *layout.edge_features]
+    as_text = [*ends, *layout.columns_in_words(layout.edge_features)]
+    edge_table = open_table(edges, "edges", problems, wanted=wanted, as_text=as_text)
     ids = labels = groups = parts = None
     if node_table is not None:
         ids = read_ids(node_table, layout.id, problems, unique=True)
@@ -132,14 +120,7 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         parts = read_parts(node_table, layout, ids, known, problems)
     joined = None
     if edge_table is not None:
-        joined = read_edges(
-            edge_table,
-            layout.source,
-            layout.target,
-            ids,
-            problems,
-            unknown_ids=layout.unknown_ids,
-        )
+        joined = read_edges(edge_table, *ends, ids, problems, unknown_ids=layout.unknown_ids)
     node_values = values_of(node_table, layout, layout.features, problems)
     edge_values = values_of(edge_table, layout, layout.edge_features, problems)
     if labels is not None and parts is None and not problems.found:
@@ -150,18 +131,8 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     assert joined is not None
     if joined.rows is not None:
         edge_values = {c: taken(values, joined.rows) for c, values in edge_values.items()}
-    return Rows(
-        layout,
-        ids,
-        labels[0],
-        labels[1],
-        groups,
-        parts,
-        joined,
-        node_values,
-        edge_values,
-        problems.warnings,
-    )
+    found = (layout, ids, *labels, groups, parts, joined)
+    return Rows(*found, node_values, edge_values, problems.warnings)
 
 
 def are_whole(ids: Any) -> bool:
@@ -175,44 +146,30 @@ def are_whole(ids: Any) -> bool:
 
 
 def _check_layout(layout: Layout, problems: Problems) -> None:
-    where = "[tables]"
+    note = partial(problems.note, "[tables]")
     if not layout.label or not all(layout.label_columns):
-        problems.note(
-            where,
-            "the label column is missing",
-            'write label = "COLUMN", the column to predict; empty cells are unknown',
-        )
+        fix = 'write label = "COLUMN", the column to predict; empty cells are unknown'
+        note("the label column is missing", fix)
     for column, count in Counter(layout.label_columns).items():
         if count > 1:
-            problems.note(
-                where, "label lists the column twice", "list each column once", column=column
-            )
+            note("label lists the column twice", "list each column once", column=column)
     for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
         for column, kind in kinds.items():
             allowed = [k for k in KINDS if option == "features" or k != "text"]
             if kind not in allowed:
-                problems.note(
-                    where,
-                    f"{option} has the unknown kind {kind!r}",
-                    nearest_names(str(kind), allowed),
-                    column=column,
-                )
+                near = nearest_names(str(kind), allowed)
+                note(f"{option} has the unknown kind {kind!r}", near, column=column)
     for column in layout.features:
         if column in layout.label_columns:
-            problems.note(
-                where,
-                "the column is both the label and a feature",
-                "remove it from features",
-                column=column,
-            )
+            what = "the column is both the label and a feature"
+            note(what, "remove it from features", column=column)
     if layout.train_share + layout.val_share > 1 or layout.train_share <= 0:
-        problems.note(
-            where,
+        note(
             f"train_share is {layout.train_share:g} and val_share is {layout.val_share:g}",
             "their sum must be at most 1; the rest is the test set",
         )
     if layout.source == layout.target:
-        problems.note(where, f"source and target are both {layout.source!r}", "name two columns")
+        note(f"source and target are both {layout.source!r}", "name two columns")
 
 
 def _check_shares(
@@ -251,15 +208,9 @@ def values_of(
     """Return the checked values of feature columns; `lengths` are those of vectors in training."""
     if table is None:
         return {}
+    read, lengths = partial(read_values, decimal=layout.decimal), lengths or {}
     return {
-        column: read_values(
-            table,
-            column,
-            kind,
-            problems,
-            decimal=layout.decimal,
-            length=(lengths or {}).get(column),
-        )
+        column: read(table, column, kind, problems, length=lengths.get(column))
         for column, kind in kinds.items()
         if kind in KINDS
     }
