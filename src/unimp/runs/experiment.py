@@ -28,7 +28,7 @@ from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
+from unimp.runs.folder.resume import held_folder, remove_checkpoint
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
@@ -80,7 +80,7 @@ def run(
         resolved,
         numbers[0],
         device_of(resolved, model),
-        folder=root,
+        root,
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,
@@ -90,18 +90,13 @@ def run(
     )
     experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
-        if seeds is not None:
-            refuse_linked_seed(experiment.folder)
-        find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
+        experiment.found()
     done, failures = [], []
     for experiment in experiments:  # a seed that fails does not stop the others
         try:
             done.append(run_seed(experiment))
-            failure = done[-1].failure
         except TrainingError as error:
-            failure = str(error)
-        if failure:
-            failures.append(f"seed {experiment.seed}: {failure}")
+            failures.append(f"seed {experiment.seed}: {error}")
         else:
             on_run(done[-1])
     if failures:
@@ -110,17 +105,17 @@ def run(
 
 
 def run_seed(experiment: Experiment) -> Run:
-    """Train one seed, or resume it, or load it if it is finished."""
+    """Train one seed, or resume it, or load it if it is finished; raise if training failed."""
     experiment = replace(experiment, started=time.perf_counter()).with_tables()
-    seed, folder, recipe = experiment.seed, experiment.folder, experiment.stored_recipe
-    if find_run(folder, recipe, seed).state == "finished":
+    seed, folder, device = experiment.seed, experiment.folder, experiment.device
+    if experiment.found().state == "finished":
         return load_finished(experiment)
-    with held_folder(folder), seeded(seed, experiment.device), experiment.watched() as experiment:
-        found = find_run(folder, recipe, seed)
+    with held_folder(folder), seeded(seed, device), experiment.watched() as experiment:
+        found = experiment.found()
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
         task = experiment.task()
-        model = model_of(found.recipe, task, experiment.own_model).to(experiment.device)
+        model = model_of(found.recipe, task, experiment.own_model).to(device)
         experiment = choose_regime(replace(experiment, recipe=found.recipe), model, task)
         data_hash = "" if folder is None else task.data_hash()
         if folder is not None and experiment.own_task is not None and found.state == "new":
@@ -128,10 +123,9 @@ def run_seed(experiment: Experiment) -> Run:
         fit = fit_model(experiment, model, task, data_hash)
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
-            own = experiment.own_model is not None
-            write_run(run, fit, probabilities, data_hash, own_model=own)
+            write_run(run, fit, probabilities, data_hash, experiment.own_model is not None)
             remove_checkpoint(folder)
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
-        return run
+    return run.succeeded()

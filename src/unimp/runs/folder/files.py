@@ -122,9 +122,7 @@ def write_history(folder: Path, history: Sequence[Epoch]) -> None:
     write_atomically(folder / HISTORY, lines.encode())
 
 
-def write_run(
-    run: Run, fit: Fit, probabilities: Tensor, data_hash: str, *, own_model: bool
-) -> None:
+def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_model: bool) -> None:
     """Write all files of a run, the manifest last.
 
     probabilities: of all nodes, with train labels as inputs.
@@ -196,17 +194,16 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     """The recipe, metrics and manifest of a finished run."""
     if not is_finished(folder):
         raise RunError(_not_finished(folder))
-    data = _read(folder / MANIFEST, MOST_BYTES)
-    parse(Manifest, data, folder / MANIFEST)
-    manifest = plain(data, folder / MANIFEST)
+    path = folder / MANIFEST
+    manifest = plain(Manifest, _read(path, MOST_BYTES), path)
     path = folder / RECIPE
     try:
         recipe = read_recipe(read_part(path, manifest).decode(), folder.name)
     except (UnicodeDecodeError, RecipeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
-    data = read_part(folder / METRICS, manifest)
-    parse(Metrics, data, folder / METRICS)
-    return with_absolute_paths(recipe, folder, manifest["paths"]), json.loads(data), manifest
+    path = folder / METRICS
+    metrics = plain(Metrics, read_part(path, manifest), path)
+    return with_absolute_paths(recipe, folder, manifest["paths"]), metrics, manifest
 
 
 def read_history(folder: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

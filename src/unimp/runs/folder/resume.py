@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from unimp import __version__
-from unimp.config.recipe import DECLARED, Recipe, read_recipe
+from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
     CHECKPOINT,
     EXPLANATIONS,
@@ -305,21 +305,17 @@ def differences(found: Recipe, wanted: Recipe) -> list[str]:
     A regime that is wanted as `auto` may have become any regime. The paths of files may differ,
     because a project may be moved; the hash of the data decides whether it is the same.
     """
-    before, now = found.model_dump(), wanted.model_dump()
-    if now["batch"]["regime"] == "auto":
-        now["batch"]["regime"] = before["batch"]["regime"]
-    if now["task"]["name"] == "tables" and Path(before["task"]["name"]).name == TASK:
-        now["task"]["name"] = before["task"]["name"]  # a run stores the task of its tables
-    for option in paths_in(found).keys() & paths_in(wanted).keys():
-        section, _, key = option.partition(".")
-        now[section][key] = before[section][key]
-    other = []
-    for option in DECLARED:
-        section, _, key = option.partition(".")
-        old, new = before[section][key], now[section][key]
-        if old != new and option not in NO_EFFECT:
-            other.append(f"{option} is {old} there and {new} here")
-    return other
+    before, now = found.settings(), wanted.settings()
+    same = {*NO_EFFECT, *(paths_in(found).keys() & paths_in(wanted).keys())}
+    if now["batch.regime"] == "auto":
+        same.add("batch.regime")
+    if now["task.name"] == "tables" and Path(before["task.name"]).name == TASK:
+        same.add("task.name")  # a run stores the task of its tables
+    return [
+        f"{option} is {before[option]} there and {value} here"
+        for option, value in now.items()
+        if value != before[option] and option not in same
+    ]
 
 
 def depends_on(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
