@@ -133,12 +133,7 @@ def _of_classes(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
     p_given = chances.gather(1, given[:, None]).squeeze(1)
     others = chances.scatter(1, given[:, None], -1.0)
     p_suggested, suggested = others.max(1)
-    return {
-        "given": given,
-        "suggested": suggested,
-        "p_given": p_given,
-        "p_suggested": p_suggested,
-    }
+    return {"given": given, "suggested": suggested, "p_given": p_given, "p_suggested": p_suggested}
 
 
 def _of_entries(given: Tensor, chances: Tensor) -> dict[str, Tensor]:

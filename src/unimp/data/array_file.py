@@ -213,7 +213,8 @@ class ArrayFile:
             try:
                 data = array.tobytes()
                 between = BETWEEN_NAMES if BETWEEN_NAMES in data else b"\n"
-                array = np.array([name.decode() for name in data.split(between)], dtype=object)
+                names = data.split(between) if data else []
+                array = np.array([name.decode() for name in names], dtype=object)
             except UnicodeDecodeError as error:
                 self.note(f"{key}: not UTF-8 text ({error}). Write the names again.")
                 return None

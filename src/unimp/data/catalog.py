@@ -42,11 +42,6 @@ def known_sizes(name: str) -> Sizes | None:
     return _OGB_SIZES.get(name)
 
 
-def is_generated(name: str) -> bool:
-    """Return whether a task is generated at random."""
-    return name in GENERATED
-
-
 @checked
 def load_task(
     name: str,

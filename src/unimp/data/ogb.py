@@ -307,16 +307,12 @@ def _extract(archive: Path, folder: Path, address: str) -> None:
     try:
         with zipfile.ZipFile(archive) as members:
             for info in members.infolist():
-                parts = PurePosixPath(info.filename.replace("\\", "/")).parts
-                outside = ".." in parts or info.filename.startswith(("/", "\\"))
-                if outside or any(":" in part for part in parts):
-                    raise TaskError(
-                        f"{address}: not unpacked, because {info.filename!r} is outside its folder."
-                    )
-                if stat.S_ISLNK(info.external_attr >> 16):
-                    raise TaskError(
-                        f"{address}: not unpacked, because {info.filename!r} is a link."
-                    )
+                name = info.filename
+                parts = PurePosixPath(name.replace("\\", "/")).parts
+                outside = ".." in parts or name.startswith(("/", "\\")) or ":" in name
+                if outside or stat.S_ISLNK(info.external_attr >> 16):
+                    what = "outside its folder" if outside else "a link"
+                    raise TaskError(f"{address}: not unpacked, because {name!r} is {what}.")
             needed = sum(info.file_size for info in members.infolist())
             free = shutil.disk_usage(archive.parent).free
             if needed > free:

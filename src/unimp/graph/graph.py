@@ -42,12 +42,7 @@ class Graph:
     @classmethod
     @checked
     def from_edges(
-        cls,
-        edge_index: Any,
-        *,
-        num_nodes: int | None = None,
-        x: Any = None,
-        edge_attr: Any = None,
+        cls, edge_index: Any, *, num_nodes: int | None = None, x: Any = None, edge_attr: Any = None
     ) -> Graph:
         """Build a graph from an edge list [2, E]: row 0 the sources, row 1 the targets of messages.
 
@@ -69,11 +64,7 @@ class Graph:
             raise GraphError(f"num_nodes is {num_nodes}; a graph has at most {MAX_NODES:,} nodes")
         for end, name in ((source, "source"), (target, "target")):
             _check_range(end, num_nodes, name)
-        if features is not None and features.shape[0] != num_nodes:
-            raise GraphError(
-                f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row per node, "
-                "in the order of the node numbers"
-            )
+        _check_rows(features, num_nodes)
         if edge_attr is not None:
             edge_attr = as_float(edge_attr, "edge features")
             if edge_attr.ndim == 1:
@@ -249,11 +240,7 @@ class Graph:
     def with_features(self, x: Any) -> Graph:
         """The same edges with other node features (None: without any)."""
         features = _checked_features(x)
-        if features is not None and features.shape[0] != self.num_nodes:
-            raise GraphError(
-                f"x has {features.shape[0]} rows for {self.num_nodes} nodes; it needs one row per "
-                "node"
-            )
+        _check_rows(features, self.num_nodes)
         return replace(self, x=features)
 
     def without_edge_attr(self) -> Graph:
@@ -273,12 +260,9 @@ class Graph:
     def _keep(self, chosen: Tensor) -> Graph:
         kept = torch.zeros(self.num_edges + 1, dtype=torch.int64)
         torch.cumsum(chosen, 0, out=kept[1:])
-        return Graph(
-            indptr=kept[self.indptr.long()].to(self.indptr.dtype),
-            source=self.source[chosen],
-            edge_id=self.edge_id[chosen],
-            x=self.x,
-            edge_attr=self.edge_attr,
+        indptr = kept[self.indptr.long()].to(self.indptr.dtype)
+        return replace(
+            self, indptr=indptr, source=self.source[chosen], edge_id=self.edge_id[chosen]
         )
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
@@ -377,6 +361,14 @@ def _checked_features(x: Any) -> Tensor | SparseFeatures | None:
             "column per feature"
         )
     return features
+
+
+def _check_rows(features: Tensor | SparseFeatures | None, num_nodes: int) -> None:
+    if features is not None and features.shape[0] != num_nodes:
+        raise GraphError(
+            f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row per node, in "
+            "the order of the node numbers"
+        )
 
 
 def _checked_edges(edge_index: Any) -> tuple[Tensor, Tensor]:

@@ -149,17 +149,7 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     by_target = hop.schedule if kernel == "triton" else none
     transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
     by_source = hop.source_schedule if kernel == "triton" and backward else none
-    return Edges(
-        hop.indptr,
-        hop.source,
-        transpose.indptr,
-        transpose.target,
-        transpose.slot,
-        by_target.pieces,
-        by_target.hubs,
-        by_source.pieces,
-        by_source.hubs,
-    )
+    return Edges(hop.indptr, hop.source, *transpose, *by_target, *by_source)
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:

@@ -132,12 +132,7 @@ def kind_of_residual(recipe: Recipe, model: str = "unimp") -> str:
 
 
 def subject_of(
-    name: str,
-    *,
-    seeds: Iterable[int],
-    out: Path,
-    settings: Iterable[str] = (),
-    quick: bool = False,
+    name: str, *, seeds: Iterable[int], out: Path, settings: Iterable[str] = (), quick: bool = False
 ) -> Subject:
     """Load a task by name or path, with the recipe that its cells start from."""
     settings, seeds = tuple(settings), tuple(seeds)

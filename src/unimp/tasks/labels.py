@@ -151,11 +151,7 @@ class LabelMask:
 
 @checked
 def mask_labels(
-    known: Tensor,
-    label_rate: float,
-    *,
-    generator: torch.Generator,
-    groups: Tensor | None = None,
+    known: Tensor, label_rate: float, *, generator: torch.Generator, groups: Tensor | None = None
 ) -> LabelMask:
     """Draw which known labels are observed and which are hidden.
 
