@@ -39,18 +39,6 @@ from unimp.tasks.task import Task
 
 DEFAULT = Recipe()
 
-# Estimator checks of scikit-learn that do not apply to this classifier, and why.
-CHECKS_THAT_DO_NOT_APPLY: dict[str, str] = {
-    "check_classifiers_classes": (
-        "it uses -1 and 1 as two classes, but -1 means unknown here, as in the semi-supervised "
-        "classifiers of scikit-learn"
-    ),
-    "check_methods_subset_invariance": (
-        "it requires that rows predicted alone and together agree to 1e-7, which is finer than the "
-        "single precision of the model; they agree to 1e-5"
-    ),
-}
-
 
 class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Label the nodes of a graph from their features and from the labels already known.
@@ -178,12 +166,11 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_argument("UniMPClassifier", "labels", labels, Mapping | Sequence | np.ndarray)
             if isinstance(labels, np.ndarray) and labels.ndim == 0:
                 raise TaskError("labels is one value; give one label per node, or {node: label}")
-            given = len(labels) > 0
-            if given and not _is_graph(X):
+            if len(labels) and not _is_graph(X):
                 raise TaskError(
                     "labels need nodes of a graph, but X is a plain matrix; leave them out"
                 )
-            if given:
+            if len(labels):
                 with _our_errors():
                     new = self._codes(labels, known)
                 known = torch.where(new == UNLABELED, known, new)

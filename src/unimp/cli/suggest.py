@@ -80,10 +80,9 @@ def suggest(
     for file in dict.fromkeys((*(labels or ()), path)):  # earlier answers stay inputs
         then += ["--labels", file]
     then += ["--smooth"] if smooth else []
-    for option, given in (("--nodes", nodes), ("--edges", edges)):
+    for option, given in (("--nodes", nodes), ("--edges", edges), ("--reveal", reveal)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
-    then += [] if reveal is None else ["--reveal", reveal]
     command = shlex.join(str(word) for word in then)
     out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 

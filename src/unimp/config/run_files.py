@@ -18,19 +18,10 @@ LOCK = ".lock"
 EXPLANATIONS = "explanations"
 SUMMARY = "summary.json"
 
-WRITTEN = (
-    RECIPE,
-    WEIGHTS,
-    METRICS,
-    HISTORY,
-    PREDICTIONS,
-    REPORT,
-    MANIFEST,
-    TASK,
-    TRANSFORMS,
-    TRACKERS,
-    CHECKPOINT,
-)
+PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
+"""The files that every finished run consists of, other than its manifest."""
+
+WRITTEN = (*PARTS, REPORT, MANIFEST, TASK, TRANSFORMS, TRACKERS, CHECKPOINT)
 """The files that a run writes."""
 
 STARTED = {CHECKPOINT, TRACKERS, HISTORY, MANIFEST}

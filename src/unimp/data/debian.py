@@ -18,7 +18,6 @@ one graph, from a bundle that `scripts/build-debian` builds from any Debian `Pac
 The bundle contains no words of the descriptions.
 """
 
-import lzma
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -137,11 +136,7 @@ _GRAPH_KEYS = ("node_names", "x", "source", "relation_count", "relation_target",
 
 
 def _open(bundle: Path | None, keys: Sequence[str]) -> ArrayFile:
-    path = BUNDLE if bundle is None else Path(bundle)
-    try:
-        file = ArrayFile(path, (*_GRAPH_KEYS, *keys))
-    except lzma.LZMAError as error:
-        raise TaskError(f"{path}: damaged ({error}). Copy it again. {_REBUILD}") from error
+    file = ArrayFile(BUNDLE if bundle is None else Path(bundle), (*_GRAPH_KEYS, *keys))
     for key in (*_GRAPH_KEYS, *keys):
         file.require(key, f"an array of the bundle. {_REBUILD}")
     return file

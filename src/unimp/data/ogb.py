@@ -40,15 +40,17 @@ class Published:
     """How OGB publishes one of its node tasks."""
 
     split: str  # the rule of the split, which is also the name of its folder
+    features: int
+    edge_features: int
     num_classes: int  # classes, or binary tasks
     metric: Metric
     one_way: bool  # each undirected edge is listed once; its reverse has to be added
 
 
 PUBLISHED = {
-    "ogbn-arxiv": Published("time", 40, "accuracy", one_way=False),
-    "ogbn-products": Published("sales_ranking", 47, "accuracy", one_way=True),
-    "ogbn-proteins": Published("species", 112, "rocauc", one_way=True),
+    "ogbn-arxiv": Published("time", 128, 0, 40, "accuracy", one_way=False),
+    "ogbn-products": Published("sales_ranking", 100, 0, 47, "accuracy", one_way=True),
+    "ogbn-proteins": Published("species", 8, 8, 112, "rocauc", one_way=True),
 }
 
 

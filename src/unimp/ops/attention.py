@@ -156,16 +156,10 @@ def check_operands(
         "value": (value, (hop.num_sources, heads, width)),
     }
     if edge_weight is not None:
-        if hop.edge_attr is None:
-            raise ModelError(
-                "edge_weight is given, but the hop has no edge features; leave edge_weight out"
-            )
+        if hop.edge_attr is None or hop.edge_attr.shape[1] == 0:
+            what = "no edge features" if hop.edge_attr is None else "edge features of width 0"
+            raise ModelError(f"edge_weight is given, but the hop has {what}; leave edge_weight out")
         features = hop.edge_attr.shape[1]
-        if features == 0:
-            raise ModelError(
-                "edge_weight is given, but the edge features of the hop have width 0; leave "
-                "edge_weight out"
-            )
         expected["edge_weight"] = (edge_weight, (heads, width, features))
         expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
     for name, (tensor, shape) in expected.items():

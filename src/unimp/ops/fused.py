@@ -119,13 +119,8 @@ def attend(
     operands = (query, key, value, edge_query, edge_attr)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
-    out, edge_mean, mass, _ = torch.ops.unimp.attend(
-        *(None if t is None else _with_contiguous_rows(t) for t in operands),
-        edges,
-        dropout,
-        seed,
-        kernel,
-    )
+    rows = (None if t is None else _with_contiguous_rows(t) for t in operands)
+    out, edge_mean, mass, _ = torch.ops.unimp.attend(*rows, edges, dropout, seed, kernel)
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
 
 

@@ -135,16 +135,9 @@ class _Attend(torch.autograd.Function):
             if grad_edge_attr is not None:
                 grad_edge_attr += grad_score[:, None] * edge_query[h].index_select(0, target)
                 grad_edge_attr += a[:, None] * grad_mean[h].index_select(0, target)
-        return (
-            torch.stack(grad_query, 1),
-            torch.stack(grad_key, 1),
-            torch.stack(grad_value, 1),
-            torch.stack(grad_edge_query, 1) if edge_side else None,
-            grad_edge_attr,
-            None,
-            None,
-            None,
-        )
+        by_head = (grad_query, grad_key, grad_value, grad_edge_query)
+        grads_of_rows = (torch.stack(found, 1) if found else None for found in by_head)
+        return *grads_of_rows, grad_edge_attr, None, None, None
 
 
 # torch leaves `apply` untyped.

@@ -28,7 +28,7 @@ from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.resume import held_folder, remove_checkpoint
+from unimp.runs.folder.resume import held_folder
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
@@ -75,12 +75,11 @@ def run(
     check_arguments(run, locals())
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
-    root = None if out is None else Path(out)
     first = Experiment(
         resolved,
         numbers[0],
         device_of(resolved, model),
-        root,
+        None if out is None else Path(out),
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,
@@ -101,7 +100,7 @@ def run(
             on_run(done[-1])
     if failures:
         raise TrainingError("\n".join(failures))
-    return done[0] if seeds is None else Runs(tuple(done), root).with_summary()
+    return done[0] if seeds is None else Runs(tuple(done), first.folder).with_summary()
 
 
 def run_seed(experiment: Experiment) -> Run:
@@ -124,7 +123,6 @@ def run_seed(experiment: Experiment) -> Run:
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
             write_run(run, fit, probabilities, data_hash, experiment.own_model is not None)
-            remove_checkpoint(folder)
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)

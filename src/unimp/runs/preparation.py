@@ -83,9 +83,12 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     options["metric"] = options["metric"] or None
     task = load_task(**options, split=seed if split == "seed" else split)
     path = Path(recipe.task.name)
-    if path.name == TASK and not recipe.task.features:
-        return with_transforms(task, path.parent)  # a run on tables keeps them beside its task
-    return task
+    # A run on tables keeps their transforms beside its task.
+    return (
+        with_transforms(task, path.parent)
+        if path.name == TASK and not recipe.task.features
+        else task
+    )
 
 
 def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:

@@ -203,10 +203,7 @@ def quickened(recipe: Recipe) -> Recipe:
     """The recipe with few epochs, scored every fifth epoch."""
     train = recipe.train
     epochs = min(train.epochs, QUICK_EPOCHS)
+    every, first = min(max(train.eval_every, 5), epochs), min(train.eval_from, 5)
     return recipe.with_settings(
-        [
-            f"train.epochs={epochs}",
-            f"train.eval_every={min(max(train.eval_every, 5), epochs)}",
-            f"train.eval_from={min(train.eval_from, 5)}",
-        ]
+        {"train.epochs": epochs, "train.eval_every": every, "train.eval_from": first}
     )

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimp.config.arguments import check_argument, check_fields, checked
@@ -107,6 +109,13 @@ class Split:
                 f"node {node} is in the split twice ({int((counts > 1).sum())} such nodes). "
                 "Keep each node in one of train, val and test."
             )
+
+    def names(self, num_nodes: int) -> NDArray[np.object_]:
+        """Return the name of each node's set, [num_nodes]; empty for a node in none of them."""
+        names = np.full(num_nodes, "", dtype=object)
+        for name in ("train", "val", "test"):
+            names[getattr(self, name).numpy()] = name
+        return names
 
     def known(self, reveal: str) -> Tensor:
         """Return the nodes whose labels a protocol reveals: `train`, or `train+val`."""

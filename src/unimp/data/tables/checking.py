@@ -102,15 +102,25 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     problems = Problems()
     _check_layout(layout, problems)
     labels_of = [column for column in layout.label_columns if column]
-    named = [layout.id, *labels_of, *layout.features, layout.split, layout.group]
-    wanted = [column for column in named if column]
+    named = {
+        "id": [layout.id],
+        "label": labels_of,
+        "features": list(layout.features),
+        "split": [c for c in (layout.split, layout.group) if c],
+    }
+    wanted = [column for columns in named.values() for column in columns]
     words_of = layout.columns_in_words(layout.features)
     as_text = [layout.id, *labels_of, *words_of, layout.split, layout.group]
     node_table = open_table(nodes, "nodes", problems, wanted=wanted, as_text=as_text)
-    ends = (layout.source, layout.target)
-    wanted = [*ends, *layout.edge_features]
-    as_text = [*ends, *layout.columns_in_words(layout.edge_features)]
-    edge_table = open_table(edges, "edges", problems, wanted=wanted, as_text=as_text)
+    edge_columns = [layout.source, layout.target, *layout.edge_features]
+    edge_words = layout.columns_in_words(layout.edge_features)
+    edge_table = open_table(
+        edges,
+        "edges",
+        problems,
+        wanted=edge_columns,
+        as_text=[layout.source, layout.target, *edge_words],
+    )
     ids = labels = groups = parts = None
     if node_table is not None:
         ids = read_ids(node_table, layout.id, problems, unique=True)
@@ -120,6 +130,7 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         parts = read_parts(node_table, layout, ids, known, problems)
     joined = None
     if edge_table is not None:
+        ends = (layout.source, layout.target)
         joined = read_edges(edge_table, *ends, ids, problems, unknown_ids=layout.unknown_ids)
     node_values = values_of(node_table, layout, layout.features, problems)
     edge_values = values_of(edge_table, layout, layout.edge_features, problems)
@@ -131,8 +142,18 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
     assert joined is not None
     if joined.rows is not None:
         edge_values = {c: taken(values, joined.rows) for c, values in edge_values.items()}
-    found = (layout, ids, *labels, groups, parts, joined)
-    return Rows(*found, node_values, edge_values, problems.warnings)
+    return Rows(
+        layout,
+        ids,
+        labels[0],
+        labels[1],
+        groups,
+        parts,
+        joined,
+        node_values,
+        edge_values,
+        problems.warnings,
+    )
 
 
 def are_whole(ids: Any) -> bool:
@@ -183,19 +204,13 @@ def _check_shares(
     count = np.count_nonzero(known)
     column = layout.label_columns[0]
     if count < 3:
-        problems.note(
-            name,
-            f"{count} known labels are too few to draw a split",
-            "give at least 3, or state the sets in a column or in files",
-            column=column,
-        )
-    elif groups is not None and len(np.unique(groups[known])) < 3:
-        problems.note(
-            name,
-            f"the known labels are in {len(np.unique(groups[known]))} groups; a split needs 3",
-            "label nodes of other groups, or remove the option group",
-            column=layout.group,
-        )
+        fix = "give at least 3, or state the sets in a column or in files"
+        what = f"{count} known labels are too few to draw a split"
+        problems.note(name, what, fix, column=column)
+    elif groups is not None and (few := len(np.unique(groups[known]))) < 3:
+        fix = "label nodes of other groups, or remove the option group"
+        what = f"the known labels are in {few} groups; a split needs 3"
+        problems.note(name, what, fix, column=layout.group)
 
 
 def values_of(

@@ -53,9 +53,7 @@ def _nodes(task: Task, form: Form) -> Any:
         label = task.labels.numpy()
         words = np.array([*names, ""], dtype=object)[label]
         columns["label"] = pa.array(words, pa.string(), mask=label == UNLABELED)
-    sets = np.full(task.graph.num_nodes, "", dtype=object)
-    for part in ("train", "val", "test"):
-        sets[getattr(task.split, part).numpy()] = part
+    sets = task.split.names(task.graph.num_nodes)
     columns["set"] = pa.array(sets, pa.string(), mask=sets == "")
     if task.groups is not None:
         columns["group"] = pa.array(task.groups.numpy())

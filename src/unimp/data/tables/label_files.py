@@ -28,6 +28,7 @@ from unimp.tasks.task import Task
 SHOWN_PROBLEMS = 10
 NONE = "none"
 """The cell that means that a node of binary tasks has none of the labels."""
+_FRACTION = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
 _TRUTHS = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
 
 
@@ -125,7 +126,9 @@ def read_labels(path: Path, task: Task) -> Tensor:
     if task.is_multilabel and truths:
         named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
         value = _places(table, values, truths, truth, problems)
-    elif "0" in truths and not any(map(_is_fraction, truths)):  # not a column of amounts
+    elif "0" in truths and not any(
+        _FRACTION.fullmatch(text or "") for text in truths
+    ):  # not a column of amounts
         problems.note(
             table.name,
             "the value is 0, so the row names a class that the node does not have",
@@ -175,10 +178,6 @@ def _value_column(table: Table, others: Set[str]) -> str:
     """Return the name of the column value, in small or capital letters; empty without one."""
     found = [c for c in table.columns if c.lower() == "value" and c not in others]
     return "value" if "value" in found else next(iter(found), "")
-
-
-def _is_fraction(text: str | None) -> bool:
-    return text is not None and re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", text) is not None
 
 
 def _present(table: Table, name: str, own: str, problems: Problems) -> str:

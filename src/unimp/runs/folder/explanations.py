@@ -22,9 +22,8 @@ from unimp.errors import RunError
 from unimp.report.evidence import Explanations, StoredExplanation
 from unimp.runs.folder.files import read_run, with_digest, write_json
 from unimp.runs.folder.resume import refuse_special_files
-from unimp.runs.folder.schemas import ExplanationFile, plain
+from unimp.runs.folder.schemas import FORMAT, ExplanationFile, plain
 
-FORMAT = 1
 MOST_BYTES = 1 << 26
 
 

@@ -42,10 +42,12 @@ from unimp import __version__
 from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
+    CHECKPOINT,
     EXPLANATIONS,
     HISTORY,
     MANIFEST,
     METRICS,
+    PARTS,
     PREDICTIONS,
     RECIPE,
     TASK,
@@ -123,7 +125,7 @@ def write_history(folder: Path, history: Sequence[Epoch]) -> None:
 
 
 def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_model: bool) -> None:
-    """Write all files of a run, the manifest last.
+    """Write all files of a run, the manifest last, and remove the checkpoint.
 
     probabilities: of all nodes, with train labels as inputs.
     """
@@ -139,12 +141,14 @@ def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_mod
     table = predictions_table(task, probabilities, observed, every_class=every_class)
     write_table(folder / PREDICTIONS, table.to_arrow())
     write_json(folder / MANIFEST, with_digest(_manifest(run, data_hash, own_model)))
+    (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
     """Where a run comes from: code, data, machine and command."""
     assert run.folder is not None
     reveals = "train+val" in run.metrics["scores"]
+    parts = [*(run.folder / name for name in PARTS), *stored_task(run.recipe)]
     return {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -171,14 +175,8 @@ def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "paths": paths_outside(run.recipe, run.folder),
-        "files": {path.name: file_entry(path) for path in _parts(run.recipe, run.folder)},
+        "files": {path.name: file_entry(path) for path in parts},
     }
-
-
-def _parts(recipe: Recipe, folder: Path) -> list[Path]:
-    """The files that a run consists of, other than its manifest."""
-    names = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
-    return [folder / name for name in names] + stored_task(recipe)
 
 
 def stored_task(recipe: Recipe) -> list[Path]:

@@ -362,10 +362,9 @@ def load_state(folder: Path | None, wanted: Mapping[str, Any]) -> TrainingState 
     """The state to resume from, if there is one; refused if it depends on other values."""
     if folder is None or not is_started(folder):
         return None
-    path = folder / CHECKPOINT
     other = _different(read_begun(folder)["made_with"], wanted)
     _refuse_other(folder, "an unfinished run", other)
-    return load_checkpoint(path)
+    return load_checkpoint(folder / CHECKPOINT)
 
 
 @contextmanager
@@ -380,16 +379,11 @@ def checkpoints(
         yield Checkpoints(folder / CHECKPOINT, wanted, every=every, interruption=interruption)
 
 
-def remove_checkpoint(folder: Path) -> None:
-    """Remove the checkpoint of a finished run."""
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove what a process left that was killed just after it finished its run."""
     if is_started(folder) or (folder / LOCK).exists():
         with suppress(RunError, OSError), locked(folder):  # not while another process holds it
-            remove_checkpoint(folder)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 class HistoryFile:
