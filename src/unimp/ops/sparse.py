@@ -47,13 +47,8 @@ def weigh(query: Tensor, key: Tensor, hop: Hop, edge_query: Tensor | None) -> Te
     weights = query.new_empty(query.shape[1], hop.num_edges)
     edge_attr = None if hop.edge_attr is None else hop.edge_attr.to(query.dtype)
     for h, out in enumerate(weights):
-        edges.weigh(
-            query[:, h].contiguous(),
-            key[:, h].contiguous(),
-            None if edge_query is None else edge_query[:, h].contiguous(),
-            edge_attr,
-            out=out,
-        )
+        u = None if edge_query is None else edge_query[:, h].contiguous()
+        edges.weigh(query[:, h].contiguous(), key[:, h].contiguous(), u, edge_attr, out=out)
     return weights.t()
 
 

@@ -180,8 +180,7 @@ def mask_labels(
         )
     if not 0.0 <= label_rate <= 1.0:
         raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1.")
-    if groups is not None:
-        groups = whole_numbers(groups, "groups")
+    groups = None if groups is None else whole_numbers(groups, "groups")
     if groups is not None and groups.shape != known.shape:
         raise TaskError(
             f"groups have shape {tuple(groups.shape)}; give one number for each of the "
