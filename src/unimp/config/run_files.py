@@ -17,6 +17,7 @@ CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
 EXPLANATIONS = "explanations"
 SUMMARY = "summary.json"
+MEMBERS = "members"
 
 PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
 """The files that every finished run consists of, other than its manifest."""

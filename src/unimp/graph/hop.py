@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unimp.config.arguments import check_fields
 from unimp.graph.csr import group, row_of_entry
@@ -139,6 +140,24 @@ class Hop:
             return self
         return Hop(self.indptr, self.source, self.num_sources, edge_attr, self.derived)
 
+    def only(self, kept: Tensor) -> Hop:
+        """The hop with only the edges for which `kept` [E] is true; nodes stay."""
+        indptr, number = _count(kept, self.indptr)
+        by_source = self.transpose
+        kept_by_source = kept[by_source.slot]
+        transpose = Transpose(
+            _count(kept_by_source, by_source.indptr)[0],
+            by_source.target[kept_by_source],
+            number[by_source.slot[kept_by_source]],
+        )
+        return Hop(
+            indptr,
+            self.source[kept],
+            self.num_sources,
+            None if self.edge_attr is None else self.edge_attr[kept],
+            Derived(transpose=transpose),
+        )
+
     def to(self, device: torch.device | str) -> Hop:
         if is_on(self.source, device):
             return self
@@ -149,6 +168,12 @@ class Hop:
             None if self.edge_attr is None else self.edge_attr.to(device),
             self.derived.to(device),
         )
+
+
+def _count(kept: Tensor, indptr: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `indptr` of the kept entries, and the number of kept entries before each entry."""
+    before = F.pad(kept.cumsum(0, dtype=indptr.dtype), (1, 0))
+    return before[indptr], before[:-1]
 
 
 def is_on(tensor: Tensor, device: torch.device | str) -> bool:

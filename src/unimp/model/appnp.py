@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
@@ -34,19 +35,21 @@ class APPNP(NodeModel):
         layers: int = 2,
         width: int = 256,
         dropout: float = 0.3,
+        norm: Norm = "layer",
         steps: int = 10,
         teleport: float = 0.1,
     ) -> None:
         super().__init__()
         if sizes.features == 0:
             raise ModelError("APPNP needs node features, but the task has none")
-        self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout)
+        self.mlp = MLP(sizes, layers=layers, width=width, dropout=dropout, norm=norm)
         self.num_layers, self.teleport = steps, teleport
+        self.mixes_rows = self.mlp.mixes_rows
 
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         start = self.mlp.read_out(self.mlp.embed(x, observed))
         return torch.cat((start, start), 1)
 

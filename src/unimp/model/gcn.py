@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import MessageLayer
-from unimp.ops.weighted_sum import weighted_sum
+from unimp.ops.weighted_sum import weighted_mean
 
 
 class GCNLayer(MessageLayer):
@@ -45,10 +45,7 @@ class GCNLayer(MessageLayer):
 def convolve(rows: Tensor, hop: Hop) -> Tensor:
     """Compute Σ_j √(d_i/d_j) rows_j / s_i; s_i counts the in-edges in the hop: [S, C] → [T, C]."""
     assert hop.edge_attr is not None  # created by `with_convolution_weights`
-    count = hop.indptr.diff().clamp(min=1).index_select(0, hop.target)[:, None]
-    weight = hop.edge_attr / count  # in the precision of the weights, not of the rows
-    exact = torch.promote_types(weight.dtype, rows.dtype)
-    return weighted_sum(weight.to(exact), rows.to(exact)[:, None], hop).squeeze(1).to(rows.dtype)
+    return weighted_mean(rows, hop, hop.edge_attr)
 
 
 def with_convolution_weights(graph: Graph) -> Graph:

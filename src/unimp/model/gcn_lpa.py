@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.model.layers import FeatureEncoder
+from unimp.model.layers import NORMS, FeatureEncoder
 from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
 from unimp.ops.weighted_sum import edge_dot, edge_softmax, weighted_sum
@@ -30,7 +31,7 @@ class GCNLPA(NodeModel):
     """Features propagate along learned edge weights; in training, labels regularize the weights.
 
         p = P x / ‖P x‖      w_ij = softmax_j( p_i·p_j )        (the same in every layer)
-        hˡ⁺¹ = dropout( ReLU( LayerNorm( W Σ_j w_ij hˡ_j + b ) ) )
+        hˡ⁺¹ = dropout( ReLU( norm( W Σ_j w_ij hˡ_j + b ) ) )
         logits = W Σ_j w_ij hᴸ⁻¹_j + b
         ŷ⁰ = one-hot(observed)        ŷˡ⁺¹_i = Σ_j w_ij ŷˡ_j
 
@@ -55,6 +56,7 @@ class GCNLPA(NodeModel):
         layers: int = 3,
         width: int = 256,
         dropout: float = 0.3,
+        norm: Norm = "layer",
         lpa_weight: float = 1.0,
     ) -> None:
         super().__init__()
@@ -62,17 +64,17 @@ class GCNLPA(NodeModel):
             raise ModelError("GCN-LPA needs node features, but the task has none")
         self.dropout, self.num_layers, self.classes = dropout, layers, sizes.classes
         self.multilabel = sizes.multilabel
-        self.regularizer_weight = lpa_weight
+        self.regularizer_weight, self.mixes_rows = lpa_weight, norm == "batch"
         self.encoder = FeatureEncoder(sizes.features, width)
         self.direction = nn.Linear(width, KEY_WIDTH)
         widths = [width] * (layers - 1) + [sizes.classes]
         self.layers = nn.ModuleList(nn.Linear(width, out) for out in widths)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers - 1))
+        self.norms = nn.ModuleList(NORMS[norm](width) for _ in range(layers - 1))
 
     def prepare(self, graph: Graph) -> Graph:
         return graph.without_edge_attr().with_self_loops()
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         """Compute [h | p]; every layer computes edge weights from the same p."""
         h = self.encoder(x)
         return torch.cat((dropout(F.relu(h), self.dropout, self.training), self._keys(h)), 1)
@@ -89,9 +91,7 @@ class GCNLPA(NodeModel):
     def read_out(self, h: Tensor) -> Tensor:
         return h[:, :-KEY_WIDTH]
 
-    def regularizer(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Propagate observed labels along the learned weights to the targets of the last hop.
 
         Returns log ŷ, or for binary tasks the logit of ŷ.

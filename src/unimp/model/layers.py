@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unimp.config.choices import Backend
+from unimp.config.choices import Backend, Norm
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import attention_weights, graph_attention
+from unimp.ops.dropout import dropout
 from unimp.ops.layer import Weights, attention_layer, can_fuse
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """The norm of columns over the rows of a batch; in evaluation, a fixed affine map of each row.
+
+    One row has no variance, so a training batch of one row uses the running statistics too.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training and len(rows) > 1:
+            return super().forward(rows)
+        mean, variance = self.running_mean, self.running_var
+        return F.batch_norm(rows, mean, variance, self.weight, self.bias, eps=self.eps)
+
+
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {
+    "layer": nn.LayerNorm,
+    "batch": BatchNorm,
+    "none": nn.Identity,
+}
+"""How a norm of hidden rows is created for a width."""
+
+FusedNorm = nn.LayerNorm | nn.Identity
+"""Norms that a layer may compute together with its residual and the ReLU."""
 
 
 class MessageLayer(nn.Module):
@@ -47,7 +74,7 @@ class MessageLayer(nn.Module):
         """Compute the messages of all heads: h [num_sources, in_width] → [num_targets, H, D]."""
         raise NotImplementedError
 
-    def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
+    def forward(self, h: Tensor, hop: Hop, norm: FusedNorm | None = None) -> Tensor:
         """Run the layer: h [num_sources, in_width] → [num_targets, out_width].
 
         With `norm`, the norm and a ReLU follow.
@@ -58,14 +85,14 @@ class MessageLayer(nn.Module):
             return message if norm is None else F.relu(norm(message))
         return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
 
-    def _residual(self, norm: nn.LayerNorm | None) -> Residual:
+    def _residual(self, norm: FusedNorm | None) -> Residual:
         """The step that follows the message."""
         step = Residual()
         if self.gate is not None:
             step = Residual(*gate_vectors(self.gate.weight), self.gate.bias)
-        if norm is None:
-            return step
-        return step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps, relu=True)
+        if isinstance(norm, nn.LayerNorm):
+            step = step._replace(weight=norm.weight, bias=norm.bias, eps=norm.eps)
+        return step._replace(relu=norm is not None)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.width)
@@ -102,7 +129,7 @@ class GraphTransformerLayer(MessageLayer):
         self._add_residual(in_width, residual, gate_bias)
         self.edge_encoder = edge_encoder
 
-    def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
+    def forward(self, h: Tensor, hop: Hop, norm: FusedNorm | None = None) -> Tensor:
         """Run the layer as `MessageLayer.forward` does.
 
         If a fused kernel is available, the whole layer is one autograd function with equal results.
@@ -111,7 +138,7 @@ class GraphTransformerLayer(MessageLayer):
             return self._fused(self.skip, h, hop, norm)
         return super().forward(h, hop, norm)
 
-    def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: nn.LayerNorm | None) -> Tensor:
+    def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: FusedNorm | None) -> Tensor:
         projections = (self.query, skip, self.key, self.value)
         further = (self.edge_encoder, self.gate, norm)
         weights = Weights._make(
@@ -121,7 +148,7 @@ class GraphTransformerLayer(MessageLayer):
                 *(part for module in further for part in _weight_and_bias(module)),
             ]
         )
-        eps = 0.0 if norm is None else norm.eps
+        eps = norm.eps if isinstance(norm, nn.LayerNorm) else 0.0
         shape = Shape(
             self.heads, self.width, self.concat, self._dropout(), eps, relu=norm is not None
         )
@@ -160,7 +187,7 @@ class GraphTransformerLayer(MessageLayer):
 
 
 def _weight_and_bias(module: nn.Module | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if module is None else (module.weight, module.bias)  # type: ignore[return-value]
+    return getattr(module, "weight", None), getattr(module, "bias", None)
 
 
 class EdgeEncoder(nn.Linear):
@@ -171,31 +198,39 @@ class EdgeEncoder(nn.Linear):
 
 
 class FeatureEncoder(nn.Module):
-    """A linear map and a LayerNorm from wide or sparse node features to the width of the model.
+    """A linear map and a norm from wide or sparse node features to the width of the model.
 
     Sparse features are a weighted sum of rows of the weight matrix; they never become dense.
     """
 
-    def __init__(self, in_width: int, width: int) -> None:
+    def __init__(self, in_width: int, width: int, norm: Norm = "layer") -> None:
         super().__init__()
         self.linear = nn.Linear(in_width, width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = NORMS[norm](width)
 
     def forward(self, x: Tensor | SparseFeatures) -> Tensor:
-        rows: Tensor
-        if isinstance(x, SparseFeatures):
-            rows = F.embedding_bag(
-                x.column,
-                self.linear.weight.t().contiguous(),  # the fast path needs contiguous rows
-                x.indptr.to(x.column.dtype),
-                mode="sum",
-                per_sample_weights=x.value,
-                include_last_offset=True,
-            )
-            rows = rows + self.linear.bias
-        else:
-            rows = self.linear(x)
+        rows = project(x, self.linear.weight, self.linear.bias)
         return self.norm(rows)  # type: ignore[no-any-return]
+
+
+def project(
+    x: Tensor | SparseFeatures, weight: Tensor, bias: Tensor | None = None, *, drop: float = 0.0
+) -> Tensor:
+    """Compute dropout(x) Wᵀ + b from dense or sparse features: [N, F] → [N, width].
+
+    `drop` is the rate of the dropout on the entries of x.
+    """
+    if not isinstance(x, SparseFeatures):
+        return F.linear(dropout(x, drop, training=True), weight, bias)
+    rows = F.embedding_bag(
+        x.column,
+        weight.t().contiguous(),  # the fast path needs contiguous rows
+        x.indptr.to(x.column.dtype),
+        mode="sum",
+        per_sample_weights=dropout(x.value, drop, training=True),
+        include_last_offset=True,
+    )
+    return rows if bias is None else rows + bias
 
 
 class LabelTable(nn.Module):

@@ -7,8 +7,9 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder
 from unimp.model.node_model import NodeModel
@@ -19,7 +20,7 @@ from unimp.tasks.task import Sizes
 class MLP(NodeModel):
     """A multilayer perceptron on each node's own features: inputs X.
 
-        hˡ⁺¹ = dropout( ReLU( LayerNorm( W hˡ + b ) ) )          logits = W hᴸ + b
+        hˡ⁺¹ = dropout( ReLU( norm( W hˡ + b ) ) )          logits = W hᴸ + b
 
     It has the call of every `NodeModel` and uses neither labels nor edges.
     """
@@ -29,19 +30,25 @@ class MLP(NodeModel):
     num_layers = 0
 
     def __init__(
-        self, sizes: Sizes, *, layers: int = 3, width: int = 256, dropout: float = 0.3
+        self,
+        sizes: Sizes,
+        *,
+        layers: int = 3,
+        width: int = 256,
+        dropout: float = 0.3,
+        norm: Norm = "layer",
     ) -> None:
         super().__init__()
         if sizes.features == 0:
             raise ModelError("an MLP needs node features, but the task has none")
         if layers < 2:
             raise ModelError(f"an MLP needs at least 2 layers, not {layers}")
-        self.dropout = dropout
+        self.dropout, self.mixes_rows = dropout, norm == "batch"
         widths = [sizes.features] + [width] * (layers - 1)
-        self.blocks = nn.ModuleList(FeatureEncoder(i, o) for i, o in pairwise(widths))
+        self.blocks = nn.ModuleList(FeatureEncoder(i, o, norm) for i, o in pairwise(widths))
         self.head = nn.Linear(width, sizes.classes)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         h = x
         for block in self.blocks:
             h = dropout(F.relu(block(h)), self.dropout, self.training)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from unimp.config.choices import Inputs
+from unimp.config.choices import Inputs, Residual
 from unimp.config.options import ModelOptions
 from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.grand import GRAND
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
+from unimp.model.ridge import Ridge
+from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -24,6 +27,9 @@ NARROW = 16
 """Features with fewer columns are encoded, because the norm of the inputs would leave little of
 them: of one column nothing, of two columns a sign."""
 
+
+RESIDUALS: dict[LayerKind, Residual] = {"transformer": "gated", "sage": "simple"}
+"""The residual of each kind of layer if the option is auto; none for the others."""
 
 Build = Callable[[ModelOptions, Sizes], NodeModel]
 
@@ -44,7 +50,7 @@ def _unimp(layer: LayerKind) -> Build:
     def build(options: ModelOptions, sizes: Sizes) -> NodeModel:
         residual = options.residual
         if residual == "auto":
-            residual = "gated" if layer == "transformer" else "none"
+            residual = RESIDUALS.get(layer, "none")
         return UniMP(
             sizes,
             layer=layer,
@@ -57,6 +63,7 @@ def _unimp(layer: LayerKind) -> Build:
             residual=residual,
             gate=options.gate,
             gate_bias=options.gate_bias,
+            norm=options.norm,
             input_norm=options.input_norm,
             head=options.head,
             feature_encoder=encodes_features(options, sizes),
@@ -66,6 +73,7 @@ def _unimp(layer: LayerKind) -> Build:
             use_edge_features=options.edge_features,
             label_width=options.label_width,
             backend=options.backend,
+            propagated_labels=options.propagated_labels and "Y" in options.inputs,
         )
 
     return build
@@ -86,6 +94,17 @@ def _hidden_layers(model: Callable[..., NodeModel], **more: str) -> Build:
     return build
 
 
+def _grand(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return GRAND(
+        sizes,
+        width=options.heads * options.width,
+        steps=options.propagation_steps,
+        drop_node=options.drop_node,
+        input_dropout=options.input_dropout,
+        dropout=options.dropout,
+    )
+
+
 def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     return LabelPropagation(
         sizes,
@@ -96,6 +115,20 @@ def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     )
 
 
+def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return Ridge(
+        sizes,
+        hops=options.hops,
+        hop_features=options.hop_features,
+        strength=options.strength,
+    )
+
+
+def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    inputs = options.inputs
+    return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
+
+
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
 
 MODELS: dict[str, ModelEntry] = {
@@ -104,11 +137,19 @@ MODELS: dict[str, ModelEntry] = {
         ModelEntry("unimp", _unimp("transformer"), ANY, attends=True),
         ModelEntry("gcn", _unimp("gcn"), ANY),
         ModelEntry("gat", _unimp("gat"), ANY),
+        ModelEntry("sage", _unimp("sage"), ANY),
         ModelEntry(
-            "appnp", _hidden_layers(APPNP, steps="propagation_steps", teleport="teleport"), ("X,A",)
+            "appnp",
+            _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
+            ("X,A",),
         ),
-        ModelEntry("gcn-lpa", _hidden_layers(GCNLPA, lpa_weight="lpa_weight"), ("X,A",)),
-        ModelEntry("mlp", _hidden_layers(MLP), ("X",)),
+        ModelEntry("grand", _grand, ("X,A",)),
+        ModelEntry(
+            "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
+        ),
+        ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
+        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }

@@ -7,46 +7,57 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from unimp.config.arguments import Share, Size, checked
-from unimp.config.choices import Backend
+from unimp.config.choices import Backend, Norm, Residual
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, with_convolution_weights
 from unimp.model.layers import (
+    NORMS,
     EdgeEncoder,
     FeatureEncoder,
+    FusedNorm,
     GraphTransformerLayer,
     LabelEncoder,
     LabelTable,
     MessageLayer,
 )
 from unimp.model.node_model import NodeModel
+from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
-LayerKind = Literal["transformer", "gat", "gcn"]
+LayerKind = Literal["transformer", "gat", "gcn", "sage"]
 LAYERS: dict[LayerKind, Callable[..., MessageLayer]] = {
     "transformer": GraphTransformerLayer,
     "gat": GATLayer,
     "gcn": GCNLayer,
+    "sage": SAGELayer,
 }
+WITHOUT_HEADS: tuple[LayerKind, ...] = ("gcn", "sage")
+"""Layers that have no heads, and the width of all heads together."""
 
 
 class UniMP(NodeModel):
     """A graph transformer over h⁰ = X + embed(Y_observed).
 
         h⁰ = dropout( LayerNorm( x + embed(observed) ) )            (norm if `input_norm`)
-        hˡ⁺¹ = dropout( ReLU( LayerNorm( layer(hˡ) ) ) )
+        h⁰ = dropout( LayerNorm( x + embed(observed) + W propagated + b ) )
+                                                                    (if `propagated_labels`)
+        hˡ⁺¹ = dropout( ReLU( norm( layer(hˡ) ) ) )
         logits = layer(hᴸ⁻¹), heads averaged           (head = average)
         logits = W hᴸ + b                               (head = linear)
 
     Each layer runs on its own hop, so a full batch, a part and sampled neighbors use the same code.
     Masked label prediction does not depend on the kind of layer: `layer` may also be that of a
-    graph attention network (gat) or a graph convolution (gcn), which use no edge features.
+    graph attention network (gat), a graph convolution (gcn) or GraphSAGE (sage), which use no edge
+    features. `norm` is a LayerNorm, a batch norm or nothing.
     """
 
     @checked
@@ -60,9 +71,10 @@ class UniMP(NodeModel):
         dropout: Share = 0.3,
         input_dropout: Share | None = None,
         attention_dropout: Share = 0.0,
-        residual: Literal["none", "simple", "gated"] = "gated",
+        residual: Residual = "gated",
         gate: Literal["none", "last", "all"] = "last",
         gate_bias: bool = True,
+        norm: Norm = "layer",
         input_norm: bool = True,
         head: Literal["average", "linear"] = "average",
         feature_encoder: bool = False,
@@ -73,15 +85,21 @@ class UniMP(NodeModel):
         label_width: Size = 128,
         backend: Backend = "auto",
         layer: LayerKind = "transformer",
+        propagated_labels: bool = False,
     ) -> None:
         super().__init__()
-        if layer == "gcn":  # it has no heads, and the width of all heads together
+        if layer in WITHOUT_HEADS:
             width, heads = heads * width, 1
         use_features = use_features and sizes.features > 0
         if not (use_features or use_labels):
             raise ModelError(
                 "the model would receive neither features nor labels; use labels as inputs, or "
                 "node features if the task has some"
+            )
+        if propagated_labels and not use_labels:
+            raise ModelError(
+                "propagated labels are inputs, but labels are not; use labels as inputs, or omit "
+                "propagated_labels"
             )
         if sizes.sparse and use_features and not feature_encoder:
             raise ModelError(
@@ -101,6 +119,7 @@ class UniMP(NodeModel):
         self.weighs_by_degree = layer == "gcn"
         with_edges = use_edge_features and sizes.edge_features > 0
         self.takes_edge_features = layer == "transformer" and with_edges
+        self.mixes_rows = norm == "batch"
         self.takes_labels = use_labels
         self.takes_features = use_features
         self.num_layers = layers
@@ -138,7 +157,7 @@ class UniMP(NodeModel):
                 "residual": "gated" if gated else ("none" if residual == "none" else "simple"),
                 "gate_bias": gate_bias,
             }
-            if layer != "gcn":
+            if layer not in WITHOUT_HEADS:
                 own |= {"heads": heads, "concat": not averaged}
                 own["attention_dropout"] = attention_dropout
             if layer == "transformer":
@@ -146,8 +165,11 @@ class UniMP(NodeModel):
             first_width = in_width if index == 0 else hidden
             self.layers.append(LAYERS[layer](first_width, layer_width, **own))
             if not averaged:
-                self.norms.append(nn.LayerNorm(hidden))
+                self.norms.append(NORMS[norm](hidden))
         self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
+        self.takes_propagated_labels = propagated_labels
+        # Last, so that the other initial weights do not depend on it.
+        self.propagated_labels = PropagatedLabels(sizes, in_width) if propagated_labels else None
 
     def prepare(self, graph: Graph) -> Graph:
         if self.layer == "gcn":
@@ -156,7 +178,12 @@ class UniMP(NodeModel):
             return graph.without_edge_attr().with_self_loops()
         return super().prepare(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        assert self.propagated_labels is not None
+        return self.propagated_labels.of(graph, observed)
+
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        x, propagated = split_features(x)
         h: Tensor | None = None
         if self.takes_features:
             if self.feature_encoder is not None:
@@ -166,6 +193,9 @@ class UniMP(NodeModel):
         if self.label_embedding is not None:
             labels = self.label_embedding(observed)
             h = labels if h is None else h + labels
+        if self.propagated_labels is not None:
+            assert h is not None
+            h = h + self.propagated_labels(propagated)
         assert h is not None  # `__init__` refuses a model without inputs
         if self.input_norm is not None:
             h = self.input_norm(h)
@@ -174,14 +204,19 @@ class UniMP(NodeModel):
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         if index == len(self.norms):  # the last layer computes logits
             return self.layers[index](h, hop)  # type: ignore[no-any-return]
-        return dropout(self.layers[index](h, hop, self.norms[index]), self.dropout, self.training)
+        norm = self.norms[index]
+        if isinstance(norm, FusedNorm):
+            rows = self.layers[index](h, hop, norm)
+        else:
+            rows = F.relu(norm(self.layers[index](h, hop)))
+        return dropout(rows, self.dropout, self.training)
 
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.head is None else self.head(h)
 
     @torch.no_grad()
     def attention_weights(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+        self, x: Features | None, observed: Tensor, hops: Sequence[Hop]
     ) -> list[Tensor]:
         """Compute the attention weights [E, H] of each layer, in the order of the hop's edges."""
         h, weights = self.embed(x, observed), []

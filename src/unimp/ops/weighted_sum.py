@@ -25,6 +25,18 @@ def weighted_sum(weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
     return _in_single_precision(_sum, weight, value, hop=hop)
 
 
+def weighted_mean(rows: Tensor, hop: Hop, weight: Tensor | None = None) -> Tensor:
+    """Compute Σ_j w_ij rows_j / s_i; s_i counts the in-edges in the hop: [S, C] → [T, C].
+
+    weight [E, 1]; without it, w_ij = 1. A target without in-edges gets zeros.
+    """
+    count = hop.indptr.diff().clamp(min=1).index_select(0, hop.target)[:, None]
+    # In bf16, shares would be rounded.
+    exact = torch.promote_types(torch.float32 if weight is None else weight.dtype, rows.dtype)
+    share = count.to(exact).reciprocal() if weight is None else (weight / count).to(exact)
+    return weighted_sum(share, rows.to(exact)[:, None], hop).squeeze(1).to(rows.dtype)
+
+
 def edge_softmax(score: Tensor, hop: Hop) -> Tensor:
     """Compute w_ij = softmax_j s_ij over the in-edges of each target and head: [E, H] → [E, H]."""
     return _in_single_precision(_softmax, score, hop=hop)

@@ -18,7 +18,7 @@ from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
 from unimp.errors import RecipeError
 from unimp.runs.folder.resume import Found, find_run, refuse_linked_seed
-from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
+from unimp.runs.preparation import ModelFactory, data_hash_of, preparation, tables_of, task_of
 from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
 from unimp.tracking.trackers import Place, Trackers
@@ -52,6 +52,7 @@ class Experiment:
     folder: Path | None = None  # None: nothing is stored
     own_task: Task | None = None  # a task without a name: an object, or read from tables
     own_model: ModelFactory | None = None  # in place of the recipe's model
+    prepared: Task | None = None  # the task, if it was loaded and prepared before
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
@@ -86,15 +87,22 @@ class Experiment:
 
     def with_tables(self) -> Experiment:
         """This experiment with the task read from its tables, if the recipe names tables."""
-        if self.own_task is not None or self.recipe.task.name != "tables":
+        loaded = self.own_task is not None or self.prepared is not None
+        if loaded or self.recipe.task.name != "tables":
             return self
         return replace(self, own_task=tables_of(self.recipe, self.seed, warn=self.warn))
 
     def task(self) -> Task:
         """The task with its graph prepared as the recipe states."""
+        if self.prepared is not None:
+            return self.prepared
         if self.own_task is None:
             return task_of(self.recipe, self.seed)
         return prepare(self.own_task, **preparation(self.recipe))
+
+    def data_hash(self, task: Task) -> str:
+        """The hash of the data of its task, which a folder stores; empty without a folder."""
+        return "" if self.folder is None else data_hash_of(self.recipe, task)
 
     def after_epoch(self, epoch: Epoch) -> None:
         """Show an epoch, track it, and hand it to the caller."""

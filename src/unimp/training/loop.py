@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unimp.config.choices import Precision
+from unimp.config.choices import Precision, Rate, Select
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
+from unimp.training.average import WeightAverage
 from unimp.training.batching import Batch, Batches
+from unimp.training.objective import ONE_PASS, Consistency
 from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
-Scores = Mapping[str, float]  # "train", "val", "test" → score
+Scores = Mapping[str, float]  # "val", "test" → score; "val_loss" if an epoch is chosen by it
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ class Fit:
     """The result of training; the model itself is left in the chosen state."""
 
     history: list[Epoch] = field(default_factory=list)
-    best: Epoch | None = None  # the epoch with the best validation score; None: none was scored
+    best: Epoch | None = None  # the best epoch by validation; None: none was scored
     stopped: str = "all epochs done"  # why training ended
     cut_short: bool = False  # the time limit ended training before the last epoch
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
+    ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
 
 
 class End(NamedTuple):
@@ -62,7 +65,9 @@ class Schedule:
     epochs: int
     eval_from: int = 1  # the first epoch that is scored
     eval_every: int = 1  # the last epoch is always scored
-    patience: int = 0  # stop after so many epochs without an equal or better score; 0: never
+    patience: int = 0  # stop after so many epochs without an equal or better one; 0: never
+    select: Select = "score"  # what makes an epoch better
+    rate: Rate = "constant"  # how the learning rate changes
     time_limit: float = 0.0  # seconds for training and the scoring after it; 0: no limit
     spent_before: float = 0.0  # seconds of the limit that had passed when training started
     scorings_after: int = 0  # how often all nodes are predicted after training
@@ -70,6 +75,22 @@ class Schedule:
     def scores_at(self, epoch: int) -> bool:
         due = epoch >= self.eval_from and (epoch - self.eval_from) % self.eval_every == 0
         return due or epoch == self.epochs
+
+    def rate_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, as a share of the first one."""
+        if self.rate == "constant":
+            return 1.0
+        return (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs)) / 2.0
+
+    def quality(self, epoch: Epoch | None) -> float:
+        """A number that is larger for a better epoch; −∞ if no validation label can be scored."""
+        scores = (epoch and epoch.scores) or {}
+        value = (
+            -scores.get("val_loss", math.nan)
+            if self.select == "loss"
+            else scores.get("val", math.nan)
+        )
+        return -math.inf if math.isnan(value) else value
 
     def end(self, fit: Fit, *, spent: float, scoring: float) -> End | None:
         """Return why no further epoch is started after `spent` seconds; None: one is started.
@@ -84,7 +105,8 @@ class Schedule:
         # Only a scored epoch shows whether the model became better.
         waited = last.epoch - fit.best.epoch if last.scores is not None and fit.best else 0
         if self.patience and waited >= self.patience:
-            return End(f"no better validation score in {self.patience} epochs")
+            better = "lower validation loss" if self.select == "loss" else "better validation score"
+            return End(f"no {better} in {self.patience} epochs")
         if last.epoch >= self.epochs:
             return End("all epochs done")
         another = max(epoch.seconds for epoch in fit.history[-3:])
@@ -119,7 +141,7 @@ class TrainingState:
     replaces their random states.
     """
 
-    tensors: Mapping[str, Tensor]  # weights.…, best.…, optimizer.…, random.…
+    tensors: Mapping[str, Tensor]  # weights.…, best.…, ema.…, optimizer.…, random.…
     position: Position
     history: Sequence[Epoch]
     best: int | None  # the epoch of `best.…`; None: none was scored, `best.…` is the last good one
@@ -142,37 +164,43 @@ def fit(
     *,
     lr: float,
     weight_decay: float,
+    ema: float = 0.0,
     evaluate: Callable[[], Scores],  # raises NonFiniteError if logits are not finite
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
+    consistency: Consistency = ONE_PASS,
     replay: bool = True,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
 ) -> Fit:
-    """Train on the hidden labels of each batch, and leave the model at its best validation score.
+    """Train on the hidden labels of each batch, and leave the model at its best epoch.
 
     `labels` contains the labels of all nodes; only those of hidden nodes are used. If a loss is
-    not finite, training stops at once and the model returns to the last good state. If validation
-    scores are equal, the latest epoch wins. `precision` applies to the forward pass: weights, loss
+    not finite, training stops at once and the model returns to the last good state. Of equally good
+    epochs, the latest wins. With `ema`, the moving average of the weights with this decay is scored
+    and stored instead of the weights. `precision` applies to the forward pass: weights, loss
     and optimizer stay in single precision. `replay`: on a GPU, record a step that does not change
     and replay it. Training continues from `resume`, if given; `keep` may store such a state.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
         model.parameters(),
-        lr=lr,
+        # A recorded step reads a rate that changes from a tensor.
+        lr=torch.tensor(lr, device=device) if on_gpu and schedule.rate != "constant" else lr,
         weight_decay=weight_decay,
         fused=on_gpu or None,
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision)
+    step = Step(model, optimizer, labels.to(device), precision, consistency)
     # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay else step
     result, at = Fit(), Position()
+    average = WeightAverage(model, ema)
     best_state = _state(model)
     if resume is not None:
         best_state = _restore(resume, model, optimizer, device)
+        average.restore(resume.part("ema"))
         at = Position(**vars(resume.position))
         result.spent_before = resume.position.spent
         result.history = list(resume.history)
@@ -182,7 +210,7 @@ def fit(
     def state() -> TrainingState:
         at.spent = time.perf_counter() - started
         position = Position(**{**vars(at), "loss": float(at.loss)})
-        tensors = _tensors(model, best_state, optimizer, device)
+        tensors = _tensors(model, best_state, average, optimizer, device)
         best = result.best.epoch if result.best else None
         return TrainingState(tensors, position, tuple(result.history), best)
 
@@ -192,9 +220,12 @@ def fit(
     ):
         epoch_started = time.perf_counter() - at.seconds
         if result.best is None and at.step == 0:
-            best_state = _state(model)
+            with average.in_model():
+                best_state = _state(model)
+        _set_rate(optimizer, lr * schedule.rate_at(at.epoch))
         with matmuls_in(precision):
             for loss in _steps(model, batches, take, at, device):
+                average.update()
                 if not math.isfinite(loss):
                     break
                 at.seconds = time.perf_counter() - epoch_started
@@ -209,18 +240,19 @@ def fit(
             end = End(f"a weight became non-finite in epoch {epoch}", failed=True)
             break
         trained = time.perf_counter()
-        try:
-            scores = evaluate() if schedule.scores_at(epoch) else None
-        except NonFiniteError:
-            end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
-            break
-        now = time.perf_counter()
-        record = Epoch(epoch, loss, now - epoch_started, scores)
-        result.history.append(record)
-        if scores is not None:
-            at.scoring = now - trained
-            if result.best is None or _validation(scores) >= _validation(result.best.scores):
-                result.best, best_state = record, _state(model)
+        with average.in_model():
+            try:
+                scores = evaluate() if schedule.scores_at(epoch) else None
+            except NonFiniteError:
+                end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
+                break
+            now = time.perf_counter()
+            record = Epoch(epoch, loss, now - epoch_started, scores)
+            result.history.append(record)
+            if scores is not None:
+                at.scoring = now - trained
+                if schedule.quality(record) >= schedule.quality(result.best):
+                    result.best, best_state = record, _state(model)
         at = Position(epoch + 1, scoring=at.scoring)
         on_epoch(record)
         keep(state, False)
@@ -228,9 +260,19 @@ def fit(
     result.stopped, result.cut_short, result.failed = end
     if not result.failed:
         keep(state, True)
-    if result.best is not None or result.failed:
-        model.load_state_dict(best_state)
+    if result.best is None and not result.failed:
+        with average.in_model():
+            best_state = _state(model)
+    model.load_state_dict(best_state)
     return result
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _steps(
@@ -266,12 +308,6 @@ def _require_hidden(hidden: int) -> int:
     return hidden
 
 
-def _validation(scores: Scores | None) -> float:
-    """Return the validation score, or −∞ if no validation label can be scored."""
-    value = math.nan if scores is None else scores.get("val", math.nan)
-    return -math.inf if math.isnan(value) else value
-
-
 @torch.no_grad()
 def _is_finite(model: NodeModel) -> bool:
     largest = torch.nn.utils.get_total_norm(list(model.parameters()), norm_type=math.inf)
@@ -285,12 +321,14 @@ def _state(model: NodeModel) -> dict[str, Tensor]:
 def _tensors(
     model: NodeModel,
     best_state: Mapping[str, Tensor],
+    average: WeightAverage,
     optimizer: torch.optim.Optimizer,
     device: torch.device | str,
 ) -> dict[str, Tensor]:
     """Copy everything that training resumes from to the CPU, by name."""
     tensors = {f"weights.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in best_state.items()}
+    tensors |= {f"ema.{name}": value for name, value in average.tensors().items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
     tensors["random.cpu"] = torch.get_rng_state()
