@@ -93,15 +93,16 @@ class Recipe(Section):
 
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""
-        task = self.task.model_copy(update={"name": str(path.resolve())})
-        return self.model_copy(update={"task": task})
+        return self.with_options("task", name=str(path.resolve()))
 
     def with_regime(self, regime: Regime) -> Recipe:
         """This recipe with one batch regime."""
-        if self.batch.regime == regime:
-            return self
-        batch = self.batch.model_copy(update={"regime": regime})
-        return self.model_copy(update={"batch": batch})
+        return self.with_options("batch", regime=regime)
+
+    def with_options(self, section: str, **values: Any) -> Recipe:
+        """This recipe with values of one section that are known to be valid."""
+        options = getattr(self, section).model_copy(update=values)
+        return self.model_copy(update={section: options})
 
     def with_absolute_paths(self) -> Recipe:
         """This recipe with absolute paths, so that it means the same from any folder."""
@@ -110,15 +111,13 @@ class Recipe(Section):
             for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
             if value.endswith(".npz")
         }
-        recipe = self.model_copy(update={"task": self.task.model_copy(update=paths)})
-        return recipe.with_tables_in(Path.cwd())
+        return self.with_options("task", **paths).with_tables_in(Path.cwd())
 
     def with_tables_in(self, folder: Path) -> Recipe:
         """This recipe with relative paths of tables resolved against a folder."""
         named = {key: getattr(self.tables, key) for key in TABLE_FILES}
         paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
-        tables = self.tables.model_copy(update=paths)
-        return self.model_copy(update={"tables": tables}) if paths else self
+        return self.with_options("tables", **paths) if paths else self
 
     def with_settings(self, settings: Settings) -> Recipe:
         """This recipe with settings applied: `section.key=value`, or {"section.key": value}.

@@ -23,19 +23,10 @@ GUESSED = "tables.toml"
 LABELED = "predictions.csv"
 """The predictions that `unimp train NODES EDGES` writes; all known labels are inputs."""
 
-WRITTEN = (
-    RECIPE,
-    WEIGHTS,
-    METRICS,
-    HISTORY,
-    PREDICTIONS,
-    REPORT,
-    MANIFEST,
-    TASK,
-    TRANSFORMS,
-    TRACKERS,
-    CHECKPOINT,
-)
+PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
+"""The files that every finished run consists of, other than its manifest."""
+
+WRITTEN = (*PARTS, REPORT, MANIFEST, TASK, TRANSFORMS, TRACKERS, CHECKPOINT)
 """The files that a run writes."""
 
 STARTED = {CHECKPOINT, TRACKERS, HISTORY, MANIFEST}

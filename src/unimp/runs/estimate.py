@@ -71,9 +71,8 @@ class Estimate:
 
     def in_words(self) -> str:
         """The estimate as one line."""
-        text = f"{self.regime} batch" if self.regime == "full" else f"batches of {self.regime}"
-        if self.regime == "partition":
-            text = "random parts"
+        batches = {"full": "full batch", "partition": "random parts"}
+        text = batches.get(self.regime, f"batches of {self.regime}")
         text = f"estimate: {text} on {self.where}, {self.reason}; "
         text += f"about {gib(self.memory)} of {gib(self.available)}"
         if self.seconds_per_epoch is not None and self.seconds is not None:
@@ -121,7 +120,10 @@ def estimate(
 
 
 def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
-    """The experiment in the regime that its recipe names or that fits; shows the estimate."""
+    """The experiment in the regime that its recipe names or that fits; shows the estimate.
+
+    Refuses a run that would need more memory than there is, and names the option to reduce.
+    """
     recipe = experiment.recipe
     if not model.learns or isinstance(model, SolvedModel):
         return experiment
@@ -132,17 +134,12 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         recipe, model, task, experiment.device, timed=experiment.progress.is_visible
     )
     experiment.progress.note(expected.in_words())
-    refuse_too_large(recipe, expected)
-    return replace(experiment, recipe=recipe.with_regime(expected.regime))
-
-
-def refuse_too_large(recipe: Recipe, expected: Estimate) -> None:
-    """Refuse a run that would need more memory than there is, and name the option to reduce."""
     if expected.memory > ERROR * expected.available:
         raise RecipeError(
             f"training needs about {gib(expected.memory)} of memory, but only "
             f"{gib(expected.available)} are available; {what_to_reduce(recipe)}"
         )
+    return replace(experiment, recipe=recipe.with_regime(expected.regime))
 
 
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:

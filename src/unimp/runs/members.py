@@ -65,7 +65,7 @@ def fit_ensemble(
 ) -> tuple[Ensemble, Fit]:
     """Train the members that suit the task, as far as the time limit allows, and combine them.
 
-    train: trains one member, or resumes it, or loads it if it is finished.
+    train: trains one member, or resumes it, or loads it if it is finished; raises if it failed.
     """
     options = experiment.recipe.ensemble
     _mark_begun(experiment, data_hash)
@@ -93,10 +93,6 @@ def fit_ensemble(
         except TrainingError as error:
             notes[member.name] = str(error)
             experiment.progress.note(f"{member.name}: {error}")
-            continue
-        if run.failure:
-            notes[member.name] = run.failure
-            experiment.progress.note(f"{member.name}: {run.failure}")
             continue
         spent_before += run.metrics["seconds"] if was_finished else 0.0
         trained.append(_answered(member, _settings(inner), run))

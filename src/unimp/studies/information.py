@@ -119,16 +119,9 @@ def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
             return infer(model, given, wrong if other_labels else observed)
         return infer(train(recipe, given, other_labels=other_labels), task, observed)
 
-    control, *moved = (
-        float((found - output).abs().max())
-        for found in (
-            trained(task),
-            trained(other),
-            trained(task, other_labels=True),
-            infer(model, other, observed),
-            infer(model, task, wrong),
-        )
-    )
+    outputs = [trained(task), trained(other), trained(task, other_labels=True)]
+    outputs += [infer(model, other, observed), infer(model, task, wrong)]
+    control, *moved = (float((found - output).abs().max()) for found in outputs)
     return control, moved
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,10 +77,7 @@ class Rows:
         if self.parts is not None:
             nodes = np.flatnonzero(self.parts >= 0)
             return split_of(nodes, self.parts[nodes])
-        shares = {
-            "train_share": self.layout.train_share,
-            "val_share": self.layout.val_share,
-        }
+        shares = {"train_share": self.layout.train_share, "val_share": self.layout.val_share}
         if self.groups is not None:
             return split_groups(self.groups, self.known, seed=number, **shares)
         return split_classes(self.labels, seed=number, **shares)
@@ -189,14 +187,8 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         parts = read_parts(node_table, layout, ids, known, problems)
     joined = None
     if edge_table is not None:
-        joined = read_edges(
-            edge_table,
-            layout.source,
-            layout.target,
-            ids,
-            problems,
-            unknown_ids=layout.unknown_ids,
-        )
+        ends = (layout.source, layout.target)
+        joined = read_edges(edge_table, *ends, ids, problems, unknown_ids=layout.unknown_ids)
     node_values = values_of(node_table, layout, layout.features, problems)
     edge_values = values_of(edge_table, layout, layout.edge_features, problems)
     if labels is not None and parts is None and not problems.found:
@@ -257,61 +249,40 @@ def are_whole(ids: Any) -> bool:
 
 
 def _check_layout(layout: Layout, problems: Problems) -> None:
-    where = "[tables]"
+    note = partial(problems.note, "[tables]")
     if not layout.label or not all(layout.label_columns):
-        problems.note(
-            where,
-            "the label column is missing",
-            'write label = "COLUMN", the column to predict; empty cells are unknown',
-        )
+        fix = 'write label = "COLUMN", the column to predict; empty cells are unknown'
+        note("the label column is missing", fix)
     for column, count in Counter(layout.label_columns).items():
         if count > 1:
-            problems.note(
-                where, "label lists the column twice", "list each column once", column=column
-            )
+            note("label lists the column twice", "list each column once", column=column)
     for option, kinds in (("features", layout.features), ("edge_features", layout.edge_features)):
         for column, kind in kinds.items():
             allowed = [k for k in KINDS if option == "features" or k != "text"]
             if kind not in allowed:
-                problems.note(
-                    where,
-                    f"{option} has the unknown kind {kind!r}",
-                    nearest_names(str(kind), allowed),
-                    column=column,
-                )
+                near = nearest_names(str(kind), allowed)
+                note(f"{option} has the unknown kind {kind!r}", near, column=column)
     uses = (("features", "a feature", layout.features), ("near", "a position", layout.near))
     for option, what, columns in uses:
         for column in columns:
             if column in layout.label_columns:
-                problems.note(
-                    where,
-                    f"the column is both the label and {what}",
-                    f"remove it from {option}",
-                    column=column,
-                )
+                problem = f"the column is both the label and {what}"
+                note(problem, f"remove it from {option}", column=column)
     for column, count in Counter(layout.near).items():
         if count > 1:
-            problems.note(
-                where, "near lists the column twice", "list each column once", column=column
-            )
+            note("near lists the column twice", "list each column once", column=column)
     if layout.near and layout.edge_features:
-        problems.note(
-            where,
-            "edges to nearest neighbors have no features, but edge_features are given",
-            "remove edge_features",
-        )
+        problem = "edges to nearest neighbors have no features, but edge_features are given"
+        note(problem, "remove edge_features")
     if not layout.id and not layout.near:
-        problems.note(
-            where, "id is empty", "name the column of nodes that contains the ids in edges"
-        )
+        note("id is empty", "name the column of nodes that contains the ids in edges")
     if layout.train_share + layout.val_share > 1 or layout.train_share <= 0:
-        problems.note(
-            where,
+        note(
             f"train_share is {layout.train_share:g} and val_share is {layout.val_share:g}",
             "their sum must be at most 1; the rest is the test set",
         )
     if layout.source == layout.target:
-        problems.note(where, f"source and target are both {layout.source!r}", "name two columns")
+        note(f"source and target are both {layout.source!r}", "name two columns")
 
 
 def _check_shares(
@@ -325,19 +296,13 @@ def _check_shares(
     count = np.count_nonzero(known)
     column = layout.label_columns[0]
     if count < 3:
-        problems.note(
-            name,
-            f"{count} known labels are too few to draw a split",
-            "give at least 3, or state the sets in a column or in files",
-            column=column,
-        )
-    elif groups is not None and len(np.unique(groups[known])) < 3:
-        problems.note(
-            name,
-            f"the known labels are in {len(np.unique(groups[known]))} groups; a split needs 3",
-            "label nodes of other groups, or remove the option group",
-            column=layout.group,
-        )
+        fix = "give at least 3, or state the sets in a column or in files"
+        what = f"{count} known labels are too few to draw a split"
+        problems.note(name, what, fix, column=column)
+    elif groups is not None and (few := len(np.unique(groups[known]))) < 3:
+        fix = "label nodes of other groups, or remove the option group"
+        what = f"the known labels are in {few} groups; a split needs 3"
+        problems.note(name, what, fix, column=layout.group)
 
 
 def values_of(
@@ -350,15 +315,9 @@ def values_of(
     """Return the checked values of feature columns; `lengths` are those of vectors in training."""
     if table is None:
         return {}
+    read, lengths = partial(read_values, decimal=layout.decimal), lengths or {}
     return {
-        column: read_values(
-            table,
-            column,
-            kind,
-            problems,
-            decimal=layout.decimal,
-            length=(lengths or {}).get(column),
-        )
+        column: read(table, column, kind, problems, length=lengths.get(column))
         for column, kind in kinds.items()
         if kind in KINDS
     }

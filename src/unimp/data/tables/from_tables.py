@@ -63,29 +63,11 @@ def task_from_tables(
 
     One TaskError reports every problem of both tables.
     """
-    arguments: dict[str, Any] = {
-        "label": label,
-        "id": id,
-        "source": source,
-        "target": target,
-        "near": None if near is None else list(near),
-        "neighbors": neighbors,
-        "directed": directed,
-        "features": features,
-        "edge_features": edge_features,
-        "label_separator": label_separator,
-        "split": split,
-        "train_share": train_share,
-        "val_share": val_share,
-        "group": group,
-        "train_ids": train_ids,
-        "val_ids": val_ids,
-        "test_ids": test_ids,
-        "decimal": decimal,
-        "text_width": text_width,
-        "unknown_ids": unknown_ids,
+    given = {
+        key: list(value) if key == "near" else value
+        for key, value in locals().items()
+        if value is not None and key not in ("nodes", "edges", "name", "metric", "seed")
     }
-    given = {key: value for key, value in arguments.items() if value is not None}
     if train_share is not None or val_share is not None:
         given.setdefault("split", "")
     refuse_near_and_edges(near or (), edges)

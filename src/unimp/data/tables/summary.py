@@ -93,16 +93,14 @@ def cautions(rows: Rows, split: Split) -> list[str]:
         )
     if split.test.numel() == 0:
         found.append("the test set is empty: the accuracy of the predictions is not measured")
-    for name, nodes, what in (
-        (
-            "val",
-            split.val,
-            "the selected epoch depends on chance, and confidence is not calibrated",
-        ),
-        ("test", split.test, "a single node changes the score by several points"),
-    ):
-        if 0 < nodes.numel() < FEW_NODES:
-            count = f"{nodes.numel()} node{'s' if nodes.numel() > 1 else ''}"
+    few = {
+        "val": "the selected epoch depends on chance, and confidence is not calibrated",
+        "test": "a single node changes the score by several points",
+    }
+    for name, what in few.items():
+        number = getattr(split, name).numel()
+        if 0 < number < FEW_NODES:
+            count = f"{number} node{'s' if number > 1 else ''}"
             found.append(f"the {name} set has {count}, fewer than {FEW_NODES}: {what}")
     found += _label_cautions(rows)
     if rows.labels.ndim == 1:
