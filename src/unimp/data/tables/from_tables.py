@@ -63,7 +63,7 @@ def task_from_tables(
 
     One TaskError reports every problem of both tables.
     """
-    given = {
+    given: dict[str, Any] = {
         key: list(value) if key == "near" else value
         for key, value in locals().items()
         if value is not None and key not in ("nodes", "edges", "name", "metric", "seed")
