@@ -110,6 +110,12 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=partition", "mask.redraw=run", "inference.regime=partition"], (9,)),
         (["batch.regime=neighbors", "mask.redraw=step"], (3, 11)),
         (["batch.regime=neighbors", "model.attention_dropout=0.2"], (14,)),
+        (["batch.regime=full", "train.ema=0.9", "train.schedule=cosine"], (1, 7, 16)),
+        (["batch.regime=partition", "train.ema=0.9", "model.norm=batch"], (3, 18)),
+        (["batch.regime=neighbors", "model.norm=batch", "train.schedule=cosine"], (11,)),
+        (["batch.regime=full", "model.edge_dropout=0.3", "train.select=loss"], (6,)),
+        (["batch.regime=partition", "model.edge_dropout=0.3", "model.name=sage"], (9,)),
+        (["batch.regime=neighbors", "train.select=loss", "train.patience=2"], (4,)),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
