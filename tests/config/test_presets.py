@@ -11,14 +11,26 @@ from unimp.errors import RecipeError
 from unimp.runs.preparation import resolve_recipe
 
 
-def test_a_task_without_a_bundled_recipe_gets_every_option_of_a_preset() -> None:
-    for name, preset in PRESETS.items():
-        recipe = recipe_with_preset("synthetic", [], name)
-        values = recipe.model_dump()
-        for place, value in preset.options.items():
-            section, _, key = place.partition(".")
-            assert values[section][key] == value
-        assert name in preset_help()
+@pytest.mark.parametrize("name", ["synthetic", "debian"])
+def test_a_preset_trains_its_ensemble_within_its_time_limit(name: str) -> None:
+    limits = []
+    for preset in PRESETS:
+        recipe = recipe_with_preset(name, [], preset)
+        assert recipe.ensemble.portfolio == preset
+        assert recipe.model == load_recipe(name).model
+        limits.append(recipe.train.time_limit)
+        assert preset in preset_help()
+    assert limits == sorted(limits)
+    shorter = recipe_with_preset(name, ["train.time_limit=5", "train.device=cpu"], "best")
+    assert shorter.ensemble.portfolio == "best"
+    assert shorter.train.time_limit == 5
+
+
+@pytest.mark.parametrize("setting", ["model.width=64", "mask.label_rate=0.5", "train.epochs=9"])
+def test_options_of_one_model_select_that_model_alone(setting: str) -> None:
+    recipe = recipe_with_preset("synthetic", [setting], "good")
+    assert recipe.ensemble.portfolio == "none"
+    assert recipe.train.patience == PRESETS["good"].alone["train.patience"]
 
 
 def test_a_setting_overrides_the_preset_even_if_it_is_the_default() -> None:
@@ -38,11 +50,11 @@ def test_options_of_the_users_own_recipe_override_the_preset(tmp_path: Path) -> 
     assert recipe.model.heads == 1
 
 
-def test_a_preset_changes_only_the_length_of_training_of_a_bundled_recipe() -> None:
-    plain, quick = load_recipe("debian"), recipe_with_preset("debian", [], "quick")
+def test_a_preset_changes_only_the_length_of_training_of_a_bundled_model() -> None:
+    plain, quick = load_recipe("debian"), recipe_with_preset("debian", ["train.lr=0.5"], "quick")
     assert quick.train.epochs == 60 != plain.train.epochs
     assert quick.model == plain.model
-    assert quick.train.lr == plain.train.lr
+    assert quick.train.lr == 0.5
     kept = recipe_with_preset("debian", ["train.epochs=9"], "quick")
     assert kept.train.epochs == 9
 
@@ -56,7 +68,7 @@ def test_tables_without_a_preset_get_the_preset_good(tmp_path: Path) -> None:
     path.write_text('[tables]\nnodes = "customers.csv"\nedges = "calls.csv"\n')
     plain = recipe_with_preset(path)
     assert plain == recipe_with_preset(path, [], "good")
-    assert plain.train.patience == PRESETS["good"].options["train.patience"] > 0
+    assert plain.ensemble.portfolio == "good"
     assert recipe_with_preset(plain) == plain
     quick = recipe_with_preset(path, [], "quick")
     assert recipe_with_preset(quick) == quick  # as `unimp train` passes it to `run`

@@ -20,6 +20,8 @@ from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import MODELS, build_model
+from unimp.model.solved_model import KnownLabels
+from unimp.model.trees import Trees
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
@@ -39,7 +41,12 @@ def task() -> Task:
 def model_of(name: str, task: Task, *settings: str) -> NodeModel:
     torch.manual_seed(0)
     small = ["model.width=4", "model.propagation_steps=3", f"model.name={name}", *settings]
-    return build_model(Recipe().with_settings(small).model, task.sizes).double().eval()
+    model = build_model(Recipe().with_settings(small).model, task.sizes)
+    if isinstance(model, Trees):  # many trees from many labels depend on all inputs
+        nodes = torch.arange(len(task.labels))
+        known = KnownLabels(task.labels, nodes, nodes[:0], task.metric)
+        model.solve(model.prepare(task.graph), known, seed=0)
+    return model.double().eval()
 
 
 def logits_of(model: NodeModel, task: Task, observed: Tensor, **options: Any) -> Tensor:
@@ -289,7 +296,7 @@ def test_bf16_is_close_to_single_precision(name: str, task: Task) -> None:
     torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "trees"])  # no gradients
 def test_int64_hops_train_as_int32_hops_do(name: str, task: Task) -> None:
     model = model_of(name, task).float()
     graph = model.prepare(task.graph)

@@ -19,6 +19,8 @@ from unimp.inference.logits import predict_logits
 from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import MODELS, ModelEntry, build_model, find_model, inputs_of
+from unimp.model.solved_model import KnownLabels
+from unimp.model.trees import Trees
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 
@@ -33,7 +35,12 @@ def model_of(task: Task, name: str, inputs: str = "X,A,Y") -> NodeModel:
     options = ModelOptions.model_validate(
         {"name": name, "inputs": inputs, "width": 4, "layers": 2, "label_width": 8, "steps": 3}
     )
-    return build_model(options, task.sizes).eval()
+    model = build_model(options, task.sizes).eval()
+    if isinstance(model, Trees):  # many trees from many labels depend on all inputs
+        nodes = torch.arange(len(task.labels))
+        known = KnownLabels(task.labels, nodes, nodes[:0], task.metric)
+        model.solve(model.prepare(task.graph), known, seed=0)
+    return model
 
 
 ROWS = [

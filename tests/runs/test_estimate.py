@@ -90,6 +90,17 @@ def test_more_width_heads_and_layers_take_more_memory(task: Task) -> None:
 
     assert more() < more("model.width=16") < more("model.width=16", "model.layers=4")
     assert more() < more("model.heads=4")
+    assert more() < more("train.samples=2")
+
+
+def test_consistency_computes_all_rows_of_a_full_batch(task: Task) -> None:
+    model = model_of(RECIPE, task)
+    consistent = RECIPE.with_settings(["train.consistency=1"])
+    pruned, whole = (
+        work_of(recipe, model, task, "full", 10.0, on_gpu=False) for recipe in (RECIPE, consistent)
+    )
+    assert pruned.targets[-1] == 10.0
+    assert whole.targets[-1] == task.graph.num_nodes
 
 
 def test_rows_outward_from_seeds_never_exceed_the_nodes(task: Task) -> None:

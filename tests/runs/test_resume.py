@@ -106,6 +106,8 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=full"], (1, 2, 7, 16)),
         (["batch.regime=full", "batch.prune=false", "train.patience=2"], (5,)),
         (["batch.regime=full", "model.name=gcn-lpa"], (6,)),
+        (["batch.regime=full", "train.samples=2", "train.consistency=1"], (6,)),
+        (["batch.regime=partition", "model.name=grand", "train.consistency=1"], (7,)),
         (["batch.regime=partition", "mask.redraw=step"], (3, 18)),
         (["batch.regime=partition", "mask.redraw=run", "inference.regime=partition"], (9,)),
         (["batch.regime=neighbors", "mask.redraw=step"], (3, 11)),

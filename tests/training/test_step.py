@@ -11,6 +11,7 @@ from torch import Tensor
 from unimp.config.recipe import load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.graph.hop import Hop
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.runs.experiment import run
@@ -18,8 +19,10 @@ from unimp.runs.preparation import graph_for
 from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import FewerEdges, Gathered, Masks, make_batches
+from unimp.training.batching import Batch, FewerEdges, Gathered, Masks, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
+from unimp.training.objective import ONE_PASS, Consistency, consistency_loss, masked_label_loss
+from unimp.training.step import Step
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 CUT: dict[str, Any] = {"num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
@@ -48,13 +51,14 @@ def losses(
     edge_dropout: float = 0.0,
     rate: Any = "constant",
     ema: float = 0.0,
+    consistency: Consistency = ONE_PASS,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
 ) -> list[float]:
     torch.manual_seed(0)
     settings = [
         "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
-        f"model.norm={norm}",
+        f"model.norm={norm}", f"model.drop_node={dropout}",
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
     ]  # fmt: skip
     model = build_model(load_recipe("synthetic", settings).model, task.sizes).cuda()
@@ -78,11 +82,104 @@ def losses(
         ema=ema,
         evaluate=lambda: {"val": 0.0},
         device="cuda",
+        consistency=consistency,
         replay=replay,
         resume=resume,
         keep=keep,
     )
     return [epoch.loss for epoch in done.history]
+
+
+def full_batch(task: Task) -> Batch:
+    batches = make_batches(
+        task.graph, task.labels, masks_of(task, "epoch"), regime="full", num_layers=2
+    )
+    return next(iter(batches.epoch(1)))
+
+
+def one_step(
+    task: Task, batch: Batch, consistency: Consistency, *, dropout: float = 0.3, **options: Any
+) -> tuple[float, UniMP]:
+    """The loss of one step, and the model after it."""
+    torch.manual_seed(0)
+    model = UniMP(task.sizes, layers=2, width=8, dropout=dropout).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    labels = torch.cat((task.labels, torch.full_like(task.labels[:1], -1)))
+    loss = Step(model, optimizer, labels, "fp32", consistency, **options)(batch)
+    return loss.item(), model
+
+
+@pytest.mark.parametrize("multilabel", [0, 3])
+def test_a_step_of_one_pass_without_consistency_is_the_plain_step(multilabel: int) -> None:
+    task = some_task(multilabel_tasks=multilabel)
+    batch = full_batch(task)
+    torch.manual_seed(0)
+    model = UniMP(task.sizes, layers=2, width=8).train()
+    logits = model(batch.x, batch.observed, batch.hops)
+    expected = masked_label_loss(logits, task.labels, batch.hidden)
+    expected.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    loss, moved = one_step(task, batch, ONE_PASS)
+    assert loss == expected.item()
+    for one, other in zip(model.parameters(), moved.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("multilabel", [0, 3])
+def test_a_step_of_several_passes_has_their_mean_loss_and_their_consistency(
+    multilabel: int,
+) -> None:
+    task = some_task(multilabel_tasks=multilabel)
+    batch = full_batch(task)
+    torch.manual_seed(0)
+    model = UniMP(task.sizes, layers=2, width=8).train()
+    passes = [model(batch.x, batch.observed, batch.hops) for _ in range(3)]
+    assert not torch.equal(passes[0], passes[1])  # each pass has its own dropout
+    supervised = sum(masked_label_loss(z, task.labels, batch.hidden) for z in passes) / 3
+    everyone = torch.ones(400, dtype=torch.bool)
+    agreement = consistency_loss(
+        torch.stack(passes), everyone, temperature=0.4, multilabel=multilabel > 0
+    )
+    (supervised + 0.7 * agreement).backward()
+    _, moved = one_step(task, batch, Consistency(0.7, 3, 0.4))
+    for before, after in zip(model.parameters(), moved.parameters(), strict=True):
+        if before.grad is not None:
+            torch.testing.assert_close(after, before - 0.1 * before.grad)
+
+
+def test_padding_does_not_take_part_in_consistency() -> None:
+    task = some_task()
+    batch = full_batch(task)
+    hop, x = batch.hops[0], batch.x
+    assert isinstance(x, Tensor)
+    indptr = torch.cat((hop.indptr, hop.indptr[-1:]))
+    more = Hop(indptr, hop.source, 401, hop.edge_attr)  # node 400 has no edges
+    padded = Batch(
+        nodes=torch.arange(401),
+        num_seeds=401,
+        x=torch.cat((x, torch.zeros_like(x[:1]))),
+        observed=torch.cat((batch.observed, torch.tensor([-1]))),
+        hidden=batch.hidden,
+        hops=(more, more),
+    )
+    consistency = Consistency(100.0, 1, 0.5)
+    expected, _ = one_step(task, batch, consistency, dropout=0.0)
+    found, _ = one_step(task, padded, consistency, dropout=0.0, padding=400)
+    counted, _ = one_step(task, padded, consistency, dropout=0.0)
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert counted != pytest.approx(expected, rel=1e-5)
+
+
+@gpu
+@pytest.mark.parametrize("parts", [0, 3])
+@pytest.mark.parametrize("kind", ["unimp", "grand"])
+def test_replayed_steps_with_consistency_equal_normal_steps(kind: str, parts: int) -> None:
+    options: dict[str, Any] = {
+        "kind": kind, "parts": parts, "epochs": 8, "consistency": Consistency(1.0, 2, 0.5)
+    }  # fmt: skip
+    task = some_task(num_nodes=900, num_edges=9000)
+    taken, replayed = (losses(task, replay=replay, **options) for replay in (False, True))
+    torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
 
 
 @gpu
@@ -95,7 +192,7 @@ def test_replayed_steps_equal_normal_steps(multilabel: int) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "sage", "appnp", "gcn-lpa"])
+@pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "sage", "appnp", "grand", "gcn-lpa"])
 def test_replayed_steps_on_parts_equal_normal_steps(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

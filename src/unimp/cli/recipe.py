@@ -65,7 +65,7 @@ def size_of_model(recipe: Recipe) -> str:
     from unimp.model.node_model import count_parameters
     from unimp.runs.preparation import model_without_weights, task_of
 
-    sizes = known_sizes(recipe.task.name)
+    sizes = None if recipe.task.structure else known_sizes(recipe.task.name)
     if sizes is None:
         try:
             # A generated task has the same sizes at any scale; a small one is quick to generate.

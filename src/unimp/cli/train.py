@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,11 +143,17 @@ def new_folder(parent: Path, name: str) -> Path:
 
 def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
     """The epoch from which the same command resumes; empty if there is no checkpoint."""
-    from unimp.config.run_files import is_finished, is_started
+    from unimp.config.run_files import MANIFEST, MEMBERS, is_finished, is_started
     from unimp.runs.folder.resume import read_begun
 
     for seed, place in places.items():
         if not is_finished(place) and is_started(place):
+            if recipe.ensemble.portfolio != "none":
+                members = len(list((place / MEMBERS).glob(f"*/{MANIFEST}")))
+                return (
+                    f"after {members} finished members, seed {seed}; run the same command again to "
+                    f"resume it, in {place}"
+                )
             epoch = read_begun(place)["position"]["epoch"]
             return (
                 f"in epoch {epoch} of {recipe.train.epochs}, seed {seed}; run the same command "
@@ -173,6 +180,24 @@ def after_run(done: Run, *, several: bool, trained: bool) -> None:
         err.print(f"warning: seed {done.seed}: training was {done.metrics['stopped']}")
 
 
+def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
+    """Print the members of an ensemble, those with the largest weights first."""
+    rows: list[Sequence[str]] = [("member", "weight", "validation", "test", "labels", "seconds")]
+    for row in sorted(summary["members"], key=lambda row: -row["weight"]):
+        scores = ["-" if row[n] is None else f"{100 * row[n]:.2f}" for n in ("val", "test")]
+        labels = "inputs" if row["takes_labels"] else "-"
+        rows.append((row["name"], f"{row['weight']:.2f}", *scores, labels, f"{row['seconds']:.0f}"))
+    out.print(f"members of the ensemble, seed {seed}:")
+    print_rows(rows)
+    for name, why in summary["left_out"].items():
+        out.print(f"{name} was left out: {why}")
+    if math.isfinite(summary["optimism"] or math.nan):
+        out.print(
+            "choosing the weights on validation makes the validation score look better by about "
+            f"{100 * summary['optimism']:.2f} points"
+        )
+
+
 def print_runs(runs: Runs) -> None:
     """Print mean and standard deviation of the scores, the calibration, and the folder."""
     from unimp.inference.calibration import calibration_in_words
@@ -186,5 +211,8 @@ def print_runs(runs: Runs) -> None:
         cells = [mean_text(sets[n]["values"]) if n in sets else "-" for n in ("val", "test")]
         rows.append((protocol if first.takes_labels else "none", *cells))
     print_rows(rows)
+    for run in runs:
+        if summary := run.metrics.get("ensemble"):
+            print_leaderboard(run.seed, summary)
     out.print(calibration_in_words([run.metrics["calibration"] for run in runs]))
     out.print(f"run folder: {runs.folder}")

@@ -17,6 +17,7 @@ from unimp.config.choices import (
     Inputs,
     Norm,
     Normalization,
+    Portfolio,
     Precision,
     Rate,
     Residual,
@@ -53,6 +54,7 @@ WIDE = 65_536
 """The largest width of a layer."""
 
 Fanout = Annotated[int, AfterValidator(_check_fanout), Field(le=MANY)]
+Hops = Annotated[int, Field(ge=1, le=1000)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 SplitNumber = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -93,6 +95,11 @@ class TaskOptions(Section):
     scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(False, "add the reverse of every edge")
     self_loops: bool = option(False, "add a self-loop to every node")
+    structure: bool = option(
+        False,
+        "append structural columns to the node features: log degrees, log PageRank and 8 "
+        "Laplacian positions",
+    )
 
 
 class TablesOptions(Section):
@@ -168,7 +175,9 @@ class ModelOptions(Section):
     )
     heads: int = option(2, "number of attention heads", ge=1, le=1024)
     dropout: float = option(0.3, "dropout after each hidden layer", ge=0, lt=1)
-    input_dropout: float = option(0.3, "dropout on the sum of features and labels", ge=0, lt=1)
+    input_dropout: float = option(
+        0.3, "dropout on the sum of features and labels; grand: on features", ge=0, lt=1
+    )
     attention_dropout: float = option(
         0.0, "dropout on attention weights; the paper uses none", ge=0, lt=1
     )
@@ -209,6 +218,11 @@ class ModelOptions(Section):
     label_width: int = option(
         128, "width of the label embedding if the task has no features", ge=1, le=WIDE
     )
+    propagated_labels: bool = option(
+        False,
+        "unimp, gcn and gat: also use observed labels propagated 1, 2, 5 and 10 steps over the "
+        "whole graph as inputs, if labels are inputs",
+    )
     backend: Backend = option(
         "auto",
         "code that computes attention: native on CPU, triton on GPU, sparse or reference anywhere; "
@@ -230,12 +244,30 @@ class ModelOptions(Section):
         "label propagation: after each step restore the observed labels (labels), limit entries "
         "to −1 … 1 (unit), or do nothing",
     )
-    propagation_steps: int = option(10, "appnp: number of propagation steps", ge=1, le=1000)
+    propagation_steps: int = option(
+        10, "appnp and grand: number of propagation steps", ge=1, le=1000
+    )
+    drop_node: float = option(
+        0.5, "grand: probability that all features of a node are dropped in training", ge=0, lt=1
+    )
     teleport: float = option(
         0.1, "appnp: share of the first prediction that each step adds", ge=0, le=1
     )
     lpa_weight: float = option(
         1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0, le=1e30
+    )
+    hops: Hops | Literal["auto"] = option(
+        "auto", "ridge: number of propagation steps; auto: the best one on validation"
+    )
+    hop_features: Literal["average", "concat"] = option(
+        "average",
+        "ridge: one weight matrix for the average of the features after 0 … hops steps, or one for "
+        "each step",
+    )
+    strength: Scale | Literal["auto"] = option(
+        "auto",
+        "ridge: penalty on squared weights, relative to the mean squared length of a row of "
+        "features; auto: the best one on validation",
     )
 
 
@@ -264,7 +296,9 @@ class BatchOptions(Section):
         "whole graph if it fits in memory, otherwise neighbors",
     )
     prune: bool = option(
-        True, "full, on CPU: compute only the rows that hidden nodes depend on; the loss is equal"
+        True,
+        "full, on CPU, without train.consistency: compute only the rows that hidden nodes depend "
+        "on; the loss is equal",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
@@ -288,6 +322,22 @@ class TrainOptions(Section):
     )
     weight_decay: float = option(
         0.0, "L2 penalty on every parameter, coupled as in the paper", ge=0, le=1e30
+    )
+    samples: int = option(
+        1, "forward passes per step, each with its own dropout; the loss is their mean", ge=1, le=64
+    )
+    consistency: float = option(
+        0.0,
+        "weight of the consistency loss: the squared distance of the predictions of each pass from "
+        "their sharpened mean, at all nodes of a batch (neighbors: at hidden nodes); 0: none",
+        ge=0,
+        le=1e30,
+    )
+    sharpening: float = option(
+        0.5,
+        "consistency: temperature of the mean prediction; a lower one sharpens more",
+        gt=0,
+        le=1,
     )
     eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
     eval_every: int = option(
@@ -370,3 +420,14 @@ class SmoothOptions(Section):
     smooth_alpha: float = option(
         0.5, "smooth: share of a probability that comes from in-neighbors in each step", ge=0, lt=1
     )
+
+
+class EnsembleOptions(Section):
+    """Several members instead of one model, combined by weights that are chosen on validation."""
+
+    portfolio: Portfolio = option(
+        "none",
+        "members to train and combine, the cheapest first, within train.time_limit; none: train "
+        "the model of [model] alone",
+    )
+    members: list[str] = option([], "names of the members to train; empty: all of the portfolio")

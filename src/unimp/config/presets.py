@@ -1,8 +1,8 @@
 """Presets: how much to spend on a task without a tuned recipe, in one word.
 
-A preset fills in options that you did not set. A bundled recipe was tuned for its task, so a preset
-changes only how long it trains. Options that you write in your own recipe or pass with `--set` stay
-as they are. A recipe of tables without a preset gets the preset `good`.
+A preset trains an ensemble within its time limit. If you set options of one model, in [model],
+[mask] or [train], it trains this model alone and fills in options that you did not set. A recipe of
+tables without a preset gets the preset `good`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimp.config.choices import Portfolio
 from unimp.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ class Preset:
     """The meaning of one word."""
 
     about: str
-    options: Mapping[str, Any]
+    seconds: float  # the time limit of the ensemble
+    alone: Mapping[str, Any]  # options of a single model
 
 
-PRESETS = {
+PRESETS: dict[Portfolio, Preset] = {
     "quick": Preset(
-        "a first look with a small model and few epochs",
+        "a first answer within 30 seconds",
+        30.0,
         {
             "model.layers": 2,
             "model.width": 64,
@@ -38,11 +41,13 @@ PRESETS = {
         },
     ),
     "good": Preset(
-        "up to 500 epochs; stops after 100 epochs without an equal or better score",
+        "an ensemble within 3 minutes",
+        180.0,
         {"train.epochs": 500, "train.eval_every": 2, "train.patience": 100},
     ),
     "best": Preset(
-        "a wide model for up to 2000 epochs; stops after 300 without an equal or better score",
+        "a larger ensemble within 10 minutes",
+        600.0,
         {
             "model.width": 256,
             "train.epochs": 2000,
@@ -51,6 +56,15 @@ PRESETS = {
         },
     ),
 }
+
+ABOUT_ANY_MODEL = {
+    "train.time_limit",
+    "train.checkpoint_every",
+    "train.device",
+    "train.precision",
+    "train.replay",
+}
+"""Options of [train] that do not describe a single model."""
 
 FOR_TABLES = "good"
 """The preset of a recipe of tables if none is given."""
@@ -65,8 +79,8 @@ def recipe_with_preset(
 ) -> Recipe:
     """Load a recipe, then apply settings, then a preset.
 
-    Without a preset, tables get `good`: their recipe was not tuned, and without patience training
-    would continue long after the best epoch. Any other recipe stays as it is.
+    Without a preset, tables get `good`, because their recipe was not tuned. Any other recipe stays
+    as it is.
     """
     from unimp.config.recipe import Recipe, load_recipe, read_settings, recipe_names
 
@@ -80,13 +94,18 @@ def recipe_with_preset(
     if preset not in PRESETS:
         raise RecipeError(f"there is no preset {preset!r}; presets are {', '.join(PRESETS)}")
     keep = {name for name, _ in read_settings(settings)}
-    for section in loaded.model_fields_set - {"name", "about"}:
-        if not (bundled and section == "train"):
+    if not bundled:  # the options of a bundled recipe were tuned for its task, not set by the user
+        for section in loaded.model_fields_set - {"name", "about"}:
             keep |= {f"{section}.{key}" for key in getattr(loaded, section).model_fields_set}
-    if bundled:
-        keep |= {name for name in PRESETS[preset].options if not name.startswith("train.")}
+    if any(name.startswith(("model.", "mask.", "train.")) for name in keep - ABOUT_ANY_MODEL):
+        filled = PRESETS[preset].alone
+        if bundled:  # it was tuned for its task, so only the length of training changes
+            filled = {name: value for name, value in filled.items() if name.startswith("train.")}
+    else:
+        seconds = PRESETS[preset].seconds
+        filled = {"ensemble.portfolio": preset, "train.time_limit": seconds}
     values = loaded.model_dump(exclude_unset=True)
-    for name, value in PRESETS[preset].options.items():
+    for name, value in filled.items():
         section, _, key = name.partition(".")
         if name not in keep:
             values.setdefault(section, {})[key] = value

@@ -22,6 +22,7 @@ from unimp.config.choices import Regime
 from unimp.config.input_files import MOST_BYTES, open_input, read_opened
 from unimp.config.options import (
     BatchOptions,
+    EnsembleOptions,
     InferenceOptions,
     MaskOptions,
     ModelOptions,
@@ -58,6 +59,7 @@ class Recipe(Section):
     train: TrainOptions = TrainOptions()
     inference: InferenceOptions = InferenceOptions()
     smooth: SmoothOptions = SmoothOptions()
+    ensemble: EnsembleOptions = EnsembleOptions()
 
     def __init__(self, **values: Any) -> None:
         if "\0" in f"{values.get('name', '')}{values.get('about', '')}":

@@ -17,6 +17,7 @@ CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
 EXPLANATIONS = "explanations"
 SUMMARY = "summary.json"
+MEMBERS = "members"
 
 WRITTEN = (
     RECIPE,

@@ -23,6 +23,7 @@ from unimp.data.california import load_california
 from unimp.data.debian import load_debian, load_debian_tags
 from unimp.data.npz import count_splits, load_npz
 from unimp.data.ogb import load_ogb
+from unimp.data.structure import with_structure
 from unimp.data.synthetic import synthetic_like, synthetic_task
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures
@@ -60,6 +61,7 @@ def load_task(
     symmetrize: bool = False,
     self_loops: bool = False,
     scale_rows: bool = False,
+    structure: bool = False,
 ) -> Task:
     """Load a task by its name or by the path of an `.npz` file, and prepare its graph.
 
@@ -72,7 +74,7 @@ def load_task(
     node_features  ogbn-proteins: how edge features become node features
     scale          generated tasks: the size relative to the original
 
-    `scale_rows`, `symmetrize` and `self_loops` change the graph as in `prepare_graph`.
+    `scale_rows`, `symmetrize`, `self_loops` and `structure` change the graph as in `prepare_graph`.
     """
     refuse_unused(
         name,
@@ -100,7 +102,13 @@ def load_task(
         path = _npz_path(name)
         number = split % count_splits(path)
         task = load_npz(path, split=number, features=features or None, metric=metric)
-    return prepare(task, scale_rows=scale_rows, symmetrize=symmetrize, self_loops=self_loops)
+    return prepare(
+        task,
+        scale_rows=scale_rows,
+        symmetrize=symmetrize,
+        self_loops=self_loops,
+        structure=structure,
+    )
 
 
 def prepare(task: Task, **changes: bool) -> Task:
@@ -110,9 +118,15 @@ def prepare(task: Task, **changes: bool) -> Task:
 
 
 def prepare_graph(
-    graph: Graph, *, scale_rows: bool = False, symmetrize: bool = False, self_loops: bool = False
+    graph: Graph,
+    *,
+    scale_rows: bool = False,
+    symmetrize: bool = False,
+    self_loops: bool = False,
+    structure: bool = False,
 ) -> Graph:
-    """Scale the rows of x to sum 1, add the reverse of each edge, add self-loops; in this order."""
+    """Scale the rows of x to sum 1, add the reverse of each edge, self-loops, and structural
+    columns; in this order."""
     if scale_rows and graph.x is not None:
         if isinstance(graph.x, SparseFeatures):
             graph = graph.with_features(graph.x.scale_rows())
@@ -121,7 +135,9 @@ def prepare_graph(
             graph = graph.with_features(graph.x / torch.where(sums == 0, 1.0, sums))
     if symmetrize:
         graph = graph.symmetrize()
-    return graph.with_self_loops() if self_loops else graph
+    if self_loops:
+        graph = graph.with_self_loops()
+    return with_structure(graph) if structure else graph
 
 
 # Options that only some tasks use: their default, and the tasks that use them in words.

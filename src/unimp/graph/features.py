@@ -129,6 +129,36 @@ class SparseFeatures:
         return f"SparseFeatures({self.shape[0]} × {self.shape[1]}, {share:.2%} filled)"
 
 
+@dataclass(frozen=True, eq=False)
+class FeaturesWithLabels:
+    """Node features and, beside them, labels that were propagated over the whole graph."""
+
+    x: Tensor | SparseFeatures | None  # [N, F]
+    propagated: Tensor  # [N, …]
+
+    def __getitem__(self, nodes: Tensor) -> FeaturesWithLabels:
+        """The rows of some nodes, in the given order."""
+        return FeaturesWithLabels(None if self.x is None else self.x[nodes], self.propagated[nodes])
+
+    def to(self, device: torch.device | str) -> FeaturesWithLabels:
+        x = None if self.x is None else self.x.to(device)
+        return FeaturesWithLabels(x, self.propagated.to(device))
+
+
+Features = Tensor | SparseFeatures | FeaturesWithLabels
+"""The node features that a model receives."""
+
+
+def split_features(x: Features | None) -> tuple[Tensor | SparseFeatures | None, Tensor | None]:
+    """The features of the nodes, and the propagated labels beside them; None if there are none."""
+    return (x.x, x.propagated) if isinstance(x, FeaturesWithLabels) else (x, None)
+
+
+def join_features(x: Tensor | SparseFeatures | None, propagated: Tensor | None) -> Features | None:
+    """The inverse of `split_features`."""
+    return x if propagated is None else FeaturesWithLabels(x, propagated)
+
+
 def as_float(values: Any, what: str) -> Tensor:
     """Convert `values` to float32; raise an error with the position of a non-finite value."""
     tensor = as_tensor(values, what)

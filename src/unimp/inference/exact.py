@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
 from unimp.ops.placement import fits_one_chunk
@@ -35,12 +36,16 @@ def exact_logits(
     model that cannot run layer by layer runs on the whole graph at once.
     """
     model.eval()
+    x = model.features(graph, observed)
     if fits_one_chunk(graph, chunk_edges) or not model.by_layer:
         hop = graph.hop.to(device)
-        x = None if graph.x is None else graph.x.to(device)
+        x = None if x is None else x.to(device)
         logits: Tensor = model(x, observed.to(device), [hop] * model.num_layers)
         return logits.cpu()
-    states = layer_states(model, graph.to("cpu"), observed, chunk_edges=chunk_edges, device=device)
+    x = None if x is None else x.to("cpu")
+    states = layer_states(
+        model, graph.to("cpu"), x, observed, chunk_edges=chunk_edges, device=device
+    )
     h = deque(states, maxlen=1).pop()  # only the rows of one layer are in memory at a time
     return torch.cat([model.read_out(h[r].to(device)).cpu() for r in _runs(len(h), chunk_edges)])
 
@@ -49,6 +54,7 @@ def exact_logits(
 def layer_states(
     model: NodeModel,
     graph: Graph,
+    x: Features | None,
     observed: Tensor,
     *,
     chunk_edges: int,
@@ -57,6 +63,7 @@ def layer_states(
 ) -> Iterator[Tensor]:
     """Yield h⁰ and then the output of each layer, in main memory: [N, …] each.
 
+    x: the features that the model receives, which may include propagated labels.
     rows: for each layer, the nodes, in ascending order, whose output is wanted (None: all nodes).
     Everything that they depend on must be among the rows of the layer before. All other rows are
     NaN.
@@ -64,8 +71,8 @@ def layer_states(
     # Embedding uses no edges, so a chunk of `chunk_edges` nodes stays within the bound.
     parts = []
     for run in _runs(graph.num_nodes, chunk_edges):
-        x = None if graph.x is None else graph.x[run].to(device)
-        parts.append(model.embed(x, observed[run].to(device)).cpu())
+        own = None if x is None else x[run].to(device)
+        parts.append(model.embed(own, observed[run].to(device)).cpu())
     h = torch.cat(parts)
     yield h
     for index in range(model.num_layers):

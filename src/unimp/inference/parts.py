@@ -29,12 +29,13 @@ def partition_logits(
     """
     model.eval()
     rng = np.random.Generator(np.random.PCG64(seed))
+    features = model.features(graph, observed)
     total: Tensor | None = None
     for _ in range(passes):
         for nodes in random_parts(graph.num_nodes, parts, rng=rng):
             there = nodes.to(graph.device)
             hop = induced_hop(graph, there).to(device)
-            x = None if graph.x is None else graph.x[there].to(device)
+            x = None if features is None else features[there].to(device)
             logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).float().cpu()
             if total is None:
                 total = logits.new_zeros(graph.num_nodes, logits.shape[1])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
@@ -49,7 +49,7 @@ class APPNP(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         start = self.mlp.read_out(self.mlp.embed(x, observed))
         return torch.cat((start, start), 1)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import NORMS, FeatureEncoder
@@ -74,7 +74,7 @@ class GCNLPA(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return graph.without_edge_attr().with_self_loops()
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         """Compute [h | p]; every layer computes edge weights from the same p."""
         h = self.encoder(x)
         return torch.cat((dropout(F.relu(h), self.dropout, self.training), self._keys(h)), 1)
@@ -91,9 +91,7 @@ class GCNLPA(NodeModel):
     def read_out(self, h: Tensor) -> Tensor:
         return h[:, :-KEY_WIDTH]
 
-    def regularizer(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Propagate observed labels along the learned weights to the targets of the last hop.
 
         Returns log ŷ, or for binary tasks the logit of ŷ.

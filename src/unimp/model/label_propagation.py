@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.config.choices import Clamp, Normalization
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
@@ -63,7 +63,7 @@ class LabelPropagation(NodeModel):
         own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
         return replace(graph, edge_id=own, edge_attr=weight[:, None])
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         start, entry = start_of(observed, self.classes)
         restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
         return torch.cat((start, start, *restored), 1)
@@ -96,14 +96,22 @@ class LabelPropagation(NodeModel):
 
 def start_of(observed: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Z⁰ [N, classes], and which of its entries are observed: [N, 1] or [N, classes] bool."""
-    entry = observed != UNLABELED
+    start, entry = entries_of(observed, num_classes)
     if observed.ndim == 1:
-        start = torch.zeros(len(observed), num_classes, device=observed.device)
-        start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
-        return start, entry[:, None]
-    count = entry.sum(0).clamp(min=1)
-    share = (observed.clamp(min=0).float() * entry).sum(0) / count
-    return torch.where(entry, observed.float() - share, torch.zeros(()).to(share)), entry
+        return start, entry
+    share = start.sum(0) / entry.sum(0).clamp(min=1)
+    return torch.where(entry, start - share, torch.zeros(()).to(share)), entry
+
+
+def entries_of(observed: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Observed labels as 0 and 1, one-hot or per binary task, and 0 where they are unknown:
+    [N, classes]; and which entries are observed: [N, 1] or [N, classes] bool."""
+    entry = observed != UNLABELED
+    if observed.ndim == 2:
+        return observed.clamp(min=0).float(), entry
+    start = torch.zeros(len(observed), num_classes, device=observed.device)
+    start[entry] = F.one_hot(observed[entry].long(), num_classes).float()
+    return start, entry[:, None]
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from unimp.config.choices import Backend, Norm
 from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import attention_weights, graph_attention
+from unimp.ops.dropout import dropout
 from unimp.ops.layer import Weights, attention_layer, can_fuse
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
@@ -208,20 +209,28 @@ class FeatureEncoder(nn.Module):
         self.norm = NORMS[norm](width)
 
     def forward(self, x: Tensor | SparseFeatures) -> Tensor:
-        rows: Tensor
-        if isinstance(x, SparseFeatures):
-            rows = F.embedding_bag(
-                x.column,
-                self.linear.weight.t().contiguous(),  # the fast path needs contiguous rows
-                x.indptr.to(x.column.dtype),
-                mode="sum",
-                per_sample_weights=x.value,
-                include_last_offset=True,
-            )
-            rows = rows + self.linear.bias
-        else:
-            rows = self.linear(x)
+        rows = project(x, self.linear.weight, self.linear.bias)
         return self.norm(rows)  # type: ignore[no-any-return]
+
+
+def project(
+    x: Tensor | SparseFeatures, weight: Tensor, bias: Tensor | None = None, *, drop: float = 0.0
+) -> Tensor:
+    """Compute dropout(x) Wᵀ + b from dense or sparse features: [N, F] → [N, width].
+
+    `drop` is the rate of the dropout on the entries of x.
+    """
+    if not isinstance(x, SparseFeatures):
+        return F.linear(dropout(x, drop, training=True), weight, bias)
+    rows = F.embedding_bag(
+        x.column,
+        weight.t().contiguous(),  # the fast path needs contiguous rows
+        x.indptr.to(x.column.dtype),
+        mode="sum",
+        per_sample_weights=dropout(x.value, drop, training=True),
+        include_last_offset=True,
+    )
+    return rows if bias is None else rows + bias
 
 
 class LabelTable(nn.Module):

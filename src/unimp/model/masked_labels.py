@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from unimp.config.arguments import Range, Share, Size, checked
 from unimp.config.choices import Inputs
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder, LabelEncoder, LabelTable
 from unimp.model.node_model import NodeModel
+from unimp.model.propagated_labels import PropagatedLabels
 from unimp.ops.dropout import dropout
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -32,7 +33,8 @@ class MaskedLabels(NodeModel):
     The module receives rows h [N, width] and edge_index [2, E] (sources, targets), as layers of PyG
     do, and returns logits [N, classes]. It is called without edges if `inputs` is X, and with edge
     features if `edge_features` is set. This class decides what the module receives: hidden labels
-    never reach it.
+    never reach it. With `propagated_labels`, observed labels that were propagated over the whole
+    graph are added to h (see `PropagatedLabels`).
 
     A model of this package must not use labels itself and must be built for
     `sizes.with_width(width)`, for example APPNP(sizes.with_width(64)). It runs layer by layer on
@@ -60,6 +62,7 @@ class MaskedLabels(NodeModel):
         edge_features: bool = False,
         input_norm: bool = False,
         input_dropout: Share = 0.0,
+        propagated_labels: bool = False,
     ) -> None:
         super().__init__()
         for name, given, accepted in (
@@ -74,6 +77,11 @@ class MaskedLabels(NodeModel):
         if self.takes_features and sizes.features == 0:
             raise ModelError(
                 f"the inputs are {inputs}, but the task has no node features; use the inputs A,Y"
+            )
+        if propagated_labels and not self.takes_labels:
+            raise ModelError(
+                f"propagated_labels is set, but the inputs are {inputs}, without labels; leave it "
+                "out, or use the inputs X,A,Y or A,Y"
             )
         if edge_features and sizes.edge_features == 0:
             raise ModelError(
@@ -116,6 +124,8 @@ class MaskedLabels(NodeModel):
         embedding = LabelEncoder if sizes.multilabel else LabelTable
         self.label_embedding = embedding(sizes.classes, label_width) if self.takes_labels else None
         self.input_norm = nn.LayerNorm(width) if input_norm else None
+        self.takes_propagated_labels = propagated_labels
+        self.propagated_labels = PropagatedLabels(sizes, width) if propagated_labels else None
 
     @property
     def layers(self) -> nn.ModuleList | None:
@@ -125,8 +135,13 @@ class MaskedLabels(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return self.model.prepare(graph)
 
-    def rows(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        assert self.propagated_labels is not None
+        return self.propagated_labels.of(graph, observed)
+
+    def rows(self, x: Features | None, observed: Tensor) -> Tensor:
         """Combine features and observed labels into the rows of the module: [N, width]."""
+        x, propagated = split_features(x)
         parts: list[Tensor] = []
         if self.takes_features:
             rows = x if self.feature_encoder is None else self.feature_encoder(x)
@@ -138,11 +153,13 @@ class MaskedLabels(NodeModel):
             h = torch.cat(parts, 1)
         else:
             h = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        if self.propagated_labels is not None:
+            h = h + self.propagated_labels(propagated)
         if self.input_norm is not None:
             h = self.input_norm(h)
         return dropout(h, self.input_dropout, self.training)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         return self.model.embed(self.rows(x, observed), _hide_all(observed))
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
@@ -151,15 +168,11 @@ class MaskedLabels(NodeModel):
     def read_out(self, h: Tensor) -> Tensor:
         return self.model.read_out(h)
 
-    def forward(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def forward(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         logits: Tensor = self.model(self.rows(x, observed), _hide_all(observed), hops)
         return logits
 
-    def regularizer(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         return self.model.regularizer(self.rows(x, observed), observed, hops)
 
 
@@ -174,7 +187,7 @@ class EdgeModule(NodeModel):
         self.module, self.classes = module, classes
         self.num_layers, self.takes_edge_features = reach, edge_features
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         assert isinstance(x, Tensor)
         return x
 
@@ -186,9 +199,7 @@ class EdgeModule(NodeModel):
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.num_layers else self._logits(h)
 
-    def forward(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def forward(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         h = self.embed(x, observed)
         if hops:
             # The first hop contains the edges of all later hops, and the seeds come first.

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder
 from unimp.model.node_model import NodeModel
@@ -48,7 +48,7 @@ class MLP(NodeModel):
         self.blocks = nn.ModuleList(FeatureEncoder(i, o, norm) for i, o in pairwise(widths))
         self.head = nn.Linear(width, sizes.classes)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         h = x
         for block in self.blocks:
             h = dropout(F.relu(block(h)), self.dropout, self.training)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, FeaturesWithLabels
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 
@@ -27,6 +27,7 @@ class NodeModel(nn.Module):
 
     takes_labels: bool
     takes_edge_features: bool
+    takes_propagated_labels = False  # whether labels propagated over the whole graph are inputs
     num_layers: int  # number of hops; 0: the model uses no edges
     by_layer = True  # whether inference may run layer by layer
     mixes_rows = False  # whether in training a row depends on the other rows of its batch
@@ -44,15 +45,23 @@ class NodeModel(nn.Module):
         """Return the graph on which this model runs, without edge features that it does not use."""
         return graph if self.takes_edge_features else graph.without_edge_attr()
 
-    def regularizer(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        """Propagate the observed labels of all nodes over the graph that `prepare` returned."""
+        raise NotImplementedError
+
+    def features(self, graph: Graph, observed: Tensor) -> Features | None:
+        """Return x of `embed` for all nodes, given their observed labels."""
+        if not self.takes_propagated_labels:
+            return graph.x
+        return FeaturesWithLabels(graph.x, self.propagated(graph, observed))
+
+    def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Compute further logits that must predict the hidden labels, only in training."""
         raise NotImplementedError
 
     @abstractmethod
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        """Compute h⁰ [N, …] from each node's own features and observed label."""
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        """Compute h⁰ [N, …] from each node's own row of features and observed label."""
 
     @abstractmethod
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
@@ -62,9 +71,7 @@ class NodeModel(nn.Module):
     def read_out(self, h: Tensor) -> Tensor:
         """Compute logits from the output of the last layer."""
 
-    def forward(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
+    def forward(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Compute the logits of the targets of the last hop: [num_targets, classes].
 
         x [N, F] or None, and observed [N] or [N, T], belong to the sources of hops[0].

@@ -14,9 +14,12 @@ from unimp.config.options import ModelOptions
 from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.grand import GRAND
 from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
+from unimp.model.ridge import Ridge
+from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
 
@@ -70,6 +73,7 @@ def _unimp(layer: LayerKind) -> Build:
             use_edge_features=options.edge_features,
             label_width=options.label_width,
             backend=options.backend,
+            propagated_labels=options.propagated_labels and "Y" in options.inputs,
         )
 
     return build
@@ -90,6 +94,17 @@ def _hidden_layers(model: Callable[..., NodeModel], **more: str) -> Build:
     return build
 
 
+def _grand(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return GRAND(
+        sizes,
+        width=options.heads * options.width,
+        steps=options.propagation_steps,
+        drop_node=options.drop_node,
+        input_dropout=options.input_dropout,
+        dropout=options.dropout,
+    )
+
+
 def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
     return LabelPropagation(
         sizes,
@@ -98,6 +113,20 @@ def _label_propagation(options: ModelOptions, sizes: Sizes) -> NodeModel:
         restart=options.restart,
         clamp=options.clamp,
     )
+
+
+def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    return Ridge(
+        sizes,
+        hops=options.hops,
+        hop_features=options.hop_features,
+        strength=options.strength,
+    )
+
+
+def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
+    inputs = options.inputs
+    return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
 
 
 ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
@@ -114,10 +143,13 @@ MODELS: dict[str, ModelEntry] = {
             _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
             ("X,A",),
         ),
+        ModelEntry("grand", _grand, ("X,A",)),
         ModelEntry(
             "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
         ),
         ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
+        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
 }

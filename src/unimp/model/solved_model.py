@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -36,3 +37,9 @@ class SolvedModel(NodeModel):
     @abstractmethod
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
         """Compute the weights on the graph that `prepare` returned, and state how in one line."""
+
+    def take_shapes(self, tensors: Mapping[str, Tensor]) -> None:
+        """Prepare weights whose shapes depend on the data for stored ones, which are checked here.
+
+        ModelError states what is wrong with them. The caller then copies the stored weights.
+        """

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from unimp.config.arguments import Share, Size, checked
 from unimp.config.choices import Backend, Norm, Residual
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gat import GATLayer
@@ -28,6 +28,7 @@ from unimp.model.layers import (
     MessageLayer,
 )
 from unimp.model.node_model import NodeModel
+from unimp.model.propagated_labels import PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
@@ -47,6 +48,8 @@ class UniMP(NodeModel):
     """A graph transformer over h⁰ = X + embed(Y_observed).
 
         h⁰ = dropout( LayerNorm( x + embed(observed) ) )            (norm if `input_norm`)
+        h⁰ = dropout( LayerNorm( x + embed(observed) + W propagated + b ) )
+                                                                    (if `propagated_labels`)
         hˡ⁺¹ = dropout( ReLU( norm( layer(hˡ) ) ) )
         logits = layer(hᴸ⁻¹), heads averaged           (head = average)
         logits = W hᴸ + b                               (head = linear)
@@ -82,6 +85,7 @@ class UniMP(NodeModel):
         label_width: Size = 128,
         backend: Backend = "auto",
         layer: LayerKind = "transformer",
+        propagated_labels: bool = False,
     ) -> None:
         super().__init__()
         if layer in WITHOUT_HEADS:
@@ -91,6 +95,11 @@ class UniMP(NodeModel):
             raise ModelError(
                 "the model would receive neither features nor labels; use labels as inputs, or "
                 "node features if the task has some"
+            )
+        if propagated_labels and not use_labels:
+            raise ModelError(
+                "propagated labels are inputs, but labels are not; use labels as inputs, or omit "
+                "propagated_labels"
             )
         if sizes.sparse and use_features and not feature_encoder:
             raise ModelError(
@@ -158,6 +167,9 @@ class UniMP(NodeModel):
             if not averaged:
                 self.norms.append(NORMS[norm](hidden))
         self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
+        self.takes_propagated_labels = propagated_labels
+        # Last, so that the other initial weights do not depend on it.
+        self.propagated_labels = PropagatedLabels(sizes, in_width) if propagated_labels else None
 
     def prepare(self, graph: Graph) -> Graph:
         if self.layer == "gcn":
@@ -166,7 +178,12 @@ class UniMP(NodeModel):
             return graph.without_edge_attr().with_self_loops()
         return super().prepare(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        assert self.propagated_labels is not None
+        return self.propagated_labels.of(graph, observed)
+
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        x, propagated = split_features(x)
         h: Tensor | None = None
         if self.takes_features:
             if self.feature_encoder is not None:
@@ -176,6 +193,9 @@ class UniMP(NodeModel):
         if self.label_embedding is not None:
             labels = self.label_embedding(observed)
             h = labels if h is None else h + labels
+        if self.propagated_labels is not None:
+            assert h is not None
+            h = h + self.propagated_labels(propagated)
         assert h is not None  # `__init__` refuses a model without inputs
         if self.input_norm is not None:
             h = self.input_norm(h)
@@ -196,7 +216,7 @@ class UniMP(NodeModel):
 
     @torch.no_grad()
     def attention_weights(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
+        self, x: Features | None, observed: Tensor, hops: Sequence[Hop]
     ) -> list[Tensor]:
         """Compute the attention weights [E, H] of each layer, in the order of the hop's edges."""
         h, weights = self.embed(x, observed), []

@@ -57,6 +57,8 @@ class Group:
         """The model and its inputs."""
         if self.runs[0].own_model:
             return f"{self.runs[0].own_model} (custom model)"
+        if self.recipe.ensemble.portfolio != "none":
+            return f"ensemble ({self.recipe.ensemble.portfolio})"
         model = self.recipe.model
         chosen = len(find_model(model.name).inputs) > 1
         return f"{model.name}, {model.inputs}" if chosen else model.name

@@ -51,6 +51,7 @@ class Experiment:
     folder: Path | None = None  # None: nothing is stored
     own_task: Task | None = None  # a task without a name: an object, or read from tables
     own_model: ModelFactory | None = None  # in place of the recipe's model
+    prepared: Task | None = None  # the task, if it was loaded and prepared before
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
@@ -80,12 +81,15 @@ class Experiment:
 
     def with_tables(self) -> Experiment:
         """This experiment with the task read from its tables, if the recipe names tables."""
-        if self.own_task is not None or self.recipe.task.name != "tables":
+        loaded = self.own_task is not None or self.prepared is not None
+        if loaded or self.recipe.task.name != "tables":
             return self
         return replace(self, own_task=tables_of(self.recipe, self.seed, warn=self.warn))
 
     def task(self) -> Task:
         """The task with its graph prepared as the recipe states."""
+        if self.prepared is not None:
+            return self.prepared
         if self.own_task is None:
             return task_of(self.recipe, self.seed)
         return prepare(self.own_task, **preparation(self.recipe))

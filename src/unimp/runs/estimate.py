@@ -25,7 +25,7 @@ from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
 from unimp.ops.attention import backend_in_words
 from unimp.runs.context import Experiment
-from unimp.runs.preparation import graph_for, what_to_reduce
+from unimp.runs.preparation import consistency_of, graph_for, prunes, what_to_reduce
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
 from unimp.training.batching import Batch, sampled_batch
@@ -157,8 +157,7 @@ def work_of(
     """The size of a step of a regime, computed as if every node had the same number of edges."""
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     batch = recipe.batch
-    independent = model.by_layer and not model.mixes_rows
-    pruned = regime == "full" and batch.prune and independent and not on_gpu
+    pruned = regime == "full" and prunes(recipe, model) and not on_gpu
     if regime == "partition":
         rows, kept = nodes / batch.parts, edges / batch.parts**2
         return Work((rows,) * layers, (rows,) * layers, (kept,) * layers, batch.parts)
@@ -195,10 +194,12 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
     graph, width = task.graph, hidden_width(recipe)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
     numbers = float(NUMBERS_PER_PARAMETER * count_parameters(model))
-    numbers += first * (features_per_row(task) + 4 * in_width(recipe, model))
+    numbers += first * features_per_row(task)
+    rows = first * 4 * in_width(recipe, model)
     for sources, targets in zip(work.sources, work.targets, strict=True):
-        numbers += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
-    numbers += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
+        rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
+    rows += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
+    numbers += rows * recipe.train.samples  # the backward pass needs the rows of every forward pass
     # A hop and its transpose, of a batch or of the whole graph.
     distinct = set(zip(work.sources, work.edges, strict=True))
     ahead = (
@@ -287,6 +288,7 @@ def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> 
             torch.optim.Adam(model.parameters(), lr=0.0),
             task.labels.to(device),
             recipe.train.precision,
+            consistency_of(recipe),
         )
         model.train()
         seconds, counts = [], []
@@ -335,8 +337,10 @@ def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: i
             graph, task.labels, mask, pool[:seeds], [FANOUT] * model.num_layers, seed=0
         )
         if batch.nodes.numel() >= nodes or seeds >= pool.numel():
-            return batch
+            break
         seeds *= 2
+    x = model.features(graph, mask.reveal(task.labels))
+    return replace(batch, x=None if x is None else x[batch.nodes])
 
 
 def _time(seconds: float) -> str:

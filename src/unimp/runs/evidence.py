@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimp.analysis.predictions import known_in_neighbors
-from unimp.config.run_files import CHECKPOINT, MANIFEST, PREDICTIONS
+from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS, PREDICTIONS
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.files import read_history, read_part, read_run
 from unimp.runs.folder.schemas import FIX
 from unimp.runs.loading import load_run
-from unimp.runs.preparation import task_of
+from unimp.runs.preparation import data_hash_of, task_of
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import is_known, mask_of
@@ -42,7 +42,8 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
         if (place / MANIFEST).is_file():
             found.append(place)
             continue
-        within = [path.parent for path in place.rglob(MANIFEST)]
+        # The members of an ensemble are parts of its run.
+        within = [p.parent for p in place.rglob(MANIFEST) if p.parent.parent.name != MEMBERS]
         if not within:
             raise RunError(
                 f"{place} contains no finished run: there is no {MANIFEST} in it or below it"
@@ -108,7 +109,8 @@ def _task_alone(evidence: Evidence) -> Task | None:
         task = task_of(evidence.recipe, evidence.manifest["seed"])
     except (UnimpError, OSError):
         return None
-    return task if task.data_hash() == evidence.manifest["data_hash"] else None
+    same = data_hash_of(evidence.recipe, task) == evidence.manifest["data_hash"]
+    return task if same else None
 
 
 def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:

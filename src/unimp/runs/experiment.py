@@ -24,13 +24,22 @@ from unimp.config.arguments import FilePath, check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
+from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
+from unimp.runs.members import fit_ensemble
+from unimp.runs.preparation import (
+    ModelFactory,
+    data_hash_of,
+    device_of,
+    model_of,
+    resolve_recipe,
+    seeded,
+)
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -120,12 +129,17 @@ def run_seed(experiment: Experiment) -> Run:
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
         task = experiment.task()
-        model = model_of(found.recipe, task, experiment.own_model).to(experiment.device)
-        experiment = choose_regime(replace(experiment, recipe=found.recipe), model, task)
-        data_hash = "" if folder is None else task.data_hash()
+        data_hash = "" if folder is None else data_hash_of(found.recipe, task)
         if folder is not None and experiment.own_task is not None and found.state == "new":
             write_task(folder, experiment.own_task)
-        fit = fit_model(experiment, model, task, data_hash)
+        experiment = replace(experiment, recipe=found.recipe)
+        model: NodeModel
+        if found.recipe.ensemble.portfolio != "none" and experiment.own_model is None:
+            model, fit = fit_ensemble(experiment, task, data_hash, run_seed)
+        else:
+            model = model_of(found.recipe, task, experiment.own_model).to(experiment.device)
+            experiment = choose_regime(experiment, model, task)
+            fit = fit_model(experiment, model, task, data_hash)
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
             own = experiment.own_model is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +17,13 @@ from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
-from unimp.runs.preparation import graph_for, groups_of, inference_options
+from unimp.runs.preparation import (
+    consistency_of,
+    graph_for,
+    groups_of,
+    inference_options,
+    prunes,
+)
 from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
@@ -74,10 +81,16 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
-    # Rows that are left out change nothing layer by layer; a module that runs as a whole needs all,
-    # and so does a model in which the rows of a batch interact.
-    cut["prune"] = cut["prune"] and model.by_layer and not model.mixes_rows
-    batches = make_batches(graph, labels, masks, num_layers=model.num_layers, device=device, **cut)
+    cut["prune"] = prunes(recipe, model)
+    batches = make_batches(
+        graph,
+        labels,
+        masks,
+        num_layers=model.num_layers,
+        device=device,
+        propagate=model.propagated if model.takes_propagated_labels else None,
+        **cut,
+    )
     if recipe.model.edge_dropout:
         batches = FewerEdges(batches, recipe.model.edge_dropout, seed)
     observed, options = reveal_only(task.split.train, labels), recipe.train
@@ -115,6 +128,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             on_epoch=on_epoch,
             device=device,
             precision=options.precision,
+            consistency=consistency_of(recipe),
             replay=options.replay and model.by_layer,  # Python code of a module is not replayed
             resume=state,
             keep=keep,
@@ -144,7 +158,7 @@ def scored_run(
         raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
     scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
-    metrics = {
+    metrics: dict[str, Any] = {
         "metric": task.metric,
         "scores": scores,
         "calibration": run.calibrate(outputs),
@@ -157,6 +171,8 @@ def scored_run(
         "seconds": round(fit.spent_before + time.perf_counter() - experiment.started, 2),
         "seconds_per_epoch": round(seconds_per_epoch(fit), 5),
     }
+    if fit.ensemble is not None:
+        metrics["ensemble"] = fit.ensemble
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
 

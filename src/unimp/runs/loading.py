@@ -9,10 +9,12 @@ from pathlib import Path
 from unimp.config.arguments import FilePath, checked
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
+from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import check_part, check_task, read_run
 from unimp.runs.folder.resume import remove_leftovers
-from unimp.runs.preparation import ModelFactory, choose_device, model_of, task_of
+from unimp.runs.members import ensemble_of
+from unimp.runs.preparation import ModelFactory, choose_device, data_hash_of, model_of, task_of
 from unimp.runs.run import Run
 from unimp.training.checkpoint import load_weights
 
@@ -29,7 +31,7 @@ def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | No
     recipe, metrics, manifest = read_run(folder)
     check_task(recipe, manifest)
     task = task_of(recipe, manifest["seed"])
-    if task.data_hash() != manifest["data_hash"]:
+    if data_hash_of(recipe, task) != manifest["data_hash"]:
         raise RunError(
             f"{folder} was trained on other data than {recipe.task.name!r} contains now; restore "
             "the data, or train again"
@@ -40,7 +42,10 @@ def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | No
             "unimp.load_run(folder, model=…) and the function that made the model"
         )
     device = choose_device(device)
-    loaded = model_of(recipe, task, model)
+    if summary := metrics.get("ensemble"):
+        loaded: NodeModel = ensemble_of(recipe, task, summary)
+    else:
+        loaded = model_of(recipe, task, model)
     check_part(folder / WEIGHTS, manifest)
     load_weights(loaded, folder / WEIGHTS)
     for scores in metrics["scores"].values():  # JSON has no NaN for a score that is not defined
@@ -58,7 +63,9 @@ def load_finished(experiment: Experiment) -> Run:
     run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
     other_file = experiment.recipe.task.name not in ("tables", run.recipe.task.name)
     own_task = experiment.own_task is not None or other_file
-    if own_task and experiment.task().data_hash() != run.task.data_hash():
+    if own_task and data_hash_of(experiment.recipe, experiment.task()) != data_hash_of(
+        run.recipe, run.task
+    ):
         raise RunError(
             f"{experiment.folder} contains a finished run on other data; choose another folder"
         )

@@ -21,6 +21,7 @@ from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
 from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.memory import shortage
+from unimp.data.structure import without_structure
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.summary import cautions
 from unimp.data.tables.transforms import Layout
@@ -32,6 +33,7 @@ from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.tasks.task import Sizes, Task
+from unimp.training.objective import Consistency
 
 LOG = logging.getLogger("unimp")
 
@@ -83,16 +85,14 @@ def task_of(recipe: Recipe, seed: int) -> Task:
     if recipe.task.name == "tables":
         return prepare(tables_of(recipe, seed), **preparation(recipe))
     options = recipe.task.model_dump()
-    split = options.pop("split")
+    split, structure = options.pop("split"), options.pop("structure")
     options["metric"] = options["metric"] or None
     task = load_task(**options, split=seed if split == "seed" else split)
     path = Path(recipe.task.name)
-    # A run on tables keeps their transforms beside its task.
-    return (
-        with_transforms(task, path.parent)
-        if path.name == TASK and not recipe.task.features
-        else task
-    )
+    if path.name == TASK and not recipe.task.features:
+        # A run on tables keeps their transforms, which do not describe structural columns.
+        task = with_transforms(task, path.parent)
+    return prepare(task, structure=structure)
 
 
 def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
@@ -126,7 +126,24 @@ def rows_of(recipe: Recipe) -> Rows:
 
 def preparation(recipe: Recipe) -> dict[str, bool]:
     """How the recipe prepares the graph of any task."""
-    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops"})
+    return recipe.task.model_dump(include={"scale_rows", "symmetrize", "self_loops", "structure"})
+
+
+def data_hash_of(recipe: Recipe, task: Task) -> str:
+    """The hash of the data of a prepared task.
+
+    It does not include structural columns, which differ in rounding between machines.
+    """
+    if recipe.task.structure:
+        task = task.with_graph(without_structure(task.graph))
+    return task.data_hash()
+
+
+def member_task(recipe: Recipe, member: Recipe, task: Task) -> Task:
+    """The task of a member of an ensemble, from the task that the ensemble's recipe prepared."""
+    done = preparation(recipe)
+    further = {name: on and not done[name] for name, on in preparation(member).items()}
+    return prepare(task, **further) if any(further.values()) else task
 
 
 def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:
@@ -231,6 +248,23 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
             "task groups"
         )
     return task.groups
+
+
+def prunes(recipe: Recipe, model: NodeModel) -> bool:
+    """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
+
+    Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
+    covers every node.
+    """
+    independent = model.by_layer and not model.mixes_rows
+    return recipe.batch.prune and independent and not recipe.train.consistency
+
+
+def consistency_of(recipe: Recipe) -> Consistency:
+    """The consistency loss of a recipe."""
+    options = recipe.train
+    return Consistency(options.consistency, options.samples, options.sharpening)
 
 
 def refuse_smoothing(recipe: Recipe, task: Task, model: NodeModel) -> None:

@@ -18,6 +18,7 @@ from unimp.analysis.table import Table
 from unimp.config.arguments import checked_methods
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.data.catalog import prepare
+from unimp.data.structure import without_structure
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given
 from unimp.errors import RunError
@@ -200,7 +201,10 @@ class Run(TrainedModel):
         them. An id that exists already is refused. unknown_ids="skip" leaves out edges with an
         unknown id.
         """
-        task = extend_task(self.task, nodes, edges, unknown_ids=unknown_ids)
+        task = self.task
+        if self.recipe.task.structure:  # `prepare` computes the columns of the larger graph
+            task = task.with_graph(without_structure(task.graph))
+        task = extend_task(task, nodes, edges, unknown_ids=unknown_ids)
         return replace(self, task=prepare(task, **preparation(self.recipe)))
 
     @property

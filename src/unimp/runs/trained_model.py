@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +17,13 @@ from unimp.config.arguments import Seed, check_fields, checked
 from unimp.config.choices import Reveal
 from unimp.config.recipe import Recipe
 from unimp.data.tables.label_files import Given, later_labels
+from unimp.ensemble.model import Ensemble, EnsembleLogits
+from unimp.ensemble.portfolio import member_recipe
 from unimp.errors import NonFiniteError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import FullRecomputation
+from unimp.inference.incremental.changes import ChangeableLogits, FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
 from unimp.model.node_model import NodeModel
@@ -30,6 +33,7 @@ from unimp.runs.preparation import (
     graph_for,
     groups_of,
     inference_options,
+    member_task,
     refuse_smoothing,
 )
 from unimp.tasks.labels import (
@@ -107,9 +111,26 @@ class TrainedModel:
         )
         return mask.reveal(task.labels)
 
+    @cached_property
+    def members(self) -> tuple[TrainedModel, ...]:
+        """The members of an ensemble as trained models on this task; empty for a single model."""
+        if not isinstance(self.model, Ensemble):
+            return ()
+        found = []
+        for entry, model in zip(self.model.entries, self.model.members, strict=True):
+            assert isinstance(model, NodeModel)
+            recipe = member_recipe(self.recipe, entry.name, entry.settings)
+            task = member_task(self.recipe, recipe, self.task)
+            metrics = {"calibration": {"temperature": entry.temperature}}
+            found.append(TrainedModel(recipe, self.seed, task, model, metrics, self.device))
+        return tuple(found)
+
     def logits(self, observed: Tensor) -> Tensor:
         """The model's outputs for all nodes, given the labels that it may see: [N, classes]."""
         observed = self._checked(observed)
+        if isinstance(self.model, Ensemble):
+            outputs = [member.outputs(observed) for member in self.members]
+            return self.model.combine(outputs, multilabel=self.task.is_multilabel)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
         options = inference_options(self.recipe)
         with self._nodes_named():
@@ -184,7 +205,7 @@ class TrainedModel:
     @checked
     def incremental(
         self, observed: Tensor | None = None, *, around: Tensor | None = None
-    ) -> IncrementalLogits | FullRecomputation:
+    ) -> ChangeableLogits:
         """An engine that computes outputs after a change without computing everything again.
 
         observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
@@ -194,6 +215,9 @@ class TrainedModel:
         observed = self.observed_labels() if observed is None else self._checked(observed)
         if around is not None:
             around = self.task.graph.checked_nodes(around.reshape(-1))
+        if isinstance(self.model, Ensemble) and not self.smooths:
+            engines = [member.incremental(observed, around=around) for member in self.members]
+            return EnsembleLogits(self.model, engines, multilabel=self.task.is_multilabel)
         if not self.model.by_layer or self.smooths:
 
             def outputs(graph: Graph, observed: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from unimp.errors import RunError, TrainingError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import differences
-from unimp.runs.preparation import task_of
+from unimp.runs.preparation import data_hash_of, task_of
 from unimp.studies.cells import Cell
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
@@ -75,7 +75,7 @@ class Hashes:
             if self._last is None or self._last[0] != (options, job.seed):
                 self._last = (options, job.seed), task_of(job.cell.recipe, job.seed)
             task = with_train_share(self._last[1], share, seed=job.seed)
-            self._found[options, job.seed, share] = task.data_hash()
+            self._found[options, job.seed, share] = data_hash_of(job.cell.recipe, task)
         return self._found[options, job.seed, share]
 
 

@@ -112,7 +112,8 @@ def margins_of(run: Run) -> list[Margin]:
         weights = [hop.edge_attr]
     else:
         observed = run.observed_labels(reveal="train").to(run.device)
-        x = None if graph.x is None else graph.x.to(run.device)
+        x = model.features(graph, observed)
+        x = None if x is None else x.to(run.device)
         model.eval()
         weights = model.attention_weights(x, observed, [hop] * model.num_layers)
     labels, hop = task.labels, hop.to("cpu")

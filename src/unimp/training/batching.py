@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unimp.config.choices import ALL, Redraw
 from unimp.errors import TrainingError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, FeaturesWithLabels, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, is_on
 from unimp.ops.placement import place_for_batches
@@ -24,6 +24,9 @@ from unimp.ops.sampling import induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask, mask_labels
 
 T = TypeVar("T")
+
+Propagate = Callable[[Graph, Tensor], Tensor]
+"""A function that propagates observed labels over a graph: one row per node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Batch:
 
     nodes: Tensor  # [n] node numbers
     num_seeds: int
-    x: Tensor | SparseFeatures | None  # [n, F]
+    x: Features | None  # [n, F]
     observed: Tensor  # [n] or [n, T]
     hidden: Tensor  # rows among the seeds
     hops: tuple[Hop, ...]
@@ -82,11 +85,15 @@ class Masks:
 
     def at(self, epoch: int, step: int) -> LabelMask:
         """The mask of a step."""
-        moment = {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
+        moment = self.moment(epoch, step)
         last = self._last
         if last is None or last[0] != moment:  # all steps of an epoch may use the same mask
             last = self._last = moment, self._draw(moment)
         return last[1]
+
+    def moment(self, epoch: int, step: int) -> tuple[int, int]:
+        """The (epoch, step) at which the mask of a step was drawn."""
+        return {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
 
     def _draw(self, moment: tuple[int, int]) -> LabelMask:
         generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
@@ -242,6 +249,35 @@ class Gathered:
             yield replace(moved, x=self.x[moved.nodes])
 
 
+class WithPropagatedLabels:
+    """Batches with observed labels that were propagated over the whole graph beside the features.
+
+    Labels are propagated once per mask, on the device of the graph.
+    """
+
+    def __init__(
+        self, batches: Batches, graph: Graph, labels: Tensor, masks: Masks, propagate: Propagate
+    ) -> None:
+        self.batches, self.graph, self.labels = batches, graph, labels
+        self.masks, self.propagate = masks, propagate
+        self._last: tuple[tuple[int, int], Tensor] | None = None
+
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+            rows = self._at(epoch, step)
+            own = rows[batch.nodes.to(rows.device)].to(batch.nodes.device)
+            yield replace(batch, x=FeaturesWithLabels(split_features(batch.x)[0], own))
+
+    def _at(self, epoch: int, step: int) -> Tensor:
+        """The propagated labels of a step: [N, …]."""
+        moment = self.masks.moment(epoch, step)
+        last = self._last
+        if last is None or last[0] != moment:
+            observed = self.masks.at(epoch, step).reveal(self.labels)
+            last = self._last = moment, self.propagate(self.graph, observed)
+        return last[1]
+
+
 @dataclass(frozen=True)
 class FewerEdges:
     """Batches from which each step leaves out a random share of the edges.
@@ -325,20 +361,28 @@ def make_batches(
     batch_size: int = 1024,
     workers: int = 1,
     device: torch.device | str = "cpu",
+    propagate: Propagate | None = None,
 ) -> Batches:
-    """Create the batches of a regime for a model of `num_layers` layers on a device."""
-    if regime == "full":
-        return FullBatch(graph, labels, masks, num_layers, prune)
-    for_gpu = torch.device(device).type == "cuda"
-    graph, x = place_for_batches(graph, device)
-    labels = labels.to(graph.device)
+    """Create the batches of a regime for a model of `num_layers` layers on a device.
+
+    propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
+    """
     batches: Batches
-    if regime == "partition":
-        batches = RandomPartition(graph, labels, masks, num_layers, parts, workers, for_gpu)
+    for_gpu = torch.device(device).type == "cuda"
+    graph, x = (graph, None) if regime == "full" else place_for_batches(graph, device)
+    placed = labels if regime == "full" else labels.to(graph.device)
+    if regime == "full":
+        batches = FullBatch(graph, placed, masks, num_layers, prune)
+    elif regime == "partition":
+        batches = RandomPartition(graph, placed, masks, num_layers, parts, workers, for_gpu)
     else:
         per_layer = fanout_per_layer(fanout, num_layers)
-        batches = NeighborSampling(graph, labels, masks, per_layer, batch_size, workers, for_gpu)
-    return batches if x is None else Gathered(batches, x)
+        batches = NeighborSampling(graph, placed, masks, per_layer, batch_size, workers, for_gpu)
+    if x is not None:
+        batches = Gathered(batches, x)
+    if propagate is None:
+        return batches
+    return WithPropagatedLabels(batches, graph, labels, masks, propagate)
 
 
 def fanout_per_layer(fanout: Sequence[int], num_layers: int) -> tuple[int, ...]:

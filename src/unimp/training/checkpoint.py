@@ -15,8 +15,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from unimp.data.files import digest_of, open_regular, write_atomically
-from unimp.errors import RunError
+from unimp.errors import ModelError, RunError
 from unimp.model.node_model import NodeModel
+from unimp.model.solved_model import SolvedModel
 from unimp.training.interruption import Interruption
 from unimp.training.loop import Epoch, Position, TrainingState
 
@@ -42,6 +43,11 @@ def load_weights(model: NodeModel, path: Path) -> None:
             tensors = load(file.read())
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"cannot read the weights in {path}: {error}. {_RESTORE}") from error
+    if isinstance(model, SolvedModel):
+        try:
+            model.take_shapes(tensors)
+        except ModelError as error:
+            raise RunError(f"the weights in {path} are damaged: {error}. {_RESTORE}") from None
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
         raise RunError(

@@ -16,6 +16,7 @@ from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.average import WeightAverage
 from unimp.training.batching import Batch, Batches
+from unimp.training.objective import ONE_PASS, Consistency
 from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
@@ -46,6 +47,7 @@ class Fit:
     cut_short: bool = False  # the time limit ended training before the last epoch
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
+    ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
 
 
 class End(NamedTuple):
@@ -164,6 +166,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
+    consistency: Consistency = ONE_PASS,
     replay: bool = True,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
@@ -186,7 +189,7 @@ def fit(
         fused=on_gpu or None,
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision)
+    step = Step(model, optimizer, labels.to(device), precision, consistency)
     # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay else step
     result, at = Fit(), Position()

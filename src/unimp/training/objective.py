@@ -1,12 +1,25 @@
-"""Masked label prediction: the loss on hidden labels."""
+"""The loss: masked label prediction on hidden labels, and consistency on all nodes."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.tasks.labels import UNLABELED
+
+
+class Consistency(NamedTuple):
+    """How much the predictions of several forward passes with different dropout must agree."""
+
+    weight: float = 0.0  # of the consistency loss; 0: it is not computed
+    samples: int = 1  # forward passes per step
+    temperature: float = 0.5  # of the target; less than 1 sharpens it
+
+
+ONE_PASS = Consistency()
 
 
 def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
@@ -26,3 +39,26 @@ def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:
         logits, labels.clamp(min=0).to(logits.dtype), reduction="none"
     )
     return torch.where(known, losses, 0.0).sum() / known.sum()
+
+
+def consistency_loss(
+    logits: Tensor, rows: Tensor, *, temperature: float, multilabel: bool
+) -> Tensor:
+    """Return the mean squared distance of S predictions from their sharpened mean.
+
+        p̄ = 1/S Σ_s p_s        t_c = p̄_c^(1/temperature) / Σ_k p̄_k^(1/temperature)
+        1/S Σ_s mean_{i ∈ rows} ‖p_s,i − t_i‖²
+
+    logits [S, n, C]; rows [n] is a mask. The target t has no gradient. No label is used, so that
+    the loss applies to every node. A binary task is a prediction of two classes; the mean over
+    tasks is used.
+    """
+    if multilabel:
+        log_p = torch.stack((F.logsigmoid(logits), F.logsigmoid(-logits)), -1)
+    else:
+        log_p = F.log_softmax(logits, -1)
+    p = log_p.exp()
+    target = torch.softmax(p.detach().mean(0).log() / temperature, -1)
+    distance = (p - target).square().sum(-1).mean(0)  # [n], or [n, T] for binary tasks
+    distance = distance.reshape(len(rows), -1).mean(1)
+    return torch.where(rows, distance, 0.0).sum() / rows.sum()

@@ -1,8 +1,8 @@
 """Static memory for a recorded step: tensors at fixed addresses into which each batch is copied.
 
-A CUDA graph works on fixed addresses and sizes. A full batch keeps both, so only its mask is
-copied. The parts of a random partition have nearly the same size, so they are copied into tensors
-with some spare room. The spare room is padding:
+A CUDA graph works on fixed addresses and sizes. A full batch keeps both, so only its mask and the
+labels that were propagated under the mask are copied. The parts of a random partition have nearly
+the same size, so they are copied into tensors with some spare room. The spare room is padding:
 
     nodes     unused rows have no label and no edge to or from a node of the part
     edges     unused edges connect the last row to itself
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from unimp.graph.features import join_features, split_features
 from unimp.graph.hop import PIECE, Derived, Hop, Schedule, Transpose
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
@@ -48,12 +49,13 @@ def place_for(batch: Batch, before: Place | None, padding: int | None) -> Place:
 
 def is_part(batch: Batch) -> bool:
     """Whether all layers run on the same edges among the seeds, and features are dense."""
+    x, _ = split_features(batch.x)
     hop = batch.hops[0] if batch.hops else None
     return (
         hop is not None
         and all(other is hop for other in batch.hops)
         and hop.num_sources == hop.num_targets == batch.num_seeds
-        and (batch.x is None or isinstance(batch.x, Tensor))
+        and (x is None or isinstance(x, Tensor))
     )
 
 
@@ -66,9 +68,12 @@ class FixedPlace:
     def put(self, batch: Batch) -> bool:
         """Copy a batch into these tensors; return False and change nothing if it does not fit."""
         stored = self._batch
+        x, propagated = split_features(batch.x)
+        stored_x, stored_propagated = split_features(stored.x)
         fits = (
             batch.num_seeds == stored.num_seeds
-            and batch.x is stored.x
+            and x is stored_x
+            and (propagated is None) == (stored_propagated is None)
             and len(batch.hops) == len(stored.hops)
             and all(hop is other for hop, other in zip(batch.hops, stored.hops, strict=True))
             and batch.observed.shape == stored.observed.shape
@@ -78,9 +83,16 @@ class FixedPlace:
             return False
         if not self._is_copied:  # the tensors of the first batch belong to its creator
             self._is_copied = True
+            if stored_propagated is not None:
+                stored_propagated = stored_propagated.clone()
             self._batch = replace(
-                stored, observed=batch.observed.clone(), hidden=batch.hidden.clone()
+                stored,
+                x=join_features(x, stored_propagated),
+                observed=batch.observed.clone(),
+                hidden=batch.hidden.clone(),
             )
+        if propagated is not None and stored_propagated is not None:
+            stored_propagated.copy_(propagated)
         self._batch.observed.copy_(batch.observed)
         self._batch.hidden.copy_(batch.hidden)
         return True
@@ -137,7 +149,9 @@ class PartPlace:
         self.room, self._padding, self._num_layers = room, padding, len(batch.hops)
         self._kind = _kind(batch)
         self._nodes = _rows(batch.nodes, room.nodes)
-        self._x = None if batch.x is None else _rows(_dense(batch.x), room.nodes)
+        self._x, self._propagated = (
+            None if rows is None else _rows(rows, room.nodes) for rows in _dense(batch)
+        )
         self._observed = _rows(batch.observed, room.nodes)
         self._hidden = _rows(batch.hidden, room.hidden)
         self._edge_attr = None if hop.edge_attr is None else _rows(hop.edge_attr, room.edges)
@@ -161,8 +175,9 @@ class PartPlace:
             return False
         hop, last = batch.hops[0], self.room.nodes - 1
         _fill(self._nodes, batch.nodes, self._padding)
-        if self._x is not None and batch.x is not None:
-            _fill(self._x, _dense(batch.x), 0.0)
+        for place, rows in zip((self._x, self._propagated), _dense(batch), strict=True):
+            if place is not None and rows is not None:
+                _fill(place, rows, 0.0)
         _fill(self._observed, batch.observed, UNLABELED)
         _fill(self._hidden, batch.hidden, last)
         if self._edge_attr is not None and hop.edge_attr is not None:
@@ -189,7 +204,8 @@ class PartPlace:
         )
         hop = Hop(by_target.indptr, by_target.ends, self.room.nodes, self._edge_attr, derived)
         hops = (hop,) * self._num_layers
-        return Batch(self._nodes, self.room.nodes, self._x, self._observed, self._hidden, hops)
+        x = join_features(self._x, self._propagated)
+        return Batch(self._nodes, self.room.nodes, x, self._observed, self._hidden, hops)
 
 
 Place = FixedPlace | PartPlace
@@ -229,15 +245,16 @@ def _fill(place: Tensor, rows: Tensor, rest: Tensor | float) -> None:
     place[len(rows) :] = rest
 
 
-def _dense(x: object) -> Tensor:
-    assert isinstance(x, Tensor)  # `is_part` checks it
-    return x
+def _dense(batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+    """The features and the propagated labels of a part."""
+    x, propagated = split_features(batch.x)
+    assert x is None or isinstance(x, Tensor)  # `is_part` checks it
+    return x, propagated
 
 
 def _kind(batch: Batch) -> tuple[object, ...]:
     """The properties besides size that all parts of one place share: dtypes and row shapes."""
     hop = batch.hops[0]
-    x = None if batch.x is None else _dense(batch.x)
-    rows = (x, batch.observed, batch.hidden, batch.nodes, hop.source, hop.edge_attr)
+    rows = (*_dense(batch), batch.observed, batch.hidden, batch.nodes, hop.source, hop.edge_attr)
     of_rows = (None if r is None else (r.dtype, r.shape[1:]) for r in rows)
     return len(batch.hops), *of_rows

@@ -17,7 +17,12 @@ from unimp.config.choices import Precision
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batching import Batch
-from unimp.training.objective import masked_label_loss
+from unimp.training.objective import (
+    ONE_PASS,
+    Consistency,
+    consistency_loss,
+    masked_label_loss,
+)
 from unimp.training.place import Place, place_for
 from unimp.training.precision import autocast
 
@@ -26,19 +31,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A forward pass, the loss of the hidden labels, a backward pass, and an optimizer step."""
+    """Forward passes, the loss of the hidden labels, a backward pass, and an optimizer step.
+
+        loss = 1/S Σ_s masked_label_loss(z_s) + weight · consistency_loss(z_1 … z_S)
+
+    The S passes have different dropout. The consistency loss covers all seeds of the batch.
+    """
 
     model: NodeModel
     optimizer: torch.optim.Optimizer
     labels: Tensor  # labels of all nodes, on the device
     precision: Precision
+    consistency: Consistency = ONE_PASS
+    padding: int = UNLABELED  # the number of the node that fills unused rows of a place
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
-        with autocast(self.labels.device, self.precision):
-            logits = self.model(batch.x, batch.observed, batch.hops)
+        passes = [self._logits(batch) for _ in range(self.consistency.samples)]
         labels = self.labels[batch.seeds]
-        loss = masked_label_loss(logits.float(), labels, batch.hidden)
+        losses = [masked_label_loss(logits, labels, batch.hidden) for logits in passes]
+        loss = torch.stack(losses).mean()
+        if self.consistency.weight:
+            extra = consistency_loss(
+                torch.stack(passes),
+                batch.seeds != self.padding,
+                temperature=self.consistency.temperature,
+                multilabel=labels.ndim > 1,
+            )
+            loss = loss + self.consistency.weight * extra
         if self.model.regularizer_weight:
             spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
             extra = masked_label_loss(spread.float(), labels, batch.hidden)
@@ -52,6 +72,11 @@ class Step:
             loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
+
+    def _logits(self, batch: Batch) -> Tensor:
+        with autocast(self.labels.device, self.precision):
+            logits: Tensor = self.model(batch.x, batch.observed, batch.hops)
+        return logits.float()
 
 
 class ReplayedStep:
@@ -69,7 +94,8 @@ class ReplayedStep:
         # An additional node without a known label; it would change rows that depend on it.
         self._padding = None if step.model.mixes_rows else len(step.labels)
         unknown = torch.full_like(step.labels[:1], UNLABELED)
-        self.step = replace(step, labels=torch.cat((step.labels, unknown)))
+        labels = torch.cat((step.labels, unknown))
+        self.step = replace(step, labels=labels, padding=len(step.labels))
         self._stream = torch.cuda.Stream(step.labels.device)  # type: ignore[no-untyped-call]
         self._place: Place | None = None  # the tensors that the recording works on
         self._warmed_up = 0

@@ -14,6 +14,7 @@ from unimp.inference.incremental.changes import Change, FullRecomputation
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
+from unimp.model.grand import GRAND
 from unimp.model.masked_labels import MaskedLabels
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
@@ -38,6 +39,10 @@ MODELS = {
     "labels alone": lambda sizes: UniMP(sizes, width=4, use_features=False, label_width=6),
     "features alone": lambda sizes: UniMP(sizes, width=4, use_labels=False),
     "no residual": lambda sizes: UniMP(sizes, width=4, residual="none"),
+    "propagated labels": lambda sizes: UniMP(sizes, width=4, propagated_labels=True),
+    "gcn with propagated labels": lambda sizes: UniMP(
+        sizes, layers=2, width=4, layer="gcn", use_features=False, propagated_labels=True
+    ),
     "one layer": lambda sizes: UniMP(sizes, layers=1, width=4),
     "gcn": lambda sizes: UniMP(sizes, width=4, layer="gcn", residual="none"),
     "gat": lambda sizes: UniMP(sizes, width=4, layer="gat", residual="none"),
@@ -46,9 +51,11 @@ MODELS = {
     "batch norm": lambda sizes: with_statistics(UniMP(sizes, width=4, norm="batch")),
     "gcn, batch norm": lambda sizes: with_statistics(UniMP(sizes, layer="gcn", norm="batch")),
     "appnp": lambda sizes: APPNP(sizes, width=4, steps=4),
+    "grand": lambda sizes: GRAND(sizes, width=4, steps=4),
     "gcn-lpa": lambda sizes: GCNLPA(sizes, width=4),
     "mlp": lambda sizes: MLP(sizes, width=4),
 }
+PROPAGATED = [name for name in MODELS if name.endswith("propagated labels")]
 
 
 def model_of(name: str, *, multilabel: bool = False, seed: int = 0) -> NodeModel:
@@ -80,7 +87,8 @@ def labels_of(graph: Graph, seed: int, *, multilabel: bool = False) -> Tensor:
 @torch.no_grad()
 def recomputed(model: NodeModel, graph: Graph, observed: Tensor) -> Tensor:
     graph = model.prepare(graph)
-    logits: Tensor = model(graph.x, observed, [graph.hop] * model.num_layers)
+    x = model.features(graph, observed)
+    logits: Tensor = model(x, observed, [graph.hop] * model.num_layers)
     return logits.float()
 
 
@@ -125,7 +133,7 @@ def test_logits_after_changes_equal_a_full_recomputation(name: str, seed: int, c
         assert torch.allclose(found, expected[wanted], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["unimp", "gcn", "appnp"])
+@pytest.mark.parametrize("name", ["unimp", "gcn", "appnp", "grand", *PROPAGATED])
 @settings(max_examples=4)
 @given(seed=st.integers(0, 10_000))
 def test_committed_changes_give_the_states_of_the_changed_graph(name: str, seed: int) -> None:
@@ -170,7 +178,7 @@ def test_the_states_that_some_nodes_depend_on_are_enough_for_their_logits(
             incremental.commit(change)
 
 
-@pytest.mark.parametrize("name", ["gcn", "appnp", "unimp", "gcn-lpa"])
+@pytest.mark.parametrize("name", ["gcn", "appnp", "grand", "unimp", "gcn-lpa", *PROPAGATED])
 @settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
 def test_every_edge_can_be_removed_from_a_stored_part_of_a_directed_graph(
@@ -192,7 +200,7 @@ def test_every_edge_can_be_removed_from_a_stored_part_of_a_directed_graph(
         assert torch.allclose(logits, expected, atol=1e-6), change.without
 
 
-@pytest.mark.parametrize("name", ["gcn", "appnp"])
+@pytest.mark.parametrize("name", ["gcn", "appnp", "grand"])
 def test_removing_an_edge_out_of_the_stored_part_changes_the_other_edges_of_its_source(
     name: str,
 ) -> None:
@@ -212,9 +220,10 @@ def test_removing_an_edge_out_of_the_stored_part_changes_the_other_edges_of_its_
     assert not torch.allclose(found, incremental.logits[target], atol=1e-6)
 
 
-def test_binary_labels_change_by_rows() -> None:
+@pytest.mark.parametrize("name", ["unimp", "propagated labels"])
+def test_binary_labels_change_by_rows(name: str) -> None:
     graph = graph_of(1)
-    model, observed = model_of("unimp", multilabel=True), labels_of(graph, 1, multilabel=True)
+    model, observed = model_of(name, multilabel=True), labels_of(graph, 1, multilabel=True)
     incremental = IncrementalLogits(model, prepared(model, graph), observed)
     known = torch.nonzero((observed >= 0).any(1)).squeeze(1)
     change = Change.hide(known[:4])

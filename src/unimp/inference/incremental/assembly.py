@@ -26,6 +26,7 @@ class Planned:
     left: Nodes  # one source per removed edge to a node outside the stored graph
     targets: Tensor | None  # in the node numbers of the task
     rows: list[Nodes]  # the rows to compute again, of h⁰ and of each layer's output
+    propagated: Tensor | None  # the propagated labels of rows[0], if they are inputs
     cost: int
 
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from unimp.config.choices import Precision
 from unimp.errors import GraphError, NonFiniteError
+from unimp.graph.features import join_features, split_features
 from unimp.graph.graph import Graph, checked_numbers
 from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
-from unimp.inference.incremental.changes import Change, checked_change
+from unimp.inference.incremental.changes import Change, FullRecomputation, checked_change
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach, pick
 from unimp.inference.logits import predict_logits
 from unimp.model.gcn import with_convolution_weights
@@ -39,6 +40,9 @@ class IncrementalLogits:
     next, and so on. A target depends on its in-neighbors in the last layer, on theirs in the layer
     before, and so on. A row is computed again if it is in both sets, by the model's own layer over
     all its in-edges, so that the result equals a full recomputation up to rounding.
+
+    Labels that are propagated over the whole graph are computed again after every change. The rows
+    that differ are inputs that change.
 
     Removing an edge has the same result as a graph without it: the degrees of a graph convolution
     change too. The edge of a node to itself cannot be removed.
@@ -71,15 +75,18 @@ class IncrementalLogits:
         self.held = torch.arange(self._task_nodes)
         self._place = self._placed()
         self._use_graph(graph.to("cpu"))
+        whole, x = self.graph, self.model.features(self.graph, self.observed)
         self._rows: list[Tensor] | None = None
         self._leaving = NO_NODES
         if around is not None:
             self._narrow(around)
+            x = None if x is None else x[self.held]
         with self._in_precision():
             self._states = list(
                 layer_states(
                     self.model,
                     self.graph,
+                    x,
                     self.observed,
                     chunk_edges=self.chunk_edges,
                     device=self.device,
@@ -89,6 +96,12 @@ class IncrementalLogits:
         self._logits = self._read_out(self._states[-1])
         rows = self._rows[-1] if self._rows else torch.arange(len(self._logits))
         _refuse_non_finite(self._logits[rows], self.held[rows])
+        # The propagated labels of the stored nodes; they depend on the whole task.
+        self._channel = split_features(x)[1]
+        if self._channel is not None:
+            self._propagation = FullRecomputation(
+                self.model.propagated, whole, observed, self._logits.shape[1]
+            )
 
     def _placed(self) -> Tensor:
         place = torch.full((self._task_nodes,), -1)
@@ -135,7 +148,7 @@ class IncrementalLogits:
     def without_labels(self) -> Tensor:
         if self._rows is not None:
             targets = self.held[self._rows[-1]] if self._rows else self.held
-            (found,) = self.after([Change(self.held)], [targets])
+            (found,) = self.after([Change(torch.arange(self._task_nodes))], [targets])
             logits = self._logits.new_full(self._logits.shape, torch.nan)
             logits[self._place[targets]] = found
             return self._to_task(logits)
@@ -190,6 +203,9 @@ class IncrementalLogits:
             state[torch.from_numpy(nodes)] = rows
         self._logits[torch.from_numpy(planned.rows[-1])] = logits
         self.observed[planned.nodes] = planned.labels
+        if self._channel is not None and planned.propagated is not None:
+            self._channel[torch.from_numpy(planned.rows[0])] = planned.propagated
+            self._propagation.commit(change)
         self._plans.clear()
         self.__dict__.pop("without_labels", None)
 
@@ -211,6 +227,11 @@ class IncrementalLogits:
         nodes, labels = self._relabeled(change)
         gone, left = self._gone(change), self._left(change)
         changed = nodes.numpy() if self.model.takes_labels else NO_NODES
+        propagated = None
+        if self._channel is not None:
+            (propagated,) = self._propagation.after([change], [self.held])
+            differs = propagated.ne(self._channel).any(1).numpy()
+            changed = self.reach.distinct(changed, np.flatnonzero(differs))
         rewired = gone[1].numpy()
         if self.model.weighs_by_degree and len(rewired) + len(left):
             # Their sources have fewer out-edges, each with a larger weight.
@@ -221,7 +242,10 @@ class IncrementalLogits:
         rows = self.reach.rows(
             changed, rewired, wanted, self.model.num_layers, alone=self._alone(gone)
         )
-        return Planned(nodes, labels, gone, left, targets, rows, self.reach.cost(rows))
+        if propagated is not None:
+            propagated = propagated[torch.from_numpy(rows[0])]
+        cost = self.reach.cost(rows)
+        return Planned(nodes, labels, gone, left, targets, rows, propagated, cost)
 
     def _relabeled(self, change: Change) -> tuple[Tensor, Tensor]:
         """Return the nodes whose label really changes, in increasing order, and the new labels."""
@@ -316,8 +340,10 @@ class IncrementalLogits:
         nodes = torch.from_numpy(one.rows[0])
         if not len(nodes):
             return self._states[0][:0]
-        labels = one.labels[torch.searchsorted(one.nodes, nodes)]
-        x = None if self.graph.x is None else self.graph.x[nodes].to(self.device)
+        labels, is_new = self.observed[nodes], torch.isin(nodes, one.nodes)
+        labels[is_new] = one.labels[torch.searchsorted(one.nodes, nodes[is_new])]
+        x = join_features(None if self.graph.x is None else self.graph.x[nodes], one.propagated)
+        x = None if x is None else x.to(self.device)
         return self.model.embed(x, labels.to(self.device)).cpu()
 
     def _propagated(self, planned: Sequence[Planned], before: Tensor, index: int) -> Tensor:

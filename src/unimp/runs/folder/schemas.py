@@ -83,6 +83,29 @@ class Calibration(Schema):
     note: str
 
 
+class MemberRow(Schema):
+    """One member of an ensemble."""
+
+    name: str
+    weight: Share
+    temperature: Annotated[float, Field(ge=0.99 / MAX_TEMPERATURE, le=1.01 * MAX_TEMPERATURE)]
+    takes_labels: bool
+    val: Score
+    test: Score
+    seconds: Seconds
+    settings: dict[str, Any]
+
+
+class EnsembleRows(Schema):
+    """The leaderboard of an ensemble; optimism is the part of `val` that choosing weights added."""
+
+    members: Annotated[list[MemberRow], Field(min_length=1)]
+    left_out: dict[str, str]
+    val: Score
+    val_nested: Score
+    optimism: Annotated[float, Field(ge=-1, le=1)] | None
+
+
 class Metrics(Schema):
     """Scores per label protocol, calibration, epochs, time."""
 
@@ -97,6 +120,7 @@ class Metrics(Schema):
     parameters: Count
     seconds: Seconds
     seconds_per_epoch: Seconds
+    ensemble: EnsembleRows | None = None
 
 
 class HistoryLine(Schema):

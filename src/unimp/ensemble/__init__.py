@@ -1,0 +1,1 @@
+"""The strongest answer: members, their weights, and the ensemble that combines them."""

@@ -1,0 +1,97 @@
+"""An ensemble: trained members whose calibrated probabilities are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from unimp.errors import ModelError
+from unimp.inference.calibration import as_logits
+from unimp.inference.incremental.changes import Change, ChangeableLogits
+from unimp.model.node_model import NodeModel
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One member of an ensemble: how its recipe differs, and how its answer counts."""
+
+    name: str
+    settings: Mapping[str, Any]  # options that differ from the recipe of the ensemble
+    weight: float
+    temperature: float
+
+
+class Ensemble(NodeModel):
+    """A weighted set of members, selected on validation.
+
+        p_i = Σ_m w_m softmax( z_mi / T_m )         logits_i = log p_i
+
+    (a sigmoid per binary task, and logits log p − log(1 − p)). Each member runs on its own
+    preparation of the graph, so an ensemble has no hops of its own: `combine` receives the members'
+    outputs.
+    """
+
+    by_layer = False
+
+    def __init__(self, members: Sequence[NodeModel], entries: Sequence[Entry]) -> None:
+        super().__init__()
+        self.members, self.entries = nn.ModuleList(members), tuple(entries)
+        self.takes_labels = any(member.takes_labels for member in members)
+        self.takes_edge_features = any(member.takes_edge_features for member in members)
+        self.attends = any(member.attends for member in members)
+        self.num_layers = max(member.num_layers for member in members)
+
+    def combine(self, outputs: Sequence[Tensor], *, multilabel: bool) -> Tensor:
+        """Logits of the ensemble from the outputs of all members: [n, C] each."""
+        total: Tensor | None = None
+        for member, entry, given in zip(self.members, self.entries, outputs, strict=True):
+            assert isinstance(member, NodeModel)
+            chances = member.to_probabilities(
+                given, multilabel=multilabel, temperature=entry.temperature
+            )
+            share = entry.weight * chances.double()
+            total = share if total is None else total + share
+        assert total is not None
+        if not multilabel:
+            return as_logits(total).float()
+        return (as_logits(total) - as_logits(1 - total)).float()
+
+    def embed(self, x: Any, observed: Tensor) -> Tensor:
+        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+
+    def propagate(self, h: Tensor, hop: Any, index: int) -> Tensor:
+        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+
+    def read_out(self, h: Tensor) -> Tensor:
+        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+
+
+class EnsembleLogits:
+    """Logits of an ensemble after changes: each member follows the change on its own."""
+
+    def __init__(
+        self, ensemble: Ensemble, members: Sequence[ChangeableLogits], *, multilabel: bool
+    ) -> None:
+        self._ensemble, self._members, self._multilabel = ensemble, members, multilabel
+
+    def _combined(self, outputs: Sequence[Tensor]) -> Tensor:
+        return self._ensemble.combine(outputs, multilabel=self._multilabel)
+
+    @property
+    def logits(self) -> Tensor:
+        return self._combined([member.logits for member in self._members])
+
+    @property
+    def without_labels(self) -> Tensor:
+        return self._combined([member.without_labels for member in self._members])
+
+    def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
+        answers = [member.after(changes, targets) for member in self._members]
+        return [self._combined(rows) for rows in zip(*answers, strict=True)]
+
+    def commit(self, change: Change) -> None:
+        for member in self._members:
+            member.commit(change)

@@ -1,0 +1,104 @@
+"""Choose the weights of an ensemble on validation, and measure how optimistic this choice is.
+
+Everything here sees validation labels only. A member is represented by the probability that it
+gives to the right answer of each validation entry: an entry is a node, or one binary label of a
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unimp.config.choices import Metric
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.metrics import score
+
+ROUNDS = 50
+"""The largest number of members that are added, with repetitions; weights are multiples of 1/n."""
+SMALLEST = 1e-9
+"""A probability of a right answer below this counts as this, so that its logarithm is finite."""
+
+
+def chances_of_answers(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each right answer: [entries], from [n, C] and labels [n] or [n, T]."""
+    known = labels != UNLABELED
+    if labels.ndim == 1:
+        rows = probabilities[known]
+        return rows.gather(1, labels[known, None].long()).squeeze(1).double()
+    right = torch.where(labels == 1, probabilities, 1 - probabilities)
+    return right[known].double()
+
+
+def greedy_weights(chances: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """Weights [M] of the members with these chances of right answers [M, entries].
+
+    Forward selection with replacement (Caruana et al., 2004): in each round, the member is added
+    that makes the log-loss of the mean smallest,
+
+        m* = argmin_m  −Σ_i log( (s_i + chance_mi) / (k + 1) ),      s ← s + chance_m*
+
+    and the round with the smallest loss decides. If two members are equally good, the first is
+    taken, so cheaper members come first. Without entries, the first member gets all the weight.
+    """
+    members, entries = chances.shape
+    counts = torch.zeros(members, dtype=torch.int64)
+    if not entries:
+        counts[0] = 1
+        return counts.double()
+    chances = chances.clamp(min=SMALLEST)
+    total = torch.zeros(entries, dtype=torch.float64)
+    best_loss, best = float("inf"), counts
+    for number in range(rounds):
+        losses = (number + 1.0) / (total + chances)  # the inverse of each mean
+        losses = losses.log().mean(1)
+        chosen = int(losses.argmin())
+        counts = counts.clone()
+        counts[chosen] += 1
+        total += chances[chosen]
+        if float(losses[chosen]) < best_loss - 1e-9:
+            best_loss, best = float(losses[chosen]), counts
+    return best.double() / best.sum()
+
+
+def mixed(probabilities: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """The weighted mean of the members' probabilities: [n, C]."""
+    total = torch.zeros_like(probabilities[0], dtype=torch.float64)
+    for given, weight in zip(probabilities, weights.tolist(), strict=True):
+        total += weight * given.double()
+    return total
+
+
+def nested_score(
+    probabilities: Sequence[Tensor],
+    labels: Tensor,
+    metric: Metric,
+    *,
+    seed: int,
+    groups: Tensor | None = None,
+) -> float:
+    """The score of the ensemble where weights never see the labels that score them.
+
+    The validation nodes are divided into two halves, which keep groups together. Weights that are
+    chosen on one half are scored on the other, and the other way around; the mean of both scores is
+    an estimate without the optimism of choosing and scoring on the same labels.
+    """
+    first = _half(len(labels), groups, seed)
+    scores = []
+    for chosen_on in (first, ~first):
+        chances = torch.stack(
+            [chances_of_answers(p[chosen_on], labels[chosen_on]) for p in probabilities]
+        )
+        answer = mixed([p[~chosen_on] for p in probabilities], greedy_weights(chances))
+        scores.append(score(metric, answer, labels[~chosen_on]))
+    return sum(scores) / len(scores)
+
+
+def _half(count: int, groups: Tensor | None, seed: int) -> Tensor:
+    """A random half of the rows, [count] bool; rows of one group are in the same half."""
+    of_row = torch.arange(count) if groups is None else torch.unique(groups, return_inverse=True)[1]
+    number = int(of_row.max()) + 1 if count else 0
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(seed))
+    return order[of_row] < (number + 1) // 2

@@ -1,0 +1,79 @@
+"""GRAND: a perceptron on features that are dropped by node and averaged over several hops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unimp.errors import ModelError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.gcn import convolve, with_convolution_weights
+from unimp.model.layers import project
+from unimp.model.node_model import NodeModel
+from unimp.ops.dropout import dropout
+from unimp.tasks.task import Sizes
+
+
+class GRAND(NodeModel):
+    """Random propagation of node features, followed by a perceptron with one hidden layer.
+
+        x̃_i = x_i δ_i / (1 − drop_node),  δ_i = 0 with probability drop_node, otherwise 1
+        h = 1/(K+1) Σ_{k=0..K} Âᵏ dropout(x̃) W₁ + b₁        Â_ij = 1/√(d_i d_j), with self-loops
+        logits = W₂ dropout( ReLU(h) ) + b₂
+
+    Nodes and entries are dropped in training only. W₁ is applied first, so that only `width`
+    columns are propagated. Between hops, a row is [Σ_{k≤l} Âᵏ x̃ W₁ | Âˡ x̃ W₁]. GRAND is meant to be
+    trained with a consistency loss, which makes the predictions of different draws of δ agree.
+    """
+
+    takes_labels = False
+    takes_edge_features = False
+    weighs_by_degree = True
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        width: int = 64,
+        steps: int = 8,
+        drop_node: float = 0.5,
+        input_dropout: float = 0.5,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if sizes.features == 0:
+            raise ModelError("GRAND needs node features, but the task has none")
+        self.num_layers, self.drop_node = steps, drop_node
+        self.input_dropout, self.dropout = input_dropout, dropout
+        self.encoder = nn.Linear(sizes.features, width)
+        self.head = nn.Linear(width, sizes.classes)
+        for linear in (self.encoder, self.head):
+            # As the authors do. Rows of a bag of words sum to 1, so that weights of the usual size
+            # 1/√features would start with nearly equal predictions.
+            bound = linear.out_features**-0.5
+            nn.init.uniform_(linear.weight, -bound, bound)
+            nn.init.uniform_(linear.bias, -bound, bound)
+
+    def prepare(self, graph: Graph) -> Graph:
+        return with_convolution_weights(graph)
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        assert x is not None  # `__init__` refuses a task without features
+        rows = project(x, self.encoder.weight, drop=self.input_dropout if self.training else 0.0)
+        # A node is dropped after the product, which has no bias: the result is the same.
+        kept = dropout(torch.ones_like(rows[:, :1]), self.drop_node, self.training)
+        rows = rows * kept
+        return torch.cat((rows, rows), 1)
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        total, now = h.chunk(2, 1)
+        now = convolve(now.contiguous(), hop)
+        return torch.cat((total[: hop.num_targets] + now, now), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        mean = h.chunk(2, 1)[0] / (self.num_layers + 1)
+        hidden = F.relu(mean + self.encoder.bias)
+        return self.head(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]

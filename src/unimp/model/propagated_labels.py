@@ -1,0 +1,60 @@
+"""Observed labels that are propagated over the whole graph, as an input of a model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from unimp.graph.graph import Graph
+from unimp.model.label_propagation import edge_weights, entries_of
+from unimp.ops.sparse import sum_rows
+from unimp.tasks.task import Sizes
+
+STEPS = (1, 2, 5, 10)
+"""The numbers of steps after which propagated labels are inputs."""
+
+FLOOR = 1e-6
+"""Added to the mass, so that a node that few observed labels reach has shares near 0."""
+
+
+class PropagatedLabels(nn.Module):
+    """A linear map of propagated labels to the width of the model, one row per node.
+
+    With Â = D⁻¹A, Y the observed labels (one-hot, or 0 and 1 per binary task), m = 1 where a label
+    is observed and 0 elsewhere, and ε = 10⁻⁶, the inputs of a node are, for s = 1, 2, 5, 10 steps,
+
+        share_s = (Âˢ Y) / (Âˢ m + ε)        mass_s = 1 − log(Âˢ m + ε) / log ε
+
+    A share is the part of the arriving labels that are of a class. The mass is 0 if no label
+    arrives and 1 if every walk of s steps ends at one. The row of a node whose own label is hidden
+    does not depend on that label.
+    """
+
+    def __init__(self, sizes: Sizes, width: int) -> None:
+        super().__init__()
+        self.classes = sizes.classes
+        masses = sizes.classes if sizes.multilabel else 1
+        self.linear = nn.Linear(len(STEPS) * (sizes.classes + masses), width)
+
+    @torch.no_grad()
+    def of(self, graph: Graph, observed: Tensor) -> Tensor:
+        """Propagate the observed labels of all nodes: [N, 4 (C + 1)], or [N, 8 T] for binary tasks.
+
+        The graph must be the whole graph: a part would not contain the labels around it.
+        """
+        with torch.autocast(graph.device.type, enabled=False):
+            weight = edge_weights(graph, "row", torch.float32)
+            start, entry = entries_of(observed.to(graph.device), self.classes)
+            rows, found = torch.cat((start, entry.float()), 1), []
+            for step in range(1, STEPS[-1] + 1):
+                rows = sum_rows(graph.indptr, graph.source, weight, rows)
+                if step in STEPS:
+                    mass = rows[:, self.classes :] + FLOOR
+                    found += [rows[:, : self.classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
+            return torch.cat(found, 1)
+
+    def forward(self, propagated: Tensor) -> Tensor:
+        rows: Tensor = self.linear(propagated.to(self.linear.weight.dtype))
+        return rows

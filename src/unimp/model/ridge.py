@@ -1,0 +1,333 @@
+"""Ridge regression on propagated features, which is solved instead of trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unimp.errors import ModelError
+from unimp.graph.features import SparseFeatures
+from unimp.graph.graph import Graph
+from unimp.graph.hop import Hop
+from unimp.model.gcn import convolve, with_convolution_weights
+from unimp.model.layers import project
+from unimp.model.least_squares import solve_by_gradients, solve_directly
+from unimp.model.solved_model import KnownLabels, SolvedModel
+from unimp.tasks.labels import UNLABELED
+from unimp.tasks.metrics import score
+from unimp.tasks.task import Sizes
+
+Array = NDArray[np.float64]
+
+AVERAGE_HOPS = (2, 4, 8, 16)
+CONCAT_HOPS = (1, 2, 3)
+"""The numbers of hops that `auto` chooses from."""
+STRENGTHS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 7))
+"""The strengths that `auto` chooses from."""
+WITHOUT_VALIDATION = 1.0
+"""The strength where `auto` has no validation labels."""
+MAX_SIDE = 2500
+MAX_ENTRIES = 100_000_000
+"""Larger matrices, by their smaller side or by their entries, are not computed: the system is then
+solved by conjugate gradients."""
+BLOCK = 64
+"""Columns that are propagated at a time; limits memory."""
+
+
+class Ridge(SolvedModel):
+    """A linear map of propagated features that is fitted to one-hot labels by least squares.
+
+        Â = D^-½ (A + I) D^-½
+        average   logits = (1/(K+1)) Σ_k Âᵏ X W + b        k = 0 … K
+        concat    logits = Σ_k Âᵏ X W_k + b
+
+        min_W,b  Σ_{i in train} ‖logits_i − y_i‖² + λ‖W‖²        λ = strength · mean_i ‖z_i − z̄‖²
+
+    y_i is a one-hot row, or −1 and 1 for binary tasks; z_i are the features that are multiplied by
+    W. K and the strength are those with the best score on validation; the squared error decides
+    between equal scores. All weights are then multiplied by one factor, so that the softmax of the
+    logits gives probabilities. Averages over hops are as in SSGC (Zhu and Koniusz, 2021).
+
+    Prediction multiplies X by the weights first and sums in Horner's form, so that it never
+    propagates more than `classes` columns:  z_0 + Â(z_1 + Â(z_2 + …)),  z_k = X W_k.
+    Between hops, a row is [sum | z of the following hops].
+    """
+
+    takes_labels = False
+    takes_edge_features = False
+    weighs_by_degree = True
+    steps: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        hops: int | Literal["auto"] = "auto",
+        hop_features: Literal["average", "concat"] = "average",
+        strength: float | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__()
+        if sizes.features == 0:
+            raise ModelError("ridge needs node features, but the task has none")
+        self.average, self.strength = hop_features == "average", strength
+        self.candidates = (
+            (AVERAGE_HOPS if self.average else CONCAT_HOPS) if hops == "auto" else (hops,)
+        )
+        terms = 1 if self.average else self.candidates[-1] + 1
+        self.weight = nn.Parameter(torch.empty(sizes.features, terms, sizes.classes))
+        self.bias = nn.Parameter(torch.zeros(sizes.classes))
+        nn.init.normal_(self.weight, std=sizes.features**-0.5)
+        # A buffer, because the number of hops is a result that is stored with the weights.
+        self.register_buffer("steps", torch.tensor(self.candidates[0]))
+
+    @property
+    def num_layers(self) -> int:  # type: ignore[override]
+        return int(self.steps)
+
+    def prepare(self, graph: Graph) -> Graph:
+        return with_convolution_weights(graph)
+
+    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+        assert x is not None
+        if self.average:
+            table = self.weight.expand(-1, 2, -1).flatten(1)
+        else:
+            table = self.weight[:, : self.num_layers + 1].flip(1).flatten(1)  # the last hop first
+        return project(x, table.t())
+
+    def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        classes = len(self.bias)
+        rest = h[: hop.num_targets, classes:]
+        total = convolve(h[:, :classes].contiguous(), hop) + rest[:, :classes]
+        return torch.cat((total, rest if self.average else rest[:, classes:]), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h[:, : len(self.bias)] + self.bias
+
+    @torch.no_grad()
+    def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
+        has_val = known.val.numel() > 0
+        problem = _Problem(graph.to("cpu"), known, len(self.bias), average=self.average)
+        # Without validation labels nothing can be chosen.
+        hops = self.candidates if has_val else self.candidates[:1]
+        strengths: Sequence[float] = (WITHOUT_VALIDATION,)
+        if self.strength != "auto":
+            strengths = (self.strength,)
+        elif has_val:
+            strengths = STRENGTHS
+        best: _Solution | None = None
+        for found in problem.solutions(hops, strengths):
+            if best is None or found.quality > best.quality:
+                best = found
+        assert best is not None
+        factor = _factor(best, known)
+        weight = torch.from_numpy(best.weight * factor)
+        self.steps.fill_(best.hops)
+        self.weight.zero_()
+        self.weight[:, : weight.shape[1]] = weight / (best.hops + 1 if self.average else 1)
+        self.bias.copy_(torch.from_numpy(best.bias * factor))
+        count = len(hops) * len(strengths)
+        chosen = f"the best of {count} on validation" if count > 1 else "as set"
+        return f"solved with {best.hops} hops and strength {best.strength:.2g}, {chosen}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    hops: int
+    strength: float
+    weight: Array  # [F, terms, C]
+    bias: Array  # [C]
+    train: Array  # outputs of the train nodes: [n, C]
+    val: Array  # outputs of the validation nodes: [m, C]
+    quality: tuple[float, float]  # score and negative squared error on validation
+
+
+class _Problem:
+    """The least squares problem of a graph and its known labels, in double precision."""
+
+    def __init__(self, graph: Graph, known: KnownLabels, classes: int, *, average: bool) -> None:
+        from scipy.sparse import csr_array
+
+        x, weight = graph.x, graph.edge_attr_of(None)
+        assert x is not None
+        assert weight is not None  # created by `with_convolution_weights`
+        self.known, self.average = known, average
+        self.x: Any = (
+            x.to_scipy().astype(np.float64) if isinstance(x, SparseFeatures) else x.double().numpy()
+        )
+        # Row i of Â: √(d_i/d_j) divided by the number of in-edges.
+        weight = weight.double()[:, 0] / graph.in_degree.double()[graph.target.long()]
+        entries = (weight.numpy(), graph.source.numpy(), graph.indptr.numpy())
+        self.spread = csr_array(entries, shape=(graph.num_nodes, graph.num_nodes))
+        self.nodes = torch.cat((known.train, known.val)).numpy()
+        self.num_train = known.train.numel()
+        target = _targets(known.labels[torch.from_numpy(self.nodes)], classes)
+        self.target, self.val_target = np.split(target, [self.num_train])
+        # A missing entry of a binary task does not count in the mean, and is fitted to it.
+        seen = ~np.isnan(self.target)
+        self.mean = np.nansum(self.target, 0) / seen.sum(0).clip(min=1)
+        self.centered = np.where(seen, self.target - self.mean, 0.0)
+
+    def solutions(self, hops: Sequence[int], strengths: Sequence[float]) -> Iterator[_Solution]:
+        """Solve for each number of hops and each strength."""
+        columns = self.x.shape[1] * (1 if self.average else hops[-1] + 1)
+        slots = len(hops) if self.average else 1
+        side = min(self.num_train, columns)
+        if side <= MAX_SIDE and len(self.nodes) * columns * slots <= MAX_ENTRIES:
+            for number, rows in self._rows(hops):
+                yield from self._direct(number, rows, strengths)
+        else:
+            for number in hops:
+                yield from self._by_gradients(number, strengths)
+
+    def _direct(self, hops: int, rows: Array, strengths: Sequence[float]) -> Iterator[_Solution]:
+        """rows: of the train nodes, then of the validation nodes: [n + m, terms, F]."""
+        terms, features = rows.shape[1:]
+        flat = rows.reshape(len(rows), -1)
+        middle = flat[: self.num_train].mean(0)
+        flat = flat - middle
+        train = flat[: self.num_train]
+        unit = _positive(np.square(train).sum() / self.num_train)
+        weights = solve_directly(train, self.centered, [unit * one for one in strengths])
+        for strength, weight in zip(strengths, weights, strict=True):
+            weight_by_term = weight.reshape(terms, features, -1)
+            yield self._solution(hops, strength, weight_by_term, middle @ weight, flat @ weight)
+
+    def _by_gradients(self, hops: int, strengths: Sequence[float]) -> Iterator[_Solution]:
+        terms, features = 1 if self.average else hops + 1, self.x.shape[1]
+        train = self.nodes[: self.num_train]
+
+        def outputs(weight: Array) -> Array:
+            """Z W of all nodes, by Horner's form: [N, C]."""
+            by_term = weight.reshape(terms, features, -1)
+            start = self.x @ by_term[-1]
+            total = start
+            for hop in reversed(range(hops)):
+                start = start if self.average else self.x @ by_term[hop]
+                total = self.spread @ total + start
+            return total / (hops + 1) if self.average else total  # type: ignore[no-any-return]
+
+        def forward(weight: Array) -> Array:
+            rows = outputs(weight)[train]
+            return rows - rows.mean(0)  # type: ignore[no-any-return]
+
+        def adjoint(rows: Array) -> Array:
+            spread_back = self.spread.T
+            total = np.zeros((self.spread.shape[0], rows.shape[1]))
+            total[train] = rows - rows.mean(0)
+            if not self.average:
+                parts = [self.x.T @ total]
+                for _ in range(hops):
+                    total = spread_back @ total
+                    parts.append(self.x.T @ total)
+                return np.concatenate(parts)
+            start = total
+            for _ in range(hops):
+                total = spread_back @ total + start
+            return self.x.T @ total / (hops + 1)  # type: ignore[no-any-return]
+
+        # The mean squared length of a centered row, estimated with random signs.
+        signs = np.random.Generator(np.random.PCG64(0)).choice((-1.0, 1.0), (terms * features, 32))
+        unit = _positive(np.square(forward(signs)).sum(0).mean() / self.num_train)
+        penalties = [unit * one for one in strengths]
+        weights = solve_by_gradients(forward, adjoint, self.centered, penalties)
+        for strength, weight in zip(strengths, weights, strict=True):
+            found = outputs(weight)[self.nodes]
+            middle = found[: self.num_train].mean(0)
+            by_term = weight.reshape(terms, features, -1)
+            yield self._solution(hops, strength, by_term, middle, found - middle)
+
+    def _solution(
+        self, hops: int, strength: float, weight: Array, middle: Array, centered: Array
+    ) -> _Solution:
+        """middle: W z̄; centered: W (z − z̄) of the train nodes, then of the validation nodes."""
+        train, val = np.split(centered + self.mean, [self.num_train])
+        error = float(np.nansum(np.square(val - self.val_target)))
+        labels = self.known.labels[self.known.val]
+        value = score(self.known.metric, torch.from_numpy(val), labels) if len(val) else 0.0
+        quality = (0.0 if math.isnan(value) else value, -error)
+        weight = np.moveaxis(weight, 0, 1)
+        return _Solution(hops, strength, weight, self.mean - middle, train, val, quality)
+
+    def _rows(self, hops: Sequence[int]) -> Iterator[tuple[int, Array]]:
+        """Yield the propagated features of the known nodes for each number of hops.
+
+        Columns of X are propagated to the nodes, or columns of the identity from the nodes back to
+        all nodes, whichever are fewer.
+        """
+        count, width = len(self.nodes), self.x.shape[1]
+        found = np.empty((count, len(hops) if self.average else hops[-1] + 1, width))
+        if width <= count:
+            for begin in range(0, width, BLOCK):
+                columns = slice(begin, begin + BLOCK)
+                part = self.x[:, columns]
+                part = part if isinstance(part, np.ndarray) else part.toarray()
+                for slot, rows in self._slots(self.spread, part, hops):
+                    found[:, slot, columns] = rows[self.nodes]
+        else:
+            back = self.spread.T.tocsr()
+            for begin in range(0, count, BLOCK):
+                chosen = self.nodes[begin : begin + BLOCK]
+                part = np.zeros((self.spread.shape[0], len(chosen)))
+                part[chosen, np.arange(len(chosen))] = 1.0
+                for slot, rows in self._slots(back, part, hops):
+                    found[begin : begin + BLOCK, slot] = (self.x.T @ rows).T
+        for slot, number in enumerate(hops):
+            terms = slice(slot, slot + 1) if self.average else slice(0, number + 1)
+            yield number, found[:, terms]
+
+    def _slots(self, spread: Any, part: Array, hops: Sequence[int]) -> Iterator[tuple[int, Array]]:
+        """Yield averages of Mᵏ part up to each number of hops, or every Mᵏ part."""
+        total = part
+        if not self.average:
+            yield 0, part
+        for hop in range(1, hops[-1] + 1):
+            part = spread @ part
+            if not self.average:
+                yield hop, part
+                continue
+            total = total + part
+            if hop in hops:
+                yield hops.index(hop), total / (hop + 1)
+
+
+def _targets(labels: Tensor, classes: int) -> Array:
+    """One-hot rows, or −1 and 1 for binary tasks and NaN where an entry is missing: [n, C]."""
+    if labels.ndim == 1:
+        return F.one_hot(labels.long(), classes).double().numpy()
+    signs = 2.0 * labels.double() - 1.0
+    return torch.where(labels == UNLABELED, torch.nan, signs).numpy()
+
+
+def _positive(value: float) -> float:
+    return float(value) if value > 0 else 1.0  # all rows are equal, so any penalty gives W = 0
+
+
+def _factor(found: _Solution, known: KnownLabels) -> float:
+    """The factor of the outputs that makes validation labels most likely.
+
+    Without validation labels, the outputs of train nodes get a standard deviation of 2, which is a
+    probability of about 0.98 for a class if the labels are fitted exactly.
+    """
+    usual = 2.0 / _positive(float(found.train.std()))
+    if not len(found.val):
+        return usual
+    outputs, labels = torch.from_numpy(found.val), known.labels[known.val]
+    seen = labels != UNLABELED
+
+    def loss(factor: float) -> float:
+        if labels.ndim == 1:
+            return float(F.cross_entropy(factor * outputs, labels.long()))
+        return float(
+            F.binary_cross_entropy_with_logits(factor * outputs[seen], labels[seen].double())
+        )
+
+    return min((usual * 2.0**power for power in range(-4, 5)), key=loss)

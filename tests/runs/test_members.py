@@ -1,0 +1,215 @@
+"""A run folder may hold an ensemble: it answers everything that a run can be asked."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unimp
+from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS
+from unimp.ensemble import portfolio
+from unimp.ensemble.model import Ensemble
+from unimp.errors import RecipeError, RunError
+from unimp.inference.incremental.changes import Change
+from unimp.runs import members
+from unimp.runs.run import Run
+from unimp.tasks.labels import Split
+from unimp.tasks.task import Task
+
+NAMES = ["label-propagation", "gcn", "unimp"]
+SETTINGS = {
+    "task.scale": 0.05,
+    "task.split": 0,
+    "train.device": "cpu",
+    "ensemble.portfolio": "good",
+    "ensemble.members": NAMES,
+}
+
+
+@pytest.fixture(autouse=True)
+def short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {**portfolio.FRAME, "train.epochs": 12, "model.width": 16}
+    monkeypatch.setattr(portfolio, "FRAME", short)
+    # Every member keeps some weight, so that all of them are part of each answer.
+    chosen = members.greedy_weights
+    monkeypatch.setattr(
+        members, "greedy_weights", lambda chances: (chosen(chances) + 1) / (1 + len(chances))
+    )
+
+
+def train(out: Path | None = None, **more: Any) -> Run:
+    return unimp.run("synthetic", out=out, settings={**SETTINGS, **more}, report=False)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        short_trainings.__wrapped__(patch)  # type: ignore[attr-defined]
+        folder = tmp_path_factory.mktemp("ensemble") / "run"
+        train(folder)
+    return folder
+
+
+def test_an_ensemble_is_stored_and_loaded_and_predicts_the_same(stored: Path) -> None:
+    run = unimp.load_run(stored)
+    assert isinstance(run.model, Ensemble)
+    assert [member.recipe.model.name for member in run.members] == NAMES
+    assert torch.equal(run.predict(), train().predict())
+    shutil.copytree(stored, moved := stored.parent / "moved")
+    shutil.rmtree(moved / MEMBERS)  # the run does not depend on the folders of its members
+    assert torch.equal(unimp.load_run(moved).predict(), run.predict())
+
+
+def test_the_answer_is_the_weighted_mean_of_the_members_answers(stored: Path) -> None:
+    run = unimp.load_run(stored)
+    observed = run.observed_labels(reveal="train")
+    expected = torch.zeros(run.task.graph.num_nodes, run.task.num_classes)
+    for row in run.metrics["ensemble"]["members"]:
+        alone = unimp.load_run(stored / MEMBERS / row["name"])
+        expected += row["weight"] * alone.probabilities_of(alone.outputs(observed))
+    found = run.outputs(observed).softmax(1)
+    assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
+
+
+def test_the_leaderboard_states_weights_scores_times_and_label_inputs(stored: Path) -> None:
+    summary = unimp.load_run(stored).metrics["ensemble"]
+    rows = {row["name"]: row for row in summary["members"]}
+    assert list(rows) == NAMES
+    assert sum(row["weight"] for row in rows.values()) == pytest.approx(1)
+    assert not rows["gcn"]["takes_labels"]
+    assert rows["unimp"]["takes_labels"]
+    assert summary["optimism"] == pytest.approx(summary["val"] - summary["val_nested"])
+
+
+def test_a_change_gives_the_answer_of_a_cold_prediction(stored: Path) -> None:
+    run = unimp.load_run(stored)
+    observed = run.observed_labels(reveal="train")
+    nodes = run.task.split.test[:3]
+    labels = run.task.labels[nodes]
+    engine = run.incremental(observed)
+    everyone = torch.arange(run.task.graph.num_nodes)
+    (after,) = engine.after([Change(nodes, labels)], [everyone])
+    changed = observed.clone()
+    changed[nodes] = labels
+    assert torch.allclose(after, run.outputs(changed), atol=1e-4)
+    engine.commit(Change(nodes, labels))
+    assert torch.allclose(engine.logits, run.outputs(changed), atol=1e-4)
+
+
+def test_everything_that_a_run_can_be_asked_works_on_an_ensemble(stored: Path) -> None:
+    run = unimp.load_run(stored)
+    assert run.evaluate()["test"] == pytest.approx(run.metrics["scores"]["train"]["test"])
+    assert len(run.predictions().to_arrow()) == run.task.graph.num_nodes
+    assert run.explain(3).probability == pytest.approx(
+        float(run.probabilities_of(run.outputs(run.observed_labels()))[3].max()), abs=1e-4
+    )
+    assert len(run.suggest(5).to_arrow()) == 5
+    assert run.audit(folds=5) is not None
+    page = run.report().read_text(encoding="utf-8")
+    assert all(name in page for name in NAMES)
+
+
+def permuted(task: Task, nodes: torch.Tensor) -> Task:
+    labels = task.labels.clone()
+    order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
+    labels[nodes] = labels[nodes[order]]
+    return replace(task, labels=labels)
+
+
+def own_run(task: Task) -> Run:
+    settings = {k: v for k, v in SETTINGS.items() if not k.startswith("task.")}
+    return unimp.run(task, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return unimp.load_task("synthetic", scale=0.05)
+
+
+def test_test_labels_change_neither_members_nor_weights(task: Task) -> None:
+    one, other = own_run(task), own_run(permuted(task, task.split.test))
+    observed = one.observed_labels(reveal="train")
+    assert torch.equal(one.outputs(observed), other.outputs(observed))
+    both = (run.metrics["ensemble"]["members"] for run in (one, other))
+    for row, same in zip(*both, strict=True):
+        assert all(row[key] == same[key] for key in ("name", "weight", "temperature", "val"))
+
+
+def test_validation_labels_change_weights_but_no_member_that_ends_at_its_last_epoch(
+    task: Task,
+) -> None:
+    """Label propagation has nothing that validation could choose."""
+    one, other = own_run(task), own_run(permuted(task, task.split.val))
+    observed = one.observed_labels(reveal="train")
+    assert torch.equal(one.members[0].outputs(observed), other.members[0].outputs(observed))
+    assert one.metrics["ensemble"]["val"] != other.metrics["ensemble"]["val"]
+
+
+def test_without_validation_labels_all_members_count_the_same(task: Task) -> None:
+    split = Split(task.split.train, task.split.val[:0], task.split.test)
+    run = own_run(replace(task, split=split))
+    weights = [row["weight"] for row in run.metrics["ensemble"]["members"]]
+    assert weights == pytest.approx([1 / 3] * 3)
+
+
+class StoppedError(Exception):
+    """Stands for the end of a process."""
+
+
+def test_an_interrupted_ensemble_resumes_and_ends_with_the_same_weights(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, counted = tmp_path / "run", 0
+
+    def stop(epoch: Any) -> None:
+        nonlocal counted
+        counted += 1
+        if counted == 16:  # in the middle of the second member
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        unimp.run("synthetic", out=folder, settings=SETTINGS, on_epoch=stop, report=False)
+    assert (folder / CHECKPOINT).exists()
+    assert not (folder / MANIFEST).exists()
+    with pytest.raises(RunError, match=r"ensemble\.members"):
+        train(folder, **{"ensemble.members": NAMES[:2]})
+    train(folder)
+    assert not (folder / CHECKPOINT).exists()
+    for name in ("model.safetensors", "predictions.parquet"):
+        assert (folder / name).read_bytes() == (stored / name).read_bytes()
+
+
+def test_a_member_with_a_changed_weight_is_refused(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, folder := tmp_path / "run")
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["ensemble"]["members"][0]["weight"] = 0.9
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(RunError, match=r"metrics\.json changed"):
+        unimp.load_run(folder)
+
+
+def test_a_time_limit_that_is_over_leaves_members_out_and_says_so(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"train.time_limit": 0.01})
+    summary = run.metrics["ensemble"]
+    assert [row["name"] for row in summary["members"]] == NAMES[:1]
+    assert set(summary["left_out"]) == set(NAMES[1:])
+    assert run.metrics["cut_short"]
+
+
+def test_an_unknown_member_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(RecipeError, match=r"ensemble\.members.*nobody.*label-propagation"):
+        train(**{"ensemble.members": ["nobody"]})
+
+
+def test_binary_tasks_are_combined_per_task() -> None:
+    graph = unimp.load_task("synthetic", scale=0.05)
+    labels = torch.nn.functional.one_hot(graph.labels, graph.num_classes)[:, :3].to(torch.int8)
+    task = replace(graph, labels=labels, num_classes=3, metric="rocauc", class_names=None)
+    run = own_run(task)
+    given = run.predict(reveal="train")
+    assert given.shape == (graph.graph.num_nodes, 3)
+    assert bool(((given >= 0) & (given <= 1)).all())
