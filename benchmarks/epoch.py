@@ -41,7 +41,8 @@ from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
-from unimp.training.batching import FullBatch, Masks
+from unimp.training.batching import FullBatch
+from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
 NODES, EDGES, KNOWN = (

@@ -23,7 +23,8 @@ from unimp.graph.graph import Graph
 from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.masks import Masks
 from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 

@@ -2,6 +2,10 @@
 #   cd examples/own-data && bash ../own_data.sh
 set -e
 
+# first: from two tables to predictions in one command
+unimp train packages.csv relations.csv --label section --out runs/first
+# end
+
 # start: look at the tables, write a recipe, check everything
 unimp init packages.csv relations.csv
 unimp check recipe.toml

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed
 from unimp.config.arguments import check_argument
-from unimp.config.recipe import Recipe, Settings, options
+from unimp.config.recipe import Recipe, Settings
 from unimp.data.catalog import prepare_graph
 from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
@@ -38,18 +38,6 @@ from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 
 DEFAULT = Recipe()
-
-# Estimator checks of scikit-learn that do not apply to this classifier, and why.
-CHECKS_THAT_DO_NOT_APPLY: dict[str, str] = {
-    "check_classifiers_classes": (
-        "it uses -1 and 1 as two classes, but -1 means unknown here, as in the semi-supervised "
-        "classifiers of scikit-learn"
-    ),
-    "check_methods_subset_invariance": (
-        "it requires that rows predicted alone and together agree to 1e-7, which is finer than the "
-        "single precision of the model; they agree to 1e-5"
-    ),
-}
 
 
 class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -178,12 +166,11 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_argument("UniMPClassifier", "labels", labels, Mapping | Sequence | np.ndarray)
             if isinstance(labels, np.ndarray) and labels.ndim == 0:
                 raise TaskError("labels is one value; give one label per node, or {node: label}")
-            given = len(labels) > 0
-            if given and not _is_graph(X):
+            if len(labels) and not _is_graph(X):
                 raise TaskError(
                     "labels need nodes of a graph, but X is a plain matrix; leave them out"
                 )
-            if given:
+            if len(labels):
                 with _our_errors():
                     new = self._codes(labels, known)
                 known = torch.where(new == UNLABELED, known, new)
@@ -258,7 +245,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
             if "Y" in inputs:
                 recipe = recipe.with_settings({"model.inputs": "X,A"})
-        return {f"{s}.{key}": getattr(getattr(recipe, s), key) for s, key, _ in options()}
+        return recipe.settings()
 
     def _is_at_hand(self, graph: Graph) -> bool:
         """Whether this is the graph of `fit`, or an equal one."""
@@ -327,9 +314,8 @@ def _probabilities(run: Run, known: Tensor) -> NDArray[np.float64]:
     given = keep_observed(run.probabilities_of(run.outputs(known)), known)
     probabilities: NDArray[np.float64] = given.double().numpy()
     if known.ndim == 1:
-        probabilities /= probabilities.sum(
-            1, keepdims=True
-        )  # in double precision, as metrics check it
+        # In double precision, as metrics check it.
+        probabilities /= probabilities.sum(1, keepdims=True)
     return probabilities
 
 
@@ -394,10 +380,7 @@ def _labels_of_nodes(view: NodeView, codes: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _held_out(
-    known: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    share: float,
-    draw: np.random.RandomState,
+    known: NDArray[np.int64], labels: NDArray[np.int64], share: float, draw: np.random.RandomState
 ) -> NDArray[np.int64]:
     """Nodes that choose the epoch: about this share of each class, but never all of it."""
     strata = labels[known] if labels.ndim == 1 else np.zeros(len(known), dtype=np.int64)

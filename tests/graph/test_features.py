@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unimp.errors import GraphError
-from unimp.graph.features import SparseFeatures, as_float
+from unimp.graph.features import SparseFeatures, as_float, without_rows
 
 
 def matrix(seed: int = 0) -> np.ndarray[Any, Any]:
@@ -52,6 +52,18 @@ def test_scaled_rows_sum_to_one_and_empty_rows_stay_empty() -> None:
 def test_scaling_does_not_change_a_row_that_sums_to_zero() -> None:
     features = SparseFeatures.from_scipy(sp.csr_array(np.array([[2.0, -2.0], [0.0, 4.0]])))
     assert dense(features.scale_rows()).tolist() == [[2.0, -2.0], [0.0, 1.0]]
+
+
+def test_rows_can_be_set_to_zero() -> None:
+    features = SparseFeatures.from_scipy(sp.csr_array(matrix()))
+    rows = torch.zeros(features.shape[0], dtype=torch.bool)
+    rows[1] = rows[-1] = True
+    expected = without_rows(torch.from_numpy(dense(features)), rows)
+    assert isinstance(expected, torch.Tensor)
+    assert not bool(expected[rows].any())
+    found = without_rows(features, rows)
+    assert isinstance(found, SparseFeatures)
+    assert np.array_equal(dense(found), expected.numpy())
 
 
 def test_integers_and_half_precision_become_float32() -> None:

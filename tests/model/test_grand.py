@@ -9,11 +9,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.grand import GRAND
+from unimp.model.registry import build_model
 from unimp.runs.experiment import run
 from unimp.tasks.task import Sizes, Task
 
@@ -90,9 +92,10 @@ def test_features_are_dropped_before_the_first_weights(random_graph: Maker) -> N
     torch.testing.assert_close(draws.mean(0), whole, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("training", [False, True])
 def test_sparse_features_give_the_logits_and_gradients_of_dense_ones(
-    random_graph: Maker, training: bool
+    random_graph: Maker, training: bool, norm: str
 ) -> None:
     """If all entries are stored, dropout also draws the same numbers."""
     graph = random_graph(features=6)
@@ -100,13 +103,49 @@ def test_sparse_features_give_the_logits_and_gradients_of_dense_ones(
     sparse = graph.with_features(sp.csr_array(graph.x.numpy()))
     found = []
     for given in (graph, sparse):
-        model = some_model(input_dropout=0.3).train(training)
+        model = some_model(input_dropout=0.3, norm=norm).train(training)
         placed = model.prepare(given)
         torch.manual_seed(1)
         logits = model(placed.x, NONE, [placed.hop] * 3)
         logits.square().sum().backward()
         found.append([logits, *(p.grad for p in model.parameters())])
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_with_a_batch_norm_columns_of_any_size_count_the_same(random_graph: Maker) -> None:
+    """In training at once, in evaluation when the running means have followed."""
+    graph = random_graph(features=6)
+    assert isinstance(graph.x, Tensor)
+    found = []
+    for factor in (torch.ones(6), torch.tensor([1.0, 100.0, 10.0, 50.0, 1.0, 7.0])):
+        model = some_model(norm="batch", drop_node=0.0, input_dropout=0.0, dropout=0.0)
+        placed = model.prepare(graph.with_features(graph.x * factor))
+        hops = [placed.hop] * 3
+        trained = [model(placed.x, NONE, hops) for _ in range(200)][-1]
+        evaluated = model.eval()(placed.x, NONE, hops)
+        torch.testing.assert_close(evaluated, trained, rtol=0.1, atol=0.1)  # unbiased variance
+        found.append((trained, evaluated))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
+def test_a_batch_norm_depends_on_other_rows_in_training_only(random_graph: Maker) -> None:
+    model = some_model(norm="batch", steps=0, drop_node=0.0, input_dropout=0.0, dropout=0.0)
+    x = random_graph(features=6).x
+    other = torch.cat((x[:15], x[15:] * 3))  # type: ignore[index]
+    assert model.mixes_rows
+    assert not torch.allclose(model(x, NONE, [])[:15], model(other, NONE, [])[:15])
+    model.eval()
+    assert torch.equal(model(x, NONE, [])[:15], model(other, NONE, [])[:15])
+
+
+def test_the_norm_of_grand_is_none_unless_it_is_set() -> None:
+    def norm_of(*settings: str) -> str:
+        recipe = Recipe().with_settings(["model.name=grand", *settings])
+        return type(build_model(recipe.model, SIZES).norm).__name__
+
+    assert norm_of() == "Identity"
+    assert norm_of("model.norm=layer") == "LayerNorm"
+    assert norm_of("model.norm=batch") == "BatchNorm"
 
 
 def test_a_task_without_features_is_refused() -> None:

@@ -107,27 +107,39 @@ def test_edge_features_reach_the_module_if_requested() -> None:
     assert not torch.allclose(*found)
 
 
+@pytest.mark.parametrize("propagated", [False, True])
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_it_trains_in_every_regime_and_can_be_loaded(tmp_path: Path, regime: str) -> None:
+def test_it_trains_in_every_regime_and_can_be_loaded(
+    tmp_path: Path, regime: str, propagated: bool
+) -> None:
+    def make(sizes: Sizes) -> MaskedLabels:
+        return wrapped(sizes, propagated_labels=propagated)
+
     settings = [
         f"batch.regime={regime}", "batch.parts=2", "batch.batch_size=16", "batch.fanout=[-1]",
         "train.epochs=3", "train.device=cpu",
     ]  # fmt: skip
-    done = run(some_task(), settings=settings, model=wrapped, out=tmp_path / "run")
+    done = run(some_task(), settings=settings, model=make, out=tmp_path / "run")
     assert set(done.metrics["scores"]) == {"train", "train+val"}
-    again = load_run(tmp_path / "run", device="cpu", model=wrapped)
+    again = load_run(tmp_path / "run", device="cpu", model=make)
     assert torch.equal(again.predict(), done.predict())
 
 
-def test_labels_outside_the_train_set_cannot_change_predictions() -> None:
+@pytest.mark.parametrize("propagated", [False, True])
+def test_labels_outside_the_train_set_cannot_change_predictions(propagated: bool) -> None:
     """The labels of validation and test nodes change neither training nor prediction."""
+
+    def make(sizes: Sizes) -> MaskedLabels:
+        return wrapped(sizes, propagated_labels=propagated)
+
     task = some_task()
     others = task.labels.clone()
     outside = torch.cat((task.split.val, task.split.test))
     others[outside] = (others[outside] + 1) % 3
-    settings = ["train.epochs=2", "train.eval_every=2", "train.device=cpu"]
+    # One scored epoch: validation labels may choose the epoch, but nothing else.
+    settings = ["train.epochs=2", "train.eval_from=2", "train.device=cpu"]
     found = [
-        run(replace(task, labels=labels), settings=settings, model=wrapped).logits(
+        run(replace(task, labels=labels), settings=settings, model=make).logits(
             reveal_only(task.split.train, labels)
         )
         for labels in (task.labels, others)
@@ -156,6 +168,8 @@ def test_invalid_options_are_refused() -> None:
     sizes = some_task().sizes
     with pytest.raises(UnimpError, match="inputs is 'Y'"):
         wrapped(sizes, inputs="Y")
+    with pytest.raises(ModelError, match="propagated_labels"):
+        wrapped(sizes, inputs="X,A", propagated_labels=True)
     with pytest.raises(UnimpError, match=r"combine.*'cat'.*add"):
         wrapped(sizes, combine="cat")
     with pytest.raises(UnimpError, match=r"width is 1.*at least 2"):
@@ -187,14 +201,15 @@ def around(name: str, sizes: Sizes, **options: Any) -> MaskedLabels:
     return MaskedLabels(INNER[name](sizes.with_width(WIDTH)), sizes, width=WIDTH, **options)
 
 
+@pytest.mark.parametrize("propagated", [False, True])
 @pytest.mark.parametrize("multilabel", [0, 4])
 @pytest.mark.parametrize("combine", ["add", "concat"])
 @pytest.mark.parametrize("name", INNER)
 def test_every_model_of_the_package_can_receive_labels(
-    name: str, combine: Any, multilabel: int
+    name: str, combine: Any, multilabel: int, propagated: bool
 ) -> None:
     task = some_task(multilabel_tasks=multilabel)
-    model = around(name, task.sizes, combine=combine)
+    model = around(name, task.sizes, combine=combine, propagated_labels=propagated)
     graph = model.prepare(task.graph)
     observed = reveal_only(task.split.train, task.labels)
     base = predict_logits(model, graph, observed)
@@ -215,7 +230,7 @@ def test_a_model_of_the_package_with_labels_trains_in_every_regime(
     ]  # fmt: skip
 
     def make(sizes: Sizes) -> MaskedLabels:
-        return around(name, sizes)
+        return around(name, sizes, propagated_labels=name == "appnp")
 
     done = run(some_task(), settings=settings, model=make, out=tmp_path / "run")
     assert set(done.metrics["scores"]) == {"train", "train+val"}

@@ -27,7 +27,8 @@ from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.masks import Masks
 
 NAMES = [name for name in MODELS if name != "label-propagation"]
 
@@ -70,7 +71,7 @@ def test_exhaustive_neighbors_give_the_full_batch(name: str, task: Task) -> None
     seeds = torch.tensor([7, 3, 60])
     nodes, hops = sample_hops(graph, seeds, [ALL] * model.num_layers, seed=0)
     with torch.no_grad():
-        part = model(graph.x[nodes], observed[nodes], hops)  # type: ignore[index]
+        part = model(model.features(graph, observed)[nodes], observed[nodes], hops)  # type: ignore[index]
     whole = logits_of(model, task, observed)
     torch.testing.assert_close(part[: len(seeds)], whole[seeds], rtol=1e-4, atol=1e-5)
 
@@ -108,7 +109,10 @@ def test_hidden_labels_influence_neither_logits_nor_regularizer(name: str, multi
         others = 1 - task.labels.clamp(min=0) if multilabel else (task.labels + 1) % 3
         labels = torch.where(changed[:, None] if multilabel else changed, others, task.labels)
         layers = model.num_layers
-        batches = make_batches(graph, labels, masks, regime="full", num_layers=layers)
+        propagate = model.propagated if model.takes_propagated_labels else None
+        batches = make_batches(
+            graph, labels, masks, regime="full", num_layers=layers, propagate=propagate
+        )
         (batch,) = batches.epoch(1)
         given = (batch.x, batch.observed, batch.hops)
         with torch.no_grad():
@@ -306,7 +310,8 @@ def test_int64_hops_train_as_int32_hops_do(name: str, task: Task) -> None:
     found = []
     for one in (hop, long):
         model.zero_grad()
-        model(graph.x, observed, [one] * model.num_layers).square().sum().backward()
+        x = model.features(graph, observed)
+        model(x, observed, [one] * model.num_layers).square().sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(found[0]) > 0
     for one, other in zip(*found, strict=True):

@@ -24,7 +24,8 @@ from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.masks import Masks
 
 NAMES = ["unimp", "gcn", "gat", "sage", "mlp", "appnp", "gcn-lpa"]
 NORMS = ["layer", "batch", "none"]

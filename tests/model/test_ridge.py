@@ -1,6 +1,7 @@
 """Ridge regression on propagated features: equal to scikit-learn, and settings from validation."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import predict_logits
 from unimp.model import least_squares, ridge
 from unimp.model.ridge import Ridge
+from unimp.model.solved_model import cross_fitted, draw_folds
 from unimp.runs.experiment import run
 from unimp.runs.fitting import labels_to_solve
 from unimp.runs.loading import load_run
-from unimp.tasks.labels import Split
+from unimp.tasks.labels import Split, reveal_only
 from unimp.tasks.task import Task
 
 FORMS = ["average", "concat"]
@@ -39,7 +41,7 @@ def solved(task: Task, **options: Any) -> tuple[Ridge, Tensor]:
     model = Ridge(task.sizes, **options)
     graph = model.prepare(task.graph)
     model.solve(graph, labels_to_solve(task), seed=0)
-    return model, predict_logits(model, graph, torch.full_like(task.labels, -1))
+    return model, predict_logits(model, graph, reveal_only(task.split.train, task.labels))
 
 
 def hop_features(task: Task, hops: int) -> list[Any]:
@@ -55,31 +57,41 @@ def hop_features(task: Task, hops: int) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("train", [10, 60])  # fewer and more nodes than columns
 @pytest.mark.parametrize("method", ["direct", "gradients"])
 @pytest.mark.parametrize("form", FORMS)
 def test_it_equals_scikit_learn_on_explicit_features(
-    form: str, method: str, train: int, monkeypatch: pytest.MonkeyPatch
+    form: str, method: str, train: int, labels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if method == "gradients":
         monkeypatch.setattr(ridge, "MAX_SIDE", 0)
         monkeypatch.setattr(least_squares, "TOLERANCE", 1e-12)
+        monkeypatch.setattr(least_squares, "MAX_STEPS", 1000)
     task = task_of(num_features=20)
     known = torch.arange(train)
-    task = replace(task, split=Split(known, torch.arange(60, 90), torch.arange(90, 120)))
-    model, logits = solved(task, hops=3, hop_features=form, strength=0.1)
+    empty = torch.empty(0, dtype=torch.int64)
+    task = replace(task, split=Split(known, empty, torch.arange(90, 120)))
+    model, logits = solved(task, hops=3, hop_features=form, strength=0.1, use_labels=labels)
     hops = hop_features(task, 3)
     rows = np.mean(hops, 0) if form == "average" else np.concatenate(hops, 1)
-    target = np.eye(3)[task.labels[known].numpy()]
     centered = rows[:train] - rows[:train].mean(0)
-    penalty = 0.1 * np.square(centered).sum(1).mean()
+    unit = np.square(centered).sum(1).mean()
     if method == "gradients":  # the mean length is estimated
-        shared = np.random.Generator(np.random.PCG64(0))
-        signs = shared.choice((-1.0, 1.0), (rows.shape[1], 32))
-        penalty = 0.1 * np.square(centered @ signs).sum(0).mean() / train
-    expected = SklearnRidge(alpha=penalty).fit(rows[:train], target).predict(rows)
+        signs = np.random.Generator(np.random.PCG64(0)).choice((-1.0, 1.0), (rows.shape[1], 32))
+        unit = np.square(centered @ signs).sum(0).mean() / train
+    fitted = rows[:train]
+    if labels:
+        spread = partial(model.propagated, model.prepare(task.graph))
+        inside = cross_fitted(labels_to_solve(task), spread, seed=0).double().numpy()
+        scale = np.sqrt(unit / np.square(inside - inside.mean(0)).sum(1).mean())
+        fitted = np.concatenate((fitted, scale * inside), 1)
+        given = spread(reveal_only(known, task.labels)).double().numpy()
+        rows = np.concatenate((rows, scale * given), 1)
+    target = np.eye(3)[task.labels[known].numpy()]
+    expected = SklearnRidge(alpha=0.1 * unit).fit(fitted, target).predict(rows)
     factor = float(np.ptp(logits.numpy()) / np.ptp(expected))
-    np.testing.assert_allclose(logits.numpy() / factor, expected, atol=2e-5)
+    np.testing.assert_allclose(logits.numpy() / factor, expected, atol=1e-4)
     assert model.num_layers == 3
 
 
@@ -97,23 +109,26 @@ def test_sparse_and_dense_features_give_equal_logits(form: str) -> None:
 
 
 @pytest.mark.parametrize("multilabel", [0, 4])
+@pytest.mark.parametrize("use_labels", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_test_labels_change_nothing_and_validation_labels_only_the_settings(
-    form: str, multilabel: int
+    form: str, use_labels: bool, multilabel: int
 ) -> None:
     task = task_of(multilabel_tasks=multilabel)
 
     def weights(nodes: Tensor, **options: Any) -> dict[str, Tensor]:
         labels = task.labels.clone()
         labels[nodes] = labels[nodes].roll(1, 0)
-        return solved(replace(task, labels=labels), hop_features=form, **options)[0].state_dict()
+        changed = replace(task, labels=labels)
+        options = {"hop_features": form, "use_labels": use_labels} | options
+        return solved(changed, **options)[0].state_dict()
 
     nobody = torch.empty(0, dtype=torch.int64)
     before = weights(nobody)
     for name, value in weights(task.split.test).items():
         assert torch.equal(value, before[name])
     # With fixed settings, validation labels determine one factor of all weights.
-    fixed = {"hops": 2, "strength": 1.0}
+    fixed = {"hops": 2, "strength": 1.0, "use_labels": False}
     one, other = weights(nobody, **fixed), weights(task.split.val, **fixed)
     ratio = other["weight"] / one["weight"]
     torch.testing.assert_close(ratio, torch.full_like(ratio, float(ratio.mean())))
@@ -154,12 +169,57 @@ def test_settings_are_those_with_the_best_score_on_validation() -> None:
     assert right() == max(single) > min(single)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_incremental_and_chunked_inference_equal_exact_inference(form: str) -> None:
+def test_settings_include_a_solution_without_labels() -> None:
+    """Labels that are wrong in validation are not used, so the scores are those of X,A."""
+    task = task_of(num_nodes=400, num_edges=1600, homophily=0.0)
+    alone, both = (solved(task, use_labels=use)[1] for use in (False, True))
+    val = task.split.val
+    right = [float((one.argmax(1) == task.labels)[val].sum()) for one in (alone, both)]
+    assert right[1] >= right[0]
+
+
+def test_the_row_of_a_train_node_does_not_depend_on_the_labels_of_its_group() -> None:
     task = task_of()
-    model, exact = solved(task, hop_features=form)
+    groups = torch.arange(120) // 3
+    known = replace(labels_to_solve(task), train=torch.arange(0, 90), groups=groups)
+    known = replace(known, labels=task.labels)
+    model = Ridge(task.sizes, use_labels=True)
+    spread = partial(model.propagated, model.prepare(task.graph))
+    before = cross_fitted(known, spread, seed=4)
+    for group in (0, 7, 29):
+        inside = groups[:90] == group
+        labels = task.labels.clone()
+        labels[:90][inside] = (labels[:90][inside] + 1) % 3
+        after = cross_fitted(replace(known, labels=labels), spread, seed=4)
+        assert torch.equal(after[inside], before[inside])
+        assert not torch.equal(after, before)
+    folds = draw_folds(known, seed=4)
+    assert all(len(folds[groups[:90] == group].unique()) == 1 for group in range(30))
+    assert folds.bincount().tolist() == [18] * 5
+
+
+def test_labels_help_where_features_do_not() -> None:
+    task = task_of(num_nodes=1000, num_edges=6000, homophily=0.9)
+    noise = torch.randn(1000, 4, generator=torch.Generator().manual_seed(0))
+    task = task.with_graph(task.graph.with_features(noise))
+    test = task.split.test
+    alone, both = (solved(task, use_labels=use)[1].argmax(1) for use in (False, True))
+    right = [float((one == task.labels)[test].double().mean()) for one in (alone, both)]
+    assert right[1] > right[0] + 0.2
+
+
+@pytest.mark.parametrize("use_labels", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_incremental_and_chunked_inference_equal_exact_inference(
+    form: str, use_labels: bool
+) -> None:
+    task = task_of()
+    model, exact = solved(task, hop_features=form, use_labels=use_labels)
+    if use_labels:  # also if validation prefers a solution without labels
+        torch.nn.init.normal_(model.propagated_labels.linear.weight)  # type: ignore[union-attr]
     graph = model.prepare(task.graph)
-    observed = torch.full_like(task.labels, -1)
+    observed = reveal_only(task.split.train, task.labels)
+    exact = predict_logits(model, graph, observed)
     chunks = predict_logits(model, graph, observed, chunk_edges=31)
     torch.testing.assert_close(chunks, exact)
     stored = IncrementalLogits(model, graph, observed)
@@ -174,18 +234,19 @@ def test_incremental_and_chunked_inference_equal_exact_inference(form: str) -> N
 
 
 @pytest.mark.parametrize("multilabel", [0, 3])
+@pytest.mark.parametrize("inputs", ["X,A", "X,A,Y"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_can_be_loaded_with_the_chosen_number_of_hops(
-    form: str, multilabel: int, tmp_path: Path
+    form: str, inputs: str, multilabel: int, tmp_path: Path
 ) -> None:
     save_npz(task_of(multilabel_tasks=multilabel), tmp_path / "task.npz")
-    settings = ["model.name=ridge", f"model.hop_features={form}"]
+    settings = ["model.name=ridge", f"model.hop_features={form}", f"model.inputs={inputs}"]
     done = run(str(tmp_path / "task.npz"), settings=settings, out=tmp_path / "run", progress=False)
     again = load_run(tmp_path / "run")
     assert again.model.num_layers == done.model.num_layers
     assert torch.equal(again.predict(), done.predict())
     assert "hops" in done.metrics["stopped"]
-    assert not done.takes_labels
+    assert done.takes_labels == (inputs == "X,A,Y")
     assert done.metrics["scores"]["train"]["test"] > 0.4
 
 
@@ -200,13 +261,15 @@ def test_missing_entries_of_binary_tasks_are_not_fitted() -> None:
     assert bool((logits[:, 1] > 0).all())  # the only label of the task
 
 
+@pytest.mark.parametrize("use_labels", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_one_train_node_per_class_and_no_validation(form: str) -> None:
+def test_one_train_node_per_class_and_no_validation(form: str, use_labels: bool) -> None:
     task = task_of(num_nodes=12, num_edges=15)
     train = torch.tensor([int((task.labels == label).nonzero()[0]) for label in range(3)])
     rest = torch.tensor([i for i in range(12) if i not in train.tolist()])
     empty = torch.empty(0, dtype=torch.int64)
-    model, logits = solved(replace(task, split=Split(train, empty, rest)), hop_features=form)
+    tiny = replace(task, split=Split(train, empty, rest))
+    model, logits = solved(tiny, hop_features=form, use_labels=use_labels)
     assert bool(torch.isfinite(logits).all())
     assert model.num_layers == model.candidates[0]
     assert torch.equal(logits[train].argmax(1), torch.arange(3))

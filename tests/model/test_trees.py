@@ -10,28 +10,30 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
+from typer.testing import CliRunner
 
 import unimp
+from unimp.cli import app
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.ensemble.model import Ensemble, Entry
 from unimp.errors import ModelError, RunError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.inference.incremental.changes import Change
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import predict_logits
 from unimp.model import trees
 from unimp.model.solved_model import KnownLabels
 from unimp.model.trees import (
     MAX_FEATURES,
     MAX_TASKS,
-    Neighbors,
     Trees,
-    cross_fitted_columns,
     draw_folds,
-    label_columns,
 )
 from unimp.runs.fitting import labels_to_solve
 from unimp.tasks.labels import UNLABELED, Split, reveal_only
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 from unimp.training.checkpoint import load_weights, save_weights
 
 NONE = torch.tensor([], dtype=torch.int64)
@@ -168,18 +170,27 @@ def test_shuffled_train_labels_give_chance_level() -> None:
 def test_the_row_of_a_train_node_does_not_depend_on_its_own_label(multilabel: int) -> None:
     task = make_task(num_nodes=60, num_edges=240, multilabel_tasks=multilabel)
     graph = task.graph.with_self_loops()  # a label returns to its node after one step
-    train, neighbors = task.split.train, Neighbors(graph.hop)
+    train, model = task.split.train, Trees(task.sizes)
     folds = draw_folds(train, None, 0)
-    before = cross_fitted_columns(neighbors, task.labels, train, folds, task.num_classes)
+    before = model.cross_fitted(graph, task.labels, train, folds)
     changed = torch.zeros(len(train), dtype=torch.bool)
     for place, node in enumerate(train):
         labels = task.labels.clone()
         labels[node] = 1 - labels[node] if multilabel else (labels[node] + 1) % 3
-        after = cross_fitted_columns(neighbors, labels, train, folds, task.num_classes)
+        after = model.cross_fitted(graph, labels, train, folds)
         inside = folds == folds[place]
         assert torch.equal(after[inside], before[inside])
         changed |= (after != before).any(1)
     assert float(changed.float().mean()) > 0.9  # by the labels of other folds
+
+
+def test_the_mass_does_not_depend_on_the_share_of_observed_labels() -> None:
+    graph = Graph.from_edges([[0, 1, 2, 3], [1, 2, 3, 0]], num_nodes=4).symmetrize()
+    model = Trees(Sizes(0, 0, classes=2, multilabel=False), use_features=False)
+    half = model.propagated(graph, torch.tensor([0, 1, UNLABELED, UNLABELED]))
+    whole = model.propagated(graph, torch.tensor([0, 1, 1, 0]))
+    torch.testing.assert_close(half[:, 2::3], torch.ones(4, 4))  # a half of the neighbors: as all
+    torch.testing.assert_close(half[:, 2::3], whole[:, 2::3])
 
 
 def test_folds_keep_groups_together_and_are_similar_in_size() -> None:
@@ -195,33 +206,16 @@ def test_folds_keep_groups_together_and_are_similar_in_size() -> None:
     assert draw_folds(train, torch.zeros_like(groups), 0).tolist() == [0] * 100
 
 
-def test_propagated_labels_are_those_of_dense_matrices(task: Task) -> None:
-    observed = reveal_only(task.split.train, task.labels)
-    matrix = torch.zeros(300, 300, dtype=torch.float64)
-    one = torch.ones((), dtype=torch.float64)
-    graph = task.graph
-    matrix.index_put_((graph.target.long(), graph.source.long()), one, accumulate=True)
-    matrix /= matrix.sum(1, keepdim=True).clamp(min=1)
-    seen = (observed != UNLABELED).double()
-    labels = torch.nn.functional.one_hot(observed.clamp(min=0), 3) * seen[:, None]
-    found = label_columns(Neighbors(graph.hop), observed, 3)
-    for place, steps in enumerate((1, 2, 5, 10)):
-        walk = torch.linalg.matrix_power(matrix, steps)
-        mass = (walk @ seen)[:, None]
-        share = (walk @ labels) / mass
-        share[mass[:, 0] == 0] = 0.0
-        log_mass = (mass.clamp(min=1e-6) / seen.mean()).log()
-        expected = torch.cat((share, log_mass), 1).float()
-        torch.testing.assert_close(found[:, 4 * place : 4 * place + 4], expected)
-
-
 def test_the_columns_of_features_are_computed_as_by_hand() -> None:
     graph = Graph.from_edges([[0, 1, 2], [2, 2, 3]], x=[[1.0], [-3.0], [5.0], [-1.0]])
     task_sizes = unimp.Task("path", graph, [0, 1, 0, 1], Split([0, 1], [], []), "accuracy", 2).sizes
-    rows = Trees(task_sizes, use_labels=False)._feature_columns(graph.x, Neighbors(graph.hop))
+    model = Trees(task_sizes, use_labels=False)
+    h = model.embed(graph.x, torch.full((4,), UNLABELED))
+    for index in range(model.num_layers):
+        h = model.propagate(h, graph.hop, index)
     two, one = np.log(3.0), np.log(2.0)  # log(1 + degree)
-    expected = [[1, 0, 0, 0, 0], [-3, 0, 0, 0, 0], [5, -1, 1, 0, two], [-1, 5, 5, -1, one]]
-    torch.testing.assert_close(rows, torch.tensor(expected, dtype=torch.float32))
+    expected = [[0, 0, 1, 0, 0], [0, 0, -3, 0, 0], [0, -1, 5, 1, two], [-1, 5, -1, 5, one]]
+    torch.testing.assert_close(h, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_the_same_seed_gives_the_same_weights(task: Task) -> None:
@@ -272,7 +266,7 @@ def test_each_binary_task_reads_its_own_propagated_labels() -> None:
         used = model.feature[splits & (model.score[tree] == number)]
         others = [n for n in range(3) if n != number]
         assert not set(used.tolist()) & {
-            column for n in others for column in model._own_columns(n)[25:].tolist()
+            column for n in others for column in model._own(n)[model.shared :].tolist()
         }
     assert set(model.score.tolist()) == {0, 1, 2}
 
@@ -351,6 +345,30 @@ def test_a_loaded_run_predicts_the_same_and_takes_later_labels(folder: Path) -> 
     assert run.explain(3).node == 3
 
 
+def test_incremental_answers_equal_a_full_computation(folder: Path) -> None:
+    run = unimp.load_run(folder, device="cpu")
+    observed = run.observed_labels(reveal="train")
+    engine = run.incremental(observed)
+    assert isinstance(engine, IncrementalLogits)
+    torch.testing.assert_close(engine.logits, run.outputs(observed))
+    node = int(run.task.split.train[0])
+    pair = run.task.graph.edge_index[:, 10].long()
+    observed[node] = UNLABELED
+    engine.commit(Change.hide([node]))
+    torch.testing.assert_close(engine.logits, run.outputs(observed))
+    graph = run.task.graph.without_edges(pair[:1], pair[1:])
+    engine.commit(Change.remove_edges([pair.tolist()]))
+    other = replace(run, task=run.task.with_graph(graph))
+    torch.testing.assert_close(engine.logits, other.outputs(observed))
+
+
+def test_the_estimate_states_that_there_are_no_epochs() -> None:
+    settings = ["--set", "model.name=trees", "--set", "task.scale=0.02"]
+    result = CliRunner().invoke(app, ["estimate", "synthetic", *settings])
+    assert result.exit_code == 0
+    assert "trees" in result.output
+
+
 @pytest.mark.parametrize(
     ("name", "change", "word"),
     [
@@ -392,6 +410,16 @@ def test_weights_are_restored_bit_by_bit(task: Task, tmp_path: Path) -> None:
     load_weights(other, tmp_path / "weights")
     assert same_weights(model, other)
     assert torch.equal(logits_of(model, task), logits_of(other, task))
+
+
+def test_trees_are_restored_as_members_of_an_ensemble(task: Task, tmp_path: Path) -> None:
+    one, two = solved(task), solved(task, use_labels=False)
+    entries = [Entry(name, {}, 0.5, 1.0) for name in ("one", "two")]
+    save_weights(Ensemble([one, two], entries), tmp_path / "weights")
+    others = [Trees(task.sizes), Trees(task.sizes, use_labels=False)]
+    load_weights(Ensemble(others, entries), tmp_path / "weights")
+    assert same_weights(one, others[0])
+    assert same_weights(two, others[1])
 
 
 def test_groups_of_the_task_reach_the_folds(task: Task) -> None:

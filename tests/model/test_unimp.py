@@ -16,7 +16,8 @@ from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import UNLABELED, LabelMask
 from unimp.tasks.task import Sizes
-from unimp.training.batching import Masks, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.masks import Masks
 
 Maker = Callable[..., Graph]
 
@@ -63,6 +64,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no residual": {"residual": "none"},
     "encoder, shared": {"feature_encoder": True, "edge_encoder": "shared", "head": "linear"},
     "labels alone": {"use_features": False},
+    "propagated labels": {"propagated_labels": True},
+    "propagated labels alone": {"use_features": False, "propagated_labels": True},
 }
 
 
@@ -87,7 +90,7 @@ def random_labels(sizes: Sizes, num_nodes: int, seed: int) -> Tensor:
 
 def logits(model: UniMP, graph: Graph, observed: Tensor) -> Tensor:
     with torch.no_grad():
-        return model(graph.x, observed, [graph.hop] * model.num_layers)
+        return model(model.features(graph, observed), observed, [graph.hop] * model.num_layers)
 
 
 def known_nodes(graph: Graph) -> Tensor:
@@ -109,6 +112,7 @@ def with_other_labels(labels: Tensor, nodes: Tensor, sizes: Sizes) -> Tensor:
 def logits_in_training(model: UniMP, graph: Graph, labels: Tensor, regime: Any) -> Tensor:
     """The logits of all batches of an epoch, from labels to model as training computes them."""
     cut: dict[str, Any] = {"parts": 2, "fanout": [4], "batch_size": 5, "workers": 0}
+    cut["propagate"] = model.propagated if model.takes_propagated_labels else None
     batches = make_batches(
         graph, labels, masks_of(graph), regime=regime, num_layers=model.num_layers, **cut
     )
@@ -134,12 +138,13 @@ def test_hidden_labels_cannot_influence_the_output(
     assert not torch.equal(before, logits_in_training(model, graph, observed_changed, regime))
 
 
+@pytest.mark.parametrize("variant", ["paper", "propagated labels"])
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 def test_a_leak_of_hidden_labels_would_change_the_output(
-    regime: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
+    regime: str, variant: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: with a mask that reveals everything, the output changes."""
-    model = small(SINGLE)
+    model = small(SINGLE, **VARIANTS[variant])
     labels = random_labels(SINGLE, graph.num_nodes, 1)
     changed = with_other_labels(labels, masks_of(graph).at(1, 0).hidden, SINGLE)
     monkeypatch.setattr(LabelMask, "reveal", lambda mask, labels: labels)
@@ -165,7 +170,8 @@ def test_exhaustive_hops_give_the_logits_of_the_full_batch(variant: str, graph: 
     seeds = torch.tensor([29, 4, 0])
     nodes, hops = sample_hops(graph, seeds, [ALL] * 3, seed=0)
     with torch.no_grad():
-        got = model(graph.x[nodes], observed[nodes], hops)  # type: ignore[index]
+        x = model.features(graph, observed)
+        got = model(x[nodes], observed[nodes], hops)  # type: ignore[index]
     expected = logits(model, graph, observed)[seeds]
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
@@ -179,6 +185,14 @@ def test_features_and_labels_are_added(graph: Graph) -> None:
     expected = graph.x.clone()  # type: ignore[union-attr]
     expected[3] += model.label_embedding.table.weight[2]  # type: ignore[union-attr, index]
     assert torch.equal(embedded, expected)
+
+
+def test_the_other_initial_weights_do_not_depend_on_propagated_labels() -> None:
+    plain, more = small(SINGLE), small(SINGLE, propagated_labels=True)
+    weights = more.state_dict()
+    assert len(weights) > len(plain.state_dict())
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, weights[name]), name
 
 
 def test_sparse_features_give_the_logits_of_dense_ones(graph: Graph) -> None:
@@ -278,7 +292,7 @@ def test_attention_weights_have_one_number_per_edge_and_head_and_sum_to_one(
 def test_every_parameter_receives_a_gradient(sizes: Sizes, variant: str, graph: Graph) -> None:
     model = small(sizes, **VARIANTS[variant]).train()
     observed = random_labels(sizes, graph.num_nodes, 1)
-    out = model(graph.x, observed, [graph.hop] * 3)
+    out = model(model.features(graph, observed), observed, [graph.hop] * 3)
     assert out.shape == (graph.num_nodes, sizes.classes)
     out.square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -293,6 +307,7 @@ def test_every_parameter_receives_a_gradient(sizes: Sizes, variant: str, graph: 
         (Sizes(9, 0, 4, False, sparse=True), {}, "use a feature encoder"),
         (Sizes(0, 0, 4, False), {"use_labels": False}, "use labels as inputs"),
         (SINGLE, {"use_labels": False, "use_features": False}, "neither features nor labels"),
+        (SINGLE, {"use_labels": False, "propagated_labels": True}, "propagated_labels"),
     ],
 )
 def test_invalid_options_are_refused_with_the_fix(

@@ -35,9 +35,11 @@ def short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     short = {**portfolio.FRAME, "train.epochs": 12, "model.width": 16}
     monkeypatch.setattr(portfolio, "FRAME", short)
     # Every member keeps some weight, so that all of them are part of each answer.
-    chosen = members.greedy_weights
+    chosen = members.choose_weights
     monkeypatch.setattr(
-        members, "greedy_weights", lambda chances: (chosen(chances) + 1) / (1 + len(chances))
+        members,
+        "choose_weights",
+        lambda given, *more: (chosen(given, *more) + 1) / (1 + len(given)),
     )
 
 
@@ -68,11 +70,13 @@ def test_the_answer_is_the_weighted_mean_of_the_members_answers(stored: Path) ->
     run = unimp.load_run(stored)
     observed = run.observed_labels(reveal="train")
     expected = torch.zeros(run.task.graph.num_nodes, run.task.num_classes)
-    for row in run.metrics["ensemble"]["members"]:
+    assert isinstance(run.model, Ensemble)
+    for row, scale in zip(run.metrics["ensemble"]["members"], run.model.scale, strict=True):
         alone = unimp.load_run(stored / MEMBERS / row["name"])
-        expected += row["weight"] * alone.probabilities_of(alone.outputs(observed))
+        chances = alone.probabilities_of(alone.outputs(observed)).clamp(min=1e-12) ** scale
+        expected += row["weight"] * chances / chances.sum(1, keepdim=True)
     found = run.outputs(observed).softmax(1)
-    assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
+    assert torch.allclose(found, expected.float(), atol=1e-6)
 
 
 def test_the_leaderboard_states_weights_scores_times_and_label_inputs(stored: Path) -> None:

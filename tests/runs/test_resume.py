@@ -49,6 +49,12 @@ RECIPE = Recipe(name="small").with_settings(
         "batch.fanout=[3]",
     ]
 )
+LABEL_INPUTS = [
+    "model.propagated_labels=true",
+    "mask.rate=drawn",
+    "mask.wrong_labels=0.2",
+    "mask.feature_drop=0.3",
+]
 SAME = ("model.safetensors", "predictions.parquet")
 
 
@@ -108,6 +114,7 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=full", "model.name=gcn-lpa"], (6,)),
         (["batch.regime=full", "train.samples=2", "train.consistency=1"], (6,)),
         (["batch.regime=partition", "model.name=grand", "train.consistency=1"], (7,)),
+        (["batch.regime=full", "model.name=grand", "model.norm=batch", "train.samples=2"], (6,)),
         (["batch.regime=partition", "mask.redraw=step"], (3, 18)),
         (["batch.regime=partition", "mask.redraw=run", "inference.regime=partition"], (9,)),
         (["batch.regime=neighbors", "mask.redraw=step"], (3, 11)),
@@ -118,6 +125,8 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=full", "model.edge_dropout=0.3", "train.select=loss"], (6,)),
         (["batch.regime=partition", "model.edge_dropout=0.3", "model.name=sage"], (9,)),
         (["batch.regime=neighbors", "train.select=loss", "train.patience=2"], (4,)),
+        (LABEL_INPUTS, (7,)),
+        (["batch.regime=partition", "mask.redraw=step", *LABEL_INPUTS], (11,)),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )

@@ -31,8 +31,9 @@ from unimp.runs.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
-from unimp.training.batching import Batches, Masks
+from unimp.training.batching import Batches
 from unimp.training.loop import Epoch
+from unimp.training.masks import Masks
 
 
 def recipe_of(*settings: str) -> Recipe:
@@ -304,6 +305,10 @@ def test_an_unknown_protocol_is_refused(homophilous: Run) -> None:
         (["model.name=mlp"], ["train"]),
         (["model.inputs=X,A"], ["train"]),
         (["model.inputs=A,Y"], ["train", "train+val"]),
+        (["model.inputs=A,Y", "model.propagated_labels=true"], ["train", "train+val"]),
+        (["model.inputs=X,A", "model.propagated_labels=true"], ["train"]),
+        (["mask.rate=drawn", "mask.label_rate=0.9"], ["train", "train+val"]),
+        (["mask.wrong_labels=0.1", "mask.feature_drop=0.3"], ["train", "train+val"]),
         (["model.name=label-propagation"], ["train", "train+val"]),
     ],
 )
@@ -544,10 +549,22 @@ def other_answers(task: Task) -> Task:
     return replace(task, labels=labels)
 
 
+LABEL_INPUTS = {
+    "as in the paper": (),
+    "propagated": ("model.propagated_labels=true",),
+    "drawn, wrong and dropped": (
+        "model.propagated_labels=true", "mask.rate=drawn", "mask.wrong_labels=0.2",
+        "mask.feature_drop=0.3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inputs", LABEL_INPUTS)
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
-def test_only_train_labels_reach_the_weights(regime: str) -> None:
+def test_only_train_labels_reach_the_weights(regime: str, inputs: str) -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "model.layers=2", "train.epochs=5", "train.eval_from=5")
+    settings += LABEL_INPUTS[inputs]
     first = run_on(task, *settings, f"batch.regime={regime}", "batch.parts=2")
     second = run_on(other_answers(task), *settings, f"batch.regime={regime}", "batch.parts=2")
     assert first.model is not None
@@ -564,9 +581,11 @@ def test_the_reported_validation_score_is_that_of_the_chosen_epoch() -> None:
     assert done.metrics["scores"]["train"]["val"] == best
 
 
-def test_labels_of_val_and_test_do_not_change_logits() -> None:
+@pytest.mark.parametrize("propagated", ["false", "true"])
+def test_labels_of_val_and_test_do_not_change_logits(propagated: str) -> None:
     task = synthetic_task(num_nodes=300, num_edges=900, num_classes=4, num_features=8)
     settings = ("model.width=8", "train.epochs=2", "train.eval_from=2")
+    settings += (f"model.propagated_labels={propagated}",)
     first, second = run_on(task, *settings), run_on(other_answers(task), *settings)
     observed = first.observed_labels(reveal="train")
     assert torch.equal(first.logits(observed), second.logits(observed))

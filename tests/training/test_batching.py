@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TrainingError
+from unimp.graph.features import FeaturesWithLabels
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
@@ -20,13 +21,13 @@ from unimp.training.batching import (
     Batches,
     FewerEdges,
     FullBatch,
-    Masks,
     NeighborSampling,
     RandomPartition,
     in_background,
     make_batches,
     random_parts,
 )
+from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
 LAYERS = 2
@@ -50,17 +51,20 @@ def known_of(task: Task) -> Tensor:
     return known
 
 
-def masks_of(task: Task, *, redraw: Any = "epoch", rate: float = 0.5, seed: int = 0) -> Masks:
-    return Masks(known_of(task), rate, redraw=redraw, seed=seed)
+def masks_of(task: Task, *, redraw: Any = "epoch", seed: int = 0, **options: Any) -> Masks:
+    return Masks(known_of(task), 0.5, redraw=redraw, seed=seed, **options)
 
 
-def batches_of(task: Task, masks: Masks, **options: Any) -> Batches:
-    return make_batches(task.graph, task.labels, masks, num_layers=LAYERS, **options)
+def batches_of(task: Task, masks: Masks, *, model: UniMP | None = None, **options: Any) -> Batches:
+    propagate = model.propagated if model is not None and model.takes_propagated_labels else None
+    return make_batches(
+        task.graph, task.labels, masks, num_layers=LAYERS, propagate=propagate, **options
+    )
 
 
-def model_for(task: Task) -> UniMP:
+def model_for(task: Task, **options: Any) -> UniMP:
     torch.manual_seed(0)
-    return UniMP(task.sizes, layers=LAYERS, width=8, heads=2, dropout=0.0)
+    return UniMP(task.sizes, layers=LAYERS, width=8, heads=2, dropout=0.0, **options)
 
 
 def same_batch(one: Batch, other: Batch) -> bool:
@@ -142,11 +146,15 @@ def test_a_partition_batch_contains_exactly_the_edges_inside_its_part() -> None:
     assert sorted(seen) == list(range(task.graph.num_nodes))
 
 
-def test_exhaustive_neighbor_batches_give_the_loss_and_gradients_of_the_full_batch() -> None:
+@pytest.mark.parametrize("propagated", [False, True])
+def test_exhaustive_neighbor_batches_give_the_loss_and_gradients_of_the_full_batch(
+    propagated: bool,
+) -> None:
     task = some_task()
-    masks, model = masks_of(task), model_for(task)
-    full = list(batches_of(task, masks, regime="full").epoch(1))
-    sampled = batches_of(task, masks, regime="neighbors", fanout=(-1,), batch_size=7)
+    masks, model = masks_of(task), model_for(task, propagated_labels=propagated)
+    full = list(batches_of(task, masks, model=model, regime="full").epoch(1))
+    cut: dict[str, Any] = {"regime": "neighbors", "fanout": (-1,), "batch_size": 7}
+    sampled = batches_of(task, masks, model=model, **cut)
     exhaustive = list(sampled.epoch(1))
     assert len(exhaustive) > 1
     loss, gradients = loss_and_gradients(model, task, full)
@@ -167,11 +175,14 @@ def test_exhaustive_neighbor_batches_give_the_logits_of_the_full_batch() -> None
         torch.testing.assert_close(there, logits[batch.seeds], rtol=1e-5, atol=1e-5)
 
 
-def test_a_pruned_full_batch_gives_the_same_loss_and_gradients_for_fewer_edges() -> None:
+@pytest.mark.parametrize("propagated", [False, True])
+def test_a_pruned_full_batch_gives_the_same_loss_and_gradients_for_fewer_edges(
+    propagated: bool,
+) -> None:
     task = some_task(num_nodes=400, num_edges=500, split_shares=(0.05, 0.2, 0.75))
-    masks, model = masks_of(task), model_for(task)
-    whole = list(batches_of(task, masks, regime="full").epoch(1))
-    pruned = list(batches_of(task, masks, regime="full", prune=True).epoch(1))
+    masks, model = masks_of(task), model_for(task, propagated_labels=propagated)
+    whole = list(batches_of(task, masks, model=model, regime="full").epoch(1))
+    pruned = list(batches_of(task, masks, model=model, regime="full", prune=True).epoch(1))
     assert sum(h.num_edges for h in pruned[0].hops) < sum(h.num_edges for h in whole[0].hops)
     loss, gradients = loss_and_gradients(model, task, whole)
     pruned_loss, pruned_gradients = loss_and_gradients(model, task, pruned)
@@ -301,6 +312,25 @@ def test_a_new_mask_is_drawn_per_run_epoch_or_step(
     assert hidden(1, 0) != hidden(1, 0, masks_of(task, redraw=redraw, seed=1))
 
 
+@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
+@pytest.mark.parametrize("options", REGIMES)
+def test_every_batch_has_the_labels_that_were_propagated_under_its_mask(
+    options: dict[str, Any], redraw: str, begin: int
+) -> None:
+    task = some_task()
+    masks, model = masks_of(task, redraw=redraw), model_for(task, propagated_labels=True)
+    batches = batches_of(task, masks, model=model, **options)
+    for epoch in (1, 2):
+        for step, batch in enumerate(batches.epoch(epoch, begin), begin):
+            observed = masks.at(epoch, step).reveal(task.labels)
+            expected = model.features(task.graph, observed)
+            assert isinstance(batch.x, FeaturesWithLabels)
+            assert isinstance(expected, FeaturesWithLabels)
+            assert torch.equal(batch.x.propagated, expected.propagated[batch.nodes])
+            assert torch.equal(batch.x.x, task.graph.x[batch.nodes])
+
+
 @pytest.mark.parametrize("redraw", ["step", "epoch", "run"])
 @pytest.mark.parametrize("options", REGIMES)
 @pytest.mark.parametrize("tasks", [0, 3])
@@ -338,6 +368,61 @@ def test_with_masks_by_group_a_hidden_node_sees_no_label_of_its_own_group(
             assert hidden
             assert seen
             assert len(hidden & seen) <= 1  # the one that the exact count divides
+
+
+def test_a_drawn_rate_differs_between_masks_and_stays_below_the_label_rate() -> None:
+    task = some_task()
+    masks = masks_of(task, redraw="step", rate="drawn")
+    counts = [int(masks.at(1, step).observed.sum()) for step in range(40)]
+    half = int(known_of(task).sum()) / 2
+    assert len(set(counts)) > 10
+    assert 0.3 * half < sum(counts) / len(counts) < 0.7 * half
+    assert max(counts) <= half
+    again = masks_of(task, redraw="step", rate="drawn")
+    assert [int(again.at(1, step).observed.sum()) for step in range(40)] == counts
+
+
+@pytest.mark.parametrize("options", REGIMES)
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_wrong_labels_are_inputs_alone_and_contain_nothing_about_hidden_labels(
+    options: dict[str, Any], tasks: int
+) -> None:
+    task = some_task(multilabel_tasks=tasks)
+    masks = masks_of(task, wrong_labels=0.5)
+    right, wrong = [], 0
+    for batch in batches_of(task, masks, **options).epoch(1):
+        mask = masks.at(1, 0)
+        assert bool((batch.observed[~mask.observed[batch.nodes]] == UNLABELED).all())
+        given, true = batch.observed, task.labels[batch.nodes]
+        differs = (given != true) & (given != UNLABELED)
+        wrong += int(differs.sum())
+        right.append(given)
+    assert wrong > 0
+    others = 1 - task.labels.clamp(min=0) if tasks else (task.labels + 1) % 4
+    hidden = ~masks.at(1, 0).observed
+    changed = torch.where(hidden[:, None] if tasks else hidden, others, task.labels)
+    other = make_batches(task.graph, changed, masks, num_layers=LAYERS, **options)
+    for batch, before in zip(other.epoch(1), right, strict=True):
+        assert torch.equal(batch.observed, before)
+
+
+@pytest.mark.parametrize("options", REGIMES)
+def test_features_of_a_share_of_the_hidden_nodes_are_dropped(options: dict[str, Any]) -> None:
+    task = some_task()
+    masks = masks_of(task)
+    plain = list(batches_of(task, masks, **options).epoch(1))
+    dropped = list(batches_of(task, masks, feature_drop=0.5, **options).epoch(1))
+    hidden = masks.at(1, 0).hidden
+    share = float(masks.dropped(0.5, 1, 0)[hidden].double().mean())
+    assert 0.2 < share < 0.8
+    for one, other in zip(plain, dropped, strict=True):
+        gone = masks.dropped(0.5, 1, 0)[one.nodes]
+        assert not bool((gone & ~hidden[one.nodes]).any())
+        assert isinstance(one.x, Tensor)
+        assert isinstance(other.x, Tensor)
+        assert torch.equal(other.x[~gone], one.x[~gone])
+        assert not bool(other.x[gone].any())
+        assert torch.equal(one.observed, other.observed)
 
 
 def test_regimes_are_created_by_name() -> None:

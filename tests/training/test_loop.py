@@ -15,8 +15,9 @@ from unimp.errors import NonFiniteError, TrainingError
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
 from unimp.runs.experiment import run
-from unimp.training.batching import Batch, Masks, make_batches
+from unimp.training.batching import Batch, make_batches
 from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.masks import Masks
 
 LABELS = torch.tensor([0, 1, 0, 1])
 

@@ -14,7 +14,8 @@ from unimp.model.unimp import UniMP
 from unimp.ops import native
 from unimp.tasks.labels import UNLABELED, mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, Masks, make_batches
+from unimp.training.batching import Batch, make_batches
+from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 from unimp.training.place import FixedPlace, PartPlace, Place, Room, place_for
 
@@ -24,7 +25,10 @@ def some_task(**options: Any) -> Task:
     return synthetic_task(**{**sizes, "edge_features": 2, **options})
 
 
-def batches_of(task: Task, regime: Any, epoch: int = 1, **options: Any) -> list[Batch]:
+def batches_of(
+    task: Task, regime: Any, epoch: int = 1, *, propagated: bool = False, **options: Any
+) -> list[Batch]:
+    options["propagate"] = model_for(task, propagated=True).propagated if propagated else None
     known = mask_of(task.split.train, task.graph.num_nodes)
     masks = Masks(known, 0.5, redraw="epoch", seed=0)
     batches = make_batches(
@@ -33,13 +37,14 @@ def batches_of(task: Task, regime: Any, epoch: int = 1, **options: Any) -> list[
     return list(batches.epoch(epoch))
 
 
-def parts_of(task: Task, parts: int = 3) -> list[Batch]:
-    return batches_of(task, "partition", parts=parts)
+def parts_of(task: Task, parts: int = 3, *, propagated: bool = False) -> list[Batch]:
+    return batches_of(task, "partition", parts=parts, propagated=propagated)
 
 
-def model_for(task: Task, backend: Any = "auto") -> UniMP:
+def model_for(task: Task, backend: Any = "auto", *, propagated: bool = False) -> UniMP:
     torch.manual_seed(0)
-    return UniMP(task.sizes, layers=2, width=8, dropout=0.0, backend=backend)
+    options: dict[str, Any] = {"dropout": 0.0, "backend": backend}
+    return UniMP(task.sizes, layers=2, width=8, propagated_labels=propagated, **options)
 
 
 def loss_and_gradients(model: UniMP, batch: Batch, labels: Tensor) -> list[Tensor]:
@@ -77,17 +82,21 @@ def parts_with_hubs(task: Task) -> list[Batch]:
     return [part(0), part(1)]
 
 
+@pytest.mark.parametrize("propagated", [False, True])
 @pytest.mark.parametrize(
     ("backend", "multilabel"),
     [("native", 0), ("native", 2), ("reference", 0), ("reference", 2), ("triton", 0)],
 )
-def test_padding_does_not_change_loss_and_gradients(backend: str, multilabel: int) -> None:
+def test_padding_does_not_change_loss_and_gradients(
+    backend: str, multilabel: int, propagated: bool
+) -> None:
     if backend == "native" and not native.available():
         pytest.skip("the native core was not built")
     sizes = {"num_nodes": 40, "num_edges": 90} if backend == "triton" else {}
     task = some_task(multilabel_tasks=multilabel, **sizes)
-    model, labels = model_for(task, backend), with_padding(task.labels)
-    first, *others = parts_of(task, 2 if backend == "triton" else 3)
+    model = model_for(task, backend, propagated=propagated)
+    labels = with_padding(task.labels)
+    first, *others = parts_of(task, 2 if backend == "triton" else 3, propagated=propagated)
     place = PartPlace(first, Room.around(first), padding=len(task.labels))
     for part in others:
         assert place.put(part)
@@ -174,6 +183,7 @@ def test_a_batch_of_another_kind_is_refused() -> None:
         sampled,
         replace(part, hops=(hop,)),
         replace(part, x=None),
+        parts_of(task, propagated=True)[0],
         replace(part, x=part.x.double()),
         replace(part, hops=(hop.with_edge_attr(None),) * 2),
     ):
@@ -191,6 +201,22 @@ def test_a_full_batch_keeps_its_place_and_only_its_mask_is_copied() -> None:
     assert torch.equal(place.batch().hidden, second.hidden)
     assert place.batch().x is first.x
     assert torch.equal(first.observed, kept)  # the first batch itself is unchanged
+
+
+def test_the_propagated_labels_of_a_full_batch_are_copied_with_its_mask() -> None:
+    task = some_task()
+    first, second = (batches_of(task, "full", epoch, propagated=True)[0] for epoch in (1, 2))
+    kept, x = first.x.propagated.clone(), first.x.x
+    place = place_for(first, None, len(task.labels))
+    assert place.put(second)
+    address = place.batch().x.propagated.data_ptr()
+    assert torch.equal(place.batch().x.propagated, second.x.propagated)
+    assert not torch.equal(kept, second.x.propagated)
+    assert place.put(first)
+    assert place.batch().x.propagated.data_ptr() == address
+    assert torch.equal(place.batch().x.propagated, kept)
+    assert place.batch().x.x is x
+    assert not place.put(replace(first, x=x))
 
 
 def test_only_small_batches_whose_layers_share_their_edges_are_parts(

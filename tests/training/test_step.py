@@ -19,8 +19,9 @@ from unimp.runs.preparation import graph_for
 from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, FewerEdges, Gathered, Masks, make_batches
+from unimp.training.batching import Batch, FewerEdges, Gathered, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
+from unimp.training.masks import Masks
 from unimp.training.objective import ONE_PASS, Consistency, consistency_loss, masked_label_loss
 from unimp.training.step import Step
 
@@ -51,6 +52,7 @@ def losses(
     edge_dropout: float = 0.0,
     rate: Any = "constant",
     ema: float = 0.0,
+    propagated: bool = False,
     consistency: Consistency = ONE_PASS,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
@@ -60,6 +62,7 @@ def losses(
         "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
         f"model.norm={norm}", f"model.drop_node={dropout}",
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
+        f"model.propagated_labels={str(propagated).lower()}",
     ]  # fmt: skip
     model = build_model(load_recipe("synthetic", settings).model, task.sizes).cuda()
     masks = masks_of(task, redraw)
@@ -68,6 +71,8 @@ def losses(
         cut: dict[str, Any] = {"regime": "partition", "parts": parts}
     else:
         cut, graph = {"regime": "full"}, graph.to("cuda")
+    if propagated:
+        cut["propagate"] = model.propagated
     layers = model.num_layers
     batches = make_batches(graph, task.labels, masks, num_layers=layers, device="cuda", **cut)
     if edge_dropout:
@@ -183,10 +188,13 @@ def test_replayed_steps_with_consistency_equal_normal_steps(kind: str, parts: in
 
 
 @gpu
+@pytest.mark.parametrize("propagated", [False, True])
 @pytest.mark.parametrize("multilabel", [0, 3])
-def test_replayed_steps_equal_normal_steps(multilabel: int) -> None:
+def test_replayed_steps_equal_normal_steps(multilabel: int, propagated: bool) -> None:
     task = some_task(multilabel_tasks=multilabel)
-    taken, replayed = (losses(task, replay=replay) for replay in (False, True))
+    taken, replayed = (
+        losses(task, replay=replay, propagated=propagated) for replay in (False, True)
+    )
     assert len(set(taken)) == len(taken)  # each epoch has a mask of its own
     torch.testing.assert_close(replayed, taken, rtol=1e-4, atol=1e-5)
 

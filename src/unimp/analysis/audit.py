@@ -92,9 +92,8 @@ def audit(
         nodes += some
         on_part(min(begin + together, len(parts)), len(parts))
     node = torch.cat(nodes)
-    found = (_of_entries if task.is_multilabel else _of_classes)(
-        task.labels[node], chances(torch.cat(logits))
-    )
+    compare = _of_entries if task.is_multilabel else _of_classes
+    found = compare(task.labels[node], chances(torch.cat(logits)))
     found["node"] = node[found.pop("row")] if task.is_multilabel else node
     log_given, log_suggested = (
         found[name].clamp(min=1e-12).log() for name in ("p_given", "p_suggested")
@@ -102,12 +101,8 @@ def audit(
     found["margin"] = log_suggested - log_given
     ranking = torch.argsort(found["margin"], descending=True, stable=True)
     found = {name: values[ranking] for name, values in found.items()}
-    return Audit(
-        _named(task, found),
-        nodes=found["node"],
-        disagreements=int((found["margin"] > 0).sum()),
-        folds=folds,
-    )
+    against = int((found["margin"] > 0).sum())
+    return Audit(_named(task, found), nodes=found["node"], disagreements=against, folds=folds)
 
 
 def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:
@@ -116,7 +111,7 @@ def choose_folds(answers: ChangeableLogits, units: list[Tensor]) -> int:
         return min(FOLDS, len(units))
     chosen = torch.randperm(len(units), generator=torch.Generator().manual_seed(0))[:SAMPLE]
     costs = [answers.cost(Change.hide(units[u]), units[u]) for u in chosen.tolist()]
-    expected = sum(costs) / max(1, len(costs)) * len(units)
+    expected = (answers.propagation_cost + sum(costs) / max(1, len(costs))) * len(units)
     return min(FOLDS, len(units)) if expected > MAX_EDGES else 0
 
 
@@ -133,12 +128,7 @@ def _of_classes(given: Tensor, chances: Tensor) -> dict[str, Tensor]:
     p_given = chances.gather(1, given[:, None]).squeeze(1)
     others = chances.scatter(1, given[:, None], -1.0)
     p_suggested, suggested = others.max(1)
-    return {
-        "given": given,
-        "suggested": suggested,
-        "p_given": p_given,
-        "p_suggested": p_suggested,
-    }
+    return {"given": given, "suggested": suggested, "p_given": p_given, "p_suggested": p_suggested}
 
 
 def _of_entries(given: Tensor, chances: Tensor) -> dict[str, Tensor]:

@@ -83,9 +83,6 @@ def predictions_table(
     refuse_non_finite(probabilities, "probabilities")
     names = class_names(task)
     seen = is_known(observed)
-    sets = np.full(task.graph.num_nodes, "", dtype=object)
-    for name in ("train", "val", "test"):
-        sets[getattr(task.split, name).numpy()] = name
     confidence, certain = probabilities.max(1).values, seen
     if task.is_multilabel:
         confidence, certain = _expected_right(probabilities, observed)
@@ -95,7 +92,7 @@ def predictions_table(
         "confidence": pa.array(confidence.numpy(), mask=certain.numpy()),
         "observed": pa.array(seen.numpy()),
         "known_neighbors": pa.array(known_in_neighbors(task.graph, seen).numpy()),
-        "set": pa.array(sets, pa.string()),
+        "set": pa.array(task.split.names(task.graph.num_nodes), pa.string()),
     }
     if not task.is_multilabel:
         known = torch.where(seen, observed, task.labels)

@@ -8,20 +8,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from unimp.cli import later
 from unimp.cli.console import RunFolder, app, out, print_rows
-from unimp.cli.later import (
-    Force,
-    LaterEdges,
-    LaterLabels,
-    LaterNodes,
-    RevealOption,
-    Smooth,
-    TableFile,
-    UnknownEnds,
-    check_outputs,
-    load_with_later,
-    reveal_of,
-)
 from unimp.data.outputs import TABLE
 from unimp.errors import RunError, nearest_names
 
@@ -31,18 +19,18 @@ UNITS = ("node", "group")
 @app.command("audit")
 def audit_labels(
     folder: RunFolder,
-    path: TableFile = Path("audit.csv"),
-    force: Force = False,
+    path: later.TableFile = Path("audit.csv"),
+    force: later.Force = False,
     count: Annotated[
         int | None,
         typer.Option("-n", help="Number of most doubtful rows to write. Default: all.", min=1),
     ] = None,
-    reveal: RevealOption = None,
-    labels: LaterLabels = None,
-    nodes: LaterNodes = None,
-    edges: LaterEdges = None,
-    unknown_ids: UnknownEnds = "refuse",
-    smooth: Smooth = False,
+    reveal: later.RevealOption = None,
+    labels: later.Labels = None,
+    nodes: later.Nodes = None,
+    edges: later.Edges = None,
+    unknown_ids: later.UnknownEnds = "refuse",
+    smooth: later.Smooth = False,
     folds: Annotated[
         int | None,
         typer.Option(
@@ -60,13 +48,13 @@ def audit_labels(
         raise RunError(f"--by {by!r}: {nearest_names(by, UNITS)}")
     if folds == 1:
         raise RunError("--folds 1 would hide every label at once; use 2 or more, or 0")
-    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
-    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
+    later.check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
+    loaded, extra = later.load_extended(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         bar = progress.add_task("hiding labels", total=None)
         found = loaded.audit(
             extra,
-            reveal=reveal_of(reveal, loaded),
+            reveal=later.reveal_of(reveal, loaded),
             folds=folds,
             by_group=by == "group",
             on_part=lambda done, total: progress.update(bar, completed=done, total=total),

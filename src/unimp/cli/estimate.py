@@ -21,6 +21,7 @@ def estimate_run(
     ] = None,
 ) -> None:
     """Estimate the memory and time of training, from sizes and a few steps."""
+    from unimp.model.solved_model import SolvedModel
     from unimp.runs.estimate import estimate
     from unimp.runs.preparation import choose_device, model_of, resolve_recipe, seeded, task_of
 
@@ -29,6 +30,9 @@ def estimate_run(
     task = task_of(recipe, 0)
     with seeded(0, device):
         model = model_of(recipe, task).to(device)
+        if isinstance(model, SolvedModel):
+            out.print(f"{recipe.model.name} is solved at once; it has no epochs to estimate")
+            return
         if not model.learns:
             out.print(f"{recipe.model.name} has nothing to learn; it takes seconds")
             return

@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unimp.cli import later
 from unimp.cli.console import RunFolder, app, err, out
-from unimp.cli.later import (
-    Force,
-    LaterEdges,
-    LaterLabels,
-    LaterNodes,
-    RevealOption,
-    Smooth,
-    UnknownEnds,
-    check_outputs,
-    load_with_later,
-    reveal_of,
-)
 from unimp.data.files import write_atomically
 from unimp.data.outputs import PAGE
 from unimp.errors import UnimpError
 from unimp.report.explanation import (
+    edge_text,
     explanation_page,
     others_in_words,
     percent,
@@ -55,12 +45,12 @@ def explain_node(
             "--class", metavar="NAME", help="Class or binary task. Default: the most likely one."
         ),
     ] = None,
-    labels: LaterLabels = None,
-    nodes: LaterNodes = None,
-    edges: LaterEdges = None,
-    unknown_ids: UnknownEnds = "refuse",
-    reveal: RevealOption = None,
-    smooth: Smooth = False,
+    labels: later.Labels = None,
+    nodes: later.Nodes = None,
+    edges: later.Edges = None,
+    unknown_ids: later.UnknownEnds = "refuse",
+    reveal: later.RevealOption = None,
+    smooth: later.Smooth = False,
     top: Annotated[int, typer.Option(help="Number of labels and edges to show.", min=1)] = 10,
     exact: Annotated[
         int | None,
@@ -78,7 +68,7 @@ def explain_node(
     page: Annotated[
         Path | None, typer.Option("--report", help="Also write an HTML page to this file.")
     ] = None,
-    force: Force = False,
+    force: later.Force = False,
     keep: Annotated[
         bool,
         typer.Option(
@@ -94,13 +84,13 @@ def explain_node(
 
     text_kinds = (".json",) if as_json else (".txt", ".md")
     later_files = (nodes, edges, *(labels or ()))
-    check_outputs([(path, text_kinds), (page, PAGE)], folder, *later_files, force=force)
-    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
+    later.check_outputs([(path, text_kinds), (page, PAGE)], folder, *later_files, force=force)
+    loaded, extra = later.load_extended(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     explanation = loaded.explain(
         node,
         about=about,
         labels=extra,
-        reveal=reveal_of(reveal, loaded),
+        reveal=later.reveal_of(reveal, loaded),
         top=top,
         exact=EXACT if exact is None else exact,
         budget=None if patient else PATIENCE * BUDGET,
@@ -113,10 +103,10 @@ def explain_node(
         write_atomically(path, (text + "\n").encode())
     if page is not None:
         write_atomically(page, explanation_page(found, loaded.recipe.name, top).encode())
-    later = {"labels": labels or (), "nodes": [nodes], "edges": [edges]}
+    added = {"labels": labels or (), "nodes": [nodes], "edges": [edges]}
     given = {
         option: " and ".join(legible(file.name) for file in files if file is not None)
-        for option, files in later.items()
+        for option, files in added.items()
         if any(files)
     }
     files = {"explanation": path, "page": page}
@@ -186,12 +176,8 @@ def text_of(found: Mapping[str, Any], top: int) -> str:
         lines += ["", f"Edges ({exactly(found, 'edges', None)})"]
         lines += columns(
             [("effect", "edge", share)]
-            + [
-                (effect(one), f"{one['source']} {arrow(one)} {one['target']}",
-                 percent(one["share"]))
-                for one in found["edges"][:top]
-            ]
-        )  # fmt: skip
+            + [(effect(one), edge_text(one), percent(one["share"])) for one in found["edges"][:top]]
+        )
     if found["attention"]:
         lines += ["", "Attention of each layer, heads averaged"]
         for number, layer in enumerate(found["attention"], 1):
@@ -216,10 +202,6 @@ def exactly(found: Mapping[str, Any], what: str, count: int | None) -> str:
 
 def effect(one: Mapping[str, Any]) -> str:
     return "–" if one["effect"] is None else points(one["effect"])
-
-
-def arrow(one: Mapping[str, Any]) -> str:
-    return "↔" if one["both_ways"] else "→"
 
 
 def in_words(label: str | Sequence[str]) -> str:

@@ -18,25 +18,23 @@ if TYPE_CHECKING:
 
     from unimp.runs.run import Run
 
-LaterLabels = Annotated[
+Labels = Annotated[
     list[Path] | None,
     typer.Option(
         help="CSV or Parquet file with labels that came after training, in the columns node,label "
-        "or with the names of your tables. May be repeated; later files take precedence.",
+        "or with the names of your tables. May be repeated; later files take precedence."
     ),
 ]
-LaterNodes = Annotated[
+Nodes = Annotated[
     Path | None,
     typer.Option(help="Table of nodes that came after training, with the same columns."),
 ]
-LaterEdges = Annotated[
+Edges = Annotated[
     Path | None, typer.Option(help="Table of edges that came later, between new or old nodes.")
 ]
 UnknownEnds = Annotated[
     str, typer.Option(help="Refuse or skip edges with an id that is not a node.")
 ]
-
-
 TableFile = Annotated[Path, typer.Option("--out", help="File to write: .csv, .parquet or .pq.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Apply Correct & Smooth after the model.")]
@@ -44,12 +42,12 @@ RevealOption = Annotated[
     str | None,
     typer.Option(
         help="Known labels that are inputs: train, train+val, or known (all). Default: known for "
-        "your own data, train for a task that is loaded by its name.",
+        "your own data, train for a task that is loaded by its name."
     ),
 ]
 
 
-def load_with_later(
+def load_extended(
     folder: Path,
     labels: Sequence[Path] | None,
     nodes: Path | None,

@@ -7,22 +7,8 @@ from typing import Annotated
 
 import typer
 
+from unimp.cli import later
 from unimp.cli.console import RunFolder, app, out
-from unimp.cli.later import (
-    Force,
-    LaterEdges,
-    LaterLabels,
-    LaterNodes,
-    RevealOption,
-    Smooth,
-    TableFile,
-    UnknownEnds,
-    check_outputs,
-    inputs_in_words,
-    load_with_later,
-    require_label_inputs,
-    reveal_of,
-)
 from unimp.data.outputs import TABLE
 from unimp.errors import RunError, nearest_names
 from unimp.training.interruption import signals_held
@@ -44,7 +30,7 @@ def evaluate(
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
     loaded = load_run(folder)
     if reveal != "train":
-        require_label_inputs(loaded, "--reveal train+val")
+        later.require_label_inputs(loaded, "--reveal train+val")
     inputs = f"{reveal} labels as inputs" if loaded.takes_labels else "no labels as inputs"
     for name, value in loaded.evaluate(reveal).items():
         out.print(f"{name} {loaded.task.metric} {100 * value:.2f} %   ({inputs})")
@@ -53,14 +39,14 @@ def evaluate(
 @app.command()
 def predict(
     folder: RunFolder,
-    labels: LaterLabels = None,
-    nodes: LaterNodes = None,
-    edges: LaterEdges = None,
-    unknown_ids: UnknownEnds = "refuse",
-    reveal: RevealOption = None,
-    smooth: Smooth = False,
-    path: TableFile = Path("predictions.parquet"),
-    force: Force = False,
+    labels: later.Labels = None,
+    nodes: later.Nodes = None,
+    edges: later.Edges = None,
+    unknown_ids: later.UnknownEnds = "refuse",
+    reveal: later.RevealOption = None,
+    smooth: later.Smooth = False,
+    path: later.TableFile = Path("predictions.parquet"),
+    force: later.Force = False,
     every_class: Annotated[
         bool | None,
         typer.Option(
@@ -74,10 +60,10 @@ def predict(
 
     --nodes and --edges extend the graph of a run that was trained on tables.
     """
-    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
-    loaded, extra = load_with_later(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
-    revealed = reveal_of(reveal, loaded)
+    later.check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
+    loaded, extra = later.load_extended(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
+    revealed = later.reveal_of(reveal, loaded)
     table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
     table.write(path, force=force)
     out.print(f"{len(table):,} nodes, one row each: {path}")
-    out.print(inputs_in_words(loaded, extra, revealed))
+    out.print(later.inputs_in_words(loaded, extra, revealed))

@@ -61,7 +61,8 @@ def show_recipe(
 
 def size_of_model(recipe: Recipe) -> str:
     """The number of parameters, if the sizes of the task are known or its data is available."""
-    from unimp.data.catalog import is_generated, known_sizes
+    from unimp.config.task_names import GENERATED
+    from unimp.data.catalog import known_sizes
     from unimp.model.node_model import count_parameters
     from unimp.runs.preparation import model_without_weights, task_of
 
@@ -69,7 +70,7 @@ def size_of_model(recipe: Recipe) -> str:
     if sizes is None:
         try:
             # A generated task has the same sizes at any scale; a small one is quick to generate.
-            small = ["task.scale=0.001"] if is_generated(recipe.task.name) else []
+            small = ["task.scale=0.001"] if recipe.task.name in GENERATED else []
             sizes = task_of(recipe.with_settings(small), seed=0).sizes
         except UnimpError:
             return "parameters: unknown without the data of the task"

@@ -83,10 +83,10 @@ def reproduce_studies(
 ) -> None:
     """Compute tables and figures of the paper on any task, with the paper's numbers beside ours."""
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
-        from unimp.studies.reproduce import listing, reproduce
+        from unimp.studies.reproduce import STUDIES, reproduce
 
     if name_all:
-        print_rows(listing())
+        print_rows((study.name, study.place, study.title) for study in STUDIES.values())
         return
     reproduce(
         names or (),

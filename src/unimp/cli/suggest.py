@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unimp.cli import later
 from unimp.cli.console import RunFolder, app, out, print_rows
-from unimp.cli.later import (
-    Force,
-    LaterEdges,
-    LaterLabels,
-    LaterNodes,
-    RevealOption,
-    TableFile,
-    UnknownEnds,
-    check_outputs,
-    load_with_later,
-    reveal_of,
-)
 from unimp.data.outputs import TABLE
 from unimp.errors import RunError
 
@@ -35,11 +24,11 @@ SHOWN = 10
 def suggest(
     folder: RunFolder,
     number: Annotated[int, typer.Option("-n", min=1, help="Number of nodes to suggest.")] = 50,
-    labels: LaterLabels = None,
-    nodes: LaterNodes = None,
-    edges: LaterEdges = None,
-    unknown_ids: UnknownEnds = "refuse",
-    reveal: RevealOption = None,
+    labels: later.Labels = None,
+    nodes: later.Nodes = None,
+    edges: later.Edges = None,
+    unknown_ids: later.UnknownEnds = "refuse",
+    reveal: later.RevealOption = None,
     smooth: Annotated[
         bool | None,
         typer.Option(
@@ -48,8 +37,8 @@ def suggest(
             "validation.",
         ),
     ] = None,
-    path: TableFile = Path("suggestions.csv"),
-    force: Force = False,
+    path: later.TableFile = Path("suggestions.csv"),
+    force: later.Force = False,
 ) -> None:
     """Write a table of unknown nodes whose labels would help most, to be filled in."""
     from unimp.inference.correct_and_smooth import smoothing_in_words
@@ -59,13 +48,13 @@ def suggest(
             f"{path} contains {answered:,} labels that were filled in; pass them with --labels "
             f"{shlex.quote(str(path))}, and name another file with --out"
         )
-    check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
-    loaded, extra = load_with_later(
+    later.check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
+    loaded, extra = later.load_extended(
         folder, labels, nodes, edges, unknown_ids, smooth=bool(smooth), labels_are_inputs=False
     )
     if smooth is None:  # as `Run.suggest` does
         loaded = loaded.smoothed_if_better()
-    table = loaded.suggest(number, extra, reveal=reveal_of(reveal, loaded), smooth=False)
+    table = loaded.suggest(number, extra, reveal=later.reveal_of(reveal, loaded), smooth=False)
     if not len(table):
         out.print(
             "Every node has a known label, so no node can be suggested. With --reveal train, "
@@ -91,10 +80,9 @@ def suggest(
     for file in dict.fromkeys((*(labels or ()), path)):  # earlier answers stay inputs
         then += ["--labels", file]
     then += ["--smooth"] if smooth else []
-    for option, given in (("--nodes", nodes), ("--edges", edges)):
+    for option, given in (("--nodes", nodes), ("--edges", edges), ("--reveal", reveal)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
-    then += [] if reveal is None else ["--reveal", reveal]
     command = shlex.join(str(word) for word in then)
     out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimp.cli.console import Settings, app, err, out, print_rows
+from unimp.cli.from_tables import tables_in
+from unimp.cli.init import Label, Near
 from unimp.config.presets import PRESETS, preset_help
+from unimp.config.run_files import GUESSED
 from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
@@ -26,9 +29,16 @@ if TYPE_CHECKING:
 
 @app.command()
 def train(
-    name: Annotated[
-        str, typer.Argument(metavar="RECIPE|TASK", help="Name or path of a recipe or a task.")
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE|TASK|NODES [EDGES]",
+            help="Name or path of a recipe or a task; or your tables, whose recipe is guessed as "
+            "by unimp init.",
+        ),
     ],
+    label: Label = "",
+    near: Near = "",
     settings: Settings = None,
     seeds: Annotated[
         str, typer.Option(help="One seed or several, such as 0, 0-9 or 0,3,5-7.")
@@ -60,7 +70,7 @@ def train(
         typer.Option(metavar="|".join(TRACKERS), help="Also log metrics there. May be repeated."),
     ] = None,
 ) -> None:
-    """Train and score a recipe, once per seed.
+    """Train and score a recipe, once per seed; or go from tables to predictions.
 
     Ctrl-C stores the state of training; run the same command again to resume.
     """
@@ -73,8 +83,13 @@ def train(
 
     numbers = parse_seeds(seeds)
     limit = time_per_seed(time_limit, len(numbers))
-    recipe = resolve_recipe(name, [*(settings or ()), *limit], preset)
+    tables = tables_in(names, label, near)
+    source = names[0] if tables is None else tables.recipe
+    recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
+    if tables is not None:
+        chosen = chosen or tables.unfinished_folder(Path("runs"), recipe, numbers)
+        tables.check(recipe, numbers[0])
     if chosen is not None and folder is None:
         out.print(f"resuming in {chosen}, where this command was interrupted")
     with signals_raised():
@@ -82,6 +97,8 @@ def train(
             if chosen is None:
                 with signals_held():  # the folder is created and known here, or neither
                     chosen = new_folder(Path("runs"), recipe.folder_name)
+            if tables is not None:
+                tables.store_recipe(chosen, recipe, numbers)
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             several = len(numbers) > 1
             options: RunOptions = {
@@ -112,8 +129,12 @@ def train(
         finally:
             if folder is None and chosen is not None:
                 with suppress(OSError):  # the folder of a run that never started is empty
+                    if tables is not None and [f.name for f in chosen.iterdir()] == [GUESSED]:
+                        (chosen / GUESSED).unlink()
                     chosen.rmdir()
     print_runs(runs)
+    if tables is not None:
+        tables.write_predictions(runs)
 
 
 def time_per_seed(time_limit: str | None, seeds: int) -> list[str]:
@@ -180,6 +201,17 @@ def after_run(done: Run, *, several: bool, trained: bool) -> None:
         err.print(f"warning: seed {done.seed}: training was {done.metrics['stopped']}")
 
 
+def neighbors_in_words(runs: Runs) -> str:
+    """The numbers of neighbors that were chosen; empty if none was to be chosen."""
+    from unimp.data.tables.transforms import Transforms
+
+    if not runs[0].recipe.tables.near or runs[0].recipe.tables.neighbors != "auto":
+        return ""
+    tables = [run.task.tables for run in runs]
+    counts = {t.layout.neighbors: None for t in tables if isinstance(t, Transforms)}
+    return f"nearest neighbors: {', '.join(map(str, counts))} (chosen by validation)"
+
+
 def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     """Print the members of an ensemble, those with the largest weights first."""
     rows: list[Sequence[str]] = [("member", "weight", "validation", "test", "labels", "seconds")]
@@ -214,5 +246,7 @@ def print_runs(runs: Runs) -> None:
     for run in runs:
         if summary := run.metrics.get("ensemble"):
             print_leaderboard(run.seed, summary)
+    if words := neighbors_in_words(runs):
+        out.print(words)
     out.print(calibration_in_words([run.metrics["calibration"] for run in runs]))
     out.print(f"run folder: {runs.folder}")

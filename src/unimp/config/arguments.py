@@ -103,13 +103,13 @@ def check_argument(function: str, name: str, value: object, kind: Any) -> None:
     """Raise ArgumentError unless the value fits `kind`, an annotation."""
     if isinstance(value, str | os.PathLike) and "\0" in str(os.fspath(value)):
         raise ArgumentError(f"{function}: {name} contains a NUL character; remove it")
-    is_path = any(part in _PATHS for part in get_args(kind))
-    if is_path and isinstance(value, str) and len(value) > MAX_PATH:
-        raise ArgumentError(
-            f"{function}: {name} has {len(value):,} characters; a path has at most {MAX_PATH:,}"
-        )
-    if is_path and isinstance(value, str) and not value:
-        raise ArgumentError(f"{function}: {name} is empty; give a path, such as '.'")
+    if isinstance(value, str) and any(part in _PATHS for part in get_args(kind)):
+        if not value:
+            raise ArgumentError(f"{function}: {name} is empty; give a path, such as '.'")
+        if len(value) > MAX_PATH:
+            raise ArgumentError(
+                f"{function}: {name} has {len(value):,} characters; a path has at most {MAX_PATH:,}"
+            )
     if getattr(value, "is_sparse", False) is True:  # a tensor of torch
         raise ArgumentError(f"{function}: {name} is a sparse tensor; give {name}.to_dense()")
     if fits(value, kind):

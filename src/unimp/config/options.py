@@ -106,8 +106,22 @@ class TablesOptions(Section):
     """Your own two tables: which column means what. Paths are relative to the recipe file."""
 
     nodes: str = option("", "file with one row per node: CSV, Parquet or Arrow")
-    edges: str = option("", "file with one row per edge")
-    id: str = option("id", "nodes: the column with the ids, which are texts or whole numbers")
+    edges: str = option("", "file with one row per edge; empty if near is set")
+    near: list[str] = option(
+        [],
+        "nodes: columns with numbers or vectors; without a table of edges, each node receives "
+        "messages from its nearest neighbors in these columns",
+    )
+    neighbors: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = option(
+        "auto",
+        "near: number of nearest neighbors; auto: 4, 8, 16 or 32, chosen by how well train labels "
+        "predict validation labels along the edges",
+    )
+    id: str = option(
+        "id",
+        "nodes: the column with the ids, which are texts or whole numbers; empty, if near is set: "
+        "the row numbers, counted from 1",
+    )
     source: str = option("source", "edges: the column with the id that a message comes from")
     target: str = option("target", "edges: the column with the id that a message goes to")
     directed: bool = option(
@@ -167,7 +181,8 @@ class ModelOptions(Section):
     )
     inputs: Inputs = option(
         "X,A,Y",
-        "features X, edges A, observed labels Y; unimp, gcn, gat and sage take X,A,Y or X,A or A,Y",
+        "features X, edges A, observed labels Y; unimp, gcn, gat, sage and trees take X,A,Y or X,A "
+        "or A,Y, and ridge takes X,A,Y or X,A",
     )
     layers: int = option(3, "number of graph layers, or of layers of an MLP", ge=1, le=256)
     width: int = option(
@@ -197,10 +212,10 @@ class ModelOptions(Section):
         "layers with a gate if residual = gated, the others use ĥ + r; the text of the paper: all",
     )
     gate_bias: bool = option(True, "use a bias in the gate")
-    norm: Norm = option(
-        "layer",
+    norm: Norm | Literal["auto"] = option(
+        "auto",
         "norm of hidden layers: LayerNorm, BatchNorm (in training, over the rows of a batch), or "
-        "none",
+        "none; auto: none for grand, LayerNorm for the others",
     )
     input_norm: bool = option(True, "use LayerNorm on the sum of features and labels")
     head: Literal["average", "linear"] = option(
@@ -220,8 +235,8 @@ class ModelOptions(Section):
     )
     propagated_labels: bool = option(
         False,
-        "unimp, gcn and gat: also use observed labels propagated 1, 2, 5 and 10 steps over the "
-        "whole graph as inputs, if labels are inputs",
+        "unimp, gcn, gat and sage: if labels are inputs, also use observed labels propagated 1, 2, "
+        "5 and 10 steps over the whole graph",
     )
     backend: Backend = option(
         "auto",
@@ -279,6 +294,20 @@ class MaskOptions(Section):
         "share of the known labels that are observed in training; the rest is hidden and predicted",
         ge=0,
         lt=1,
+    )
+    rate: Literal["fixed", "drawn"] = option(
+        "fixed",
+        "share of observed labels in each mask: label_rate, or drawn between 0 and label_rate",
+    )
+    wrong_labels: float = option(
+        0.0,
+        "share of the observed labels that are replaced in training by those of other observed "
+        "nodes",
+        ge=0,
+        le=1,
+    )
+    feature_drop: float = option(
+        0.0, "share of the hidden nodes whose features are set to 0 in training", ge=0, le=1
     )
     redraw: Literal["step", "epoch", "run"] = option("epoch", "how often a new mask is drawn")
     unit: Literal["node", "group"] = option(

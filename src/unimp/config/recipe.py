@@ -32,6 +32,7 @@ from unimp.config.options import (
     TaskOptions,
     TrainOptions,
 )
+from unimp.config.run_files import GUESSED
 from unimp.config.task_names import BUNDLED, OGB, task_names
 from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names
@@ -92,15 +93,16 @@ class Recipe(Section):
 
     def with_task(self, path: Path) -> Recipe:
         """This recipe for the task in an `.npz` file."""
-        task = self.task.model_copy(update={"name": str(path.resolve())})
-        return self.model_copy(update={"task": task})
+        return self.with_options("task", name=str(path.resolve()))
 
     def with_regime(self, regime: Regime) -> Recipe:
         """This recipe with one batch regime."""
-        if self.batch.regime == regime:
-            return self
-        batch = self.batch.model_copy(update={"regime": regime})
-        return self.model_copy(update={"batch": batch})
+        return self.with_options("batch", regime=regime)
+
+    def with_options(self, section: str, **values: Any) -> Recipe:
+        """This recipe with values of one section that are known to be valid."""
+        options = getattr(self, section).model_copy(update=values)
+        return self.model_copy(update={section: options})
 
     def with_absolute_paths(self) -> Recipe:
         """This recipe with absolute paths, so that it means the same from any folder."""
@@ -109,15 +111,13 @@ class Recipe(Section):
             for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
             if value.endswith(".npz")
         }
-        recipe = self.model_copy(update={"task": self.task.model_copy(update=paths)})
-        return recipe.with_tables_in(Path.cwd())
+        return self.with_options("task", **paths).with_tables_in(Path.cwd())
 
     def with_tables_in(self, folder: Path) -> Recipe:
         """This recipe with relative paths of tables resolved against a folder."""
         named = {key: getattr(self.tables, key) for key in TABLE_FILES}
         paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
-        tables = self.tables.model_copy(update=paths)
-        return self.model_copy(update={"tables": tables}) if paths else self
+        return self.with_options("tables", **paths) if paths else self
 
     def with_settings(self, settings: Settings) -> Recipe:
         """This recipe with settings applied: `section.key=value`, or {"section.key": value}.
@@ -207,8 +207,8 @@ def _read_recipe_file(path: Path) -> Recipe:
 def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     """Parse a recipe's TOML; `name` is used if the recipe does not contain a name.
 
-    A recipe of tables called `recipe`, as `unimp init` writes it, is named after its nodes. Error
-    messages refer to the recipe by `path`.
+    A recipe of tables called `recipe` or `tables`, as `unimp init` and `unimp train` write it, is
+    named after its nodes. Error messages refer to the recipe by `path`.
     """
     called = path or name
     try:
@@ -238,7 +238,7 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
         raise RecipeError("\n".join(problems))
     if nodes := values.get("tables", {}).get("nodes"):  # a recipe with tables is about them
         values["task"] = {"name": "tables", **values.get("task", {})}
-        if name == "recipe":
+        if name in ("recipe", Path(GUESSED).stem):
             name = Path(str(nodes)).name.partition(".")[0] or name
     return _validate({"name": name, **values})
 
@@ -294,9 +294,14 @@ def _no_recipe(path: Path, known: Iterable[str]) -> str:
             if stored.is_file()
             else "`unimp init NODES EDGES` writes a recipe for two tables"
         )
-    if {suffix.lower() for suffix in path.suffixes} & TABLE_SUFFIXES:
+    if is_table(path):
         return f"{path} is a table; `unimp init NODES EDGES` writes a recipe for two tables"
     return f"there is no recipe or task {str(path)!r}; {nearest_names(str(path), known)}"
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file contains a table and therefore not a recipe, by its suffix."""
+    return bool({suffix.lower() for suffix in path.suffixes} & TABLE_SUFFIXES)
 
 
 def _recipe_folder() -> Any:

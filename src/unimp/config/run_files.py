@@ -18,26 +18,22 @@ LOCK = ".lock"
 EXPLANATIONS = "explanations"
 SUMMARY = "summary.json"
 MEMBERS = "members"
+GUESSED = "tables.toml"
+"""The recipe that `unimp train NODES EDGES` guessed, for the user to edit."""
+LABELED = "predictions.csv"
+"""The predictions that `unimp train NODES EDGES` writes; all known labels are inputs."""
 
-WRITTEN = (
-    RECIPE,
-    WEIGHTS,
-    METRICS,
-    HISTORY,
-    PREDICTIONS,
-    REPORT,
-    MANIFEST,
-    TASK,
-    TRANSFORMS,
-    TRACKERS,
-    CHECKPOINT,
-)
+PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
+"""The files that every finished run consists of, other than its manifest."""
+
+WRITTEN = (*PARTS, REPORT, MANIFEST, TASK, TRANSFORMS, TRACKERS, CHECKPOINT)
 """The files that a run writes."""
 
 STARTED = {CHECKPOINT, TRACKERS, HISTORY, MANIFEST}
 """A folder with a started run contains at least one of these files."""
 
-_PARTIAL = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN))})\.[a-z0-9_]{{8}}")
+_OURS = (*WRITTEN, GUESSED, LABELED)
+_PARTIAL = re.compile(rf"\.({'|'.join(map(re.escape, _OURS))})\.[a-z0-9_]{{8}}")
 
 
 def is_partial(name: str) -> bool:

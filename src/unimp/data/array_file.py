@@ -1,11 +1,8 @@
 """Write `.npz` files, and read them with checks that report all problems at once."""
 
 import io
-import lzma
 import math
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,14 +16,6 @@ from unimp.errors import TaskError
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
-
-# Errors from damaged or malicious members: a wrong header, checksum, size or compression, a shape
-# that is too large, an array of objects.
-_UNREADABLE = (
-    *(ValueError, TypeError, KeyError, OverflowError, MemoryError, EOFError, OSError),
-    *(RuntimeError, SyntaxError, tokenize.TokenError),
-    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
-)
 
 
 def npz_bytes(arrays: Mapping[str, Array], *, compression: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -118,7 +107,7 @@ class ArrayFile:
         """Return the result of `read`; note a problem and return None if it cannot read."""
         try:
             return read(archive, key)
-        except _UNREADABLE as error:
+        except Exception as error:  # a damaged or malicious member can fail in any way
             self._unreadable.add(key)
             self.note(
                 f"{key}: cannot be read ({error}). Write it again as an array of numbers"
@@ -213,7 +202,8 @@ class ArrayFile:
             try:
                 data = array.tobytes()
                 between = BETWEEN_NAMES if BETWEEN_NAMES in data else b"\n"
-                array = np.array([name.decode() for name in data.split(between)], dtype=object)
+                names = data.split(between) if data else []
+                array = np.array([name.decode() for name in names], dtype=object)
             except UnicodeDecodeError as error:
                 self.note(f"{key}: not UTF-8 text ({error}). Write the names again.")
                 return None

@@ -47,7 +47,10 @@ FEATURES = (
 VAL_SHARE = 0.1
 """The share of the known labels that is held out for validation."""
 
-_COLUMNS = ("age", "rooms", "bedrooms", "people", "households", "income", "value")
+_COLUMNS = (
+    *("longitude", "latitude", "age", "rooms", "bedrooms"),
+    *("people", "households", "income", "value"),
+)
 # Features are rounded to this step, so that they do not depend on how a platform computes
 # logarithms.
 _STEP = 1 / 256
@@ -65,14 +68,13 @@ def load_california(*, split: int = 0, known: float = 0.5) -> Task:
         raise TaskError(
             f"known is {known}; it is a share of all labels, more than 0 and less than 1"
         )
-    file = ArrayFile(BUNDLE, ("longitude", "latitude", "neighbors", *_COLUMNS))
-    column = {key: file.integers(key, "[N]") for key in ("longitude", "latitude", *_COLUMNS)}
-    neighbors = file.integers("neighbors", "[N, 8]")
+    file = ArrayFile(BUNDLE, ("neighbors", *_COLUMNS))
+    for key in ("neighbors", *_COLUMNS):
+        file.require(key, "an array of the bundle. Install the package again.")
+    column = {key: file.integers(key, "[N]") for key in _COLUMNS}
     present = {key: array for key, array in column.items() if array is not None}
-    if file.problems or neighbors is None or len(present) < len(column):
-        missing = [key for key in (*column, "neighbors") if not file.has(key)]
-        for key in missing:
-            file.note(f"{key}: missing. Install the package again.")
+    neighbors = file.integers("neighbors", "[N, 8]")
+    if file.problems or neighbors is None:
         raise file.refusal()
     labels, class_names = _price_classes(present["value"])
     num_nodes = len(labels)

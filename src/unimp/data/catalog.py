@@ -22,7 +22,7 @@ from unimp.config.task_names import (
 from unimp.data.california import load_california
 from unimp.data.debian import load_debian, load_debian_tags
 from unimp.data.npz import count_splits, load_npz
-from unimp.data.ogb import load_ogb
+from unimp.data.ogb import PUBLISHED, load_ogb
 from unimp.data.structure import with_structure
 from unimp.data.synthetic import synthetic_like, synthetic_task
 from unimp.errors import TaskError, nearest_names
@@ -30,22 +30,13 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.tasks.task import Sizes, Task
 
-# Sizes as published, so that a recipe can show its model without the data.
-_OGB_SIZES = {
-    "ogbn-arxiv": Sizes(features=128, edge_features=0, classes=40, multilabel=False),
-    "ogbn-products": Sizes(features=100, edge_features=0, classes=47, multilabel=False),
-    "ogbn-proteins": Sizes(features=8, edge_features=8, classes=112, multilabel=True),
-}
-
 
 def known_sizes(name: str) -> Sizes | None:
     """Return the sizes of an OGB task, which are known without its data; None for other tasks."""
-    return _OGB_SIZES.get(name)
-
-
-def is_generated(name: str) -> bool:
-    """Return whether a task is generated at random."""
-    return name in GENERATED
+    if name not in PUBLISHED:
+        return None
+    task = PUBLISHED[name]
+    return Sizes(task.features, task.edge_features, task.num_classes, task.metric == "rocauc")
 
 
 @checked
@@ -141,23 +132,23 @@ def prepare_graph(
 
 
 # Options that only some tasks use: their default, and the tasks that use them in words.
-_DEFAULTS = {"bundle": "", "features": "", "metric": None, "node_features": "sum", "scale": 1.0}
-_USED_BY = {
-    "bundle": "debian tasks",
-    "features": ".npz files",
-    "metric": ".npz files and tables",
-    "node_features": "OGB tasks",
-    "scale": "synthetic tasks",
+_OPTIONS = {
+    "bundle": ("", "debian tasks"),
+    "features": ("", ".npz files"),
+    "metric": (None, ".npz files and tables"),
+    "node_features": ("sum", "OGB tasks"),
+    "scale": (1.0, "synthetic tasks"),
 }
 
 
 def refuse_unused(name: str, **given: object) -> None:
     """Refuse an option that has no effect on this task, before hours are spent on a mistake."""
     for option, value in given.items():
-        if value != _DEFAULTS[option] and option not in _options_of(name):
+        default, users = _OPTIONS[option]
+        if value != default and option not in _options_of(name):
             raise TaskError(
-                f"{option} = {value!r} has no effect on the task {name!r}; only "
-                f"{_USED_BY[option]} use this option. Remove it."
+                f"{option} = {value!r} has no effect on the task {name!r}; only {users} use this "
+                "option. Remove it."
             )
 
 

@@ -18,7 +18,6 @@ one graph, from a bundle that `scripts/build-debian` builds from any Debian `Pac
 The bundle contains no words of the descriptions.
 """
 
-import lzma
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def load_debian(*, split: int = 0, bundle: Path | None = None) -> Task:
     """Load the task of predicting the section of each package; each `split` number is a seed."""
     file = _open(bundle, ("section", "section_names"))
     graph, node_names, source = _graph(file)
-    class_names = _names(file, "section_names")
+    class_names = file.texts("section_names", None) or ()
     labels = file.integers("section", "[N]")
     if labels is not None and len(labels) != len(node_names):
         file.note(f"section: {len(labels)} entries for {len(node_names)} packages. {_REBUILD}")
@@ -90,20 +89,13 @@ def load_debian_tags(*, split: int = 0, bundle: Path | None = None) -> Task:
     """
     file = _open(bundle, ("tagged", "tags", "tag_names"))
     graph, node_names, source = _graph(file)
-    class_names = _names(file, "tag_names")
+    class_names = file.texts("tag_names", None) or ()
     width = -(-len(class_names) // 8)
     tagged, packed = file.get("tagged"), file.get("tags")
-    if tagged is not None and not (tagged.dtype == np.uint8 and tagged.shape == (len(node_names),)):
-        file.note(
-            f"tagged: {tagged.dtype} {tagged.shape}; must be uint8 [{len(node_names)}]. {_REBUILD}"
-        )
-    if packed is not None and not (
-        packed.dtype == np.uint8 and packed.shape == (len(node_names), width)
-    ):
-        file.note(
-            f"tags: {packed.dtype} {packed.shape}; must be uint8 [{len(node_names)}, {width}]. "
-            f"{_REBUILD}"
-        )
+    shapes = {"tagged": [len(node_names)], "tags": [len(node_names), width]}
+    for (key, shape), array in zip(shapes.items(), (tagged, packed), strict=True):
+        if array is not None and (array.dtype != np.uint8 or [*array.shape] != shape):
+            file.note(f"{key}: {array.dtype} {array.shape}; must be uint8 {shape}. {_REBUILD}")
     if not class_names:
         file.note("tag_names: empty. Build the bundle from an index with Tag fields.")
     if graph is None or source is None or tagged is None or packed is None or file.problems:
@@ -144,11 +136,7 @@ _GRAPH_KEYS = ("node_names", "x", "source", "relation_count", "relation_target",
 
 
 def _open(bundle: Path | None, keys: Sequence[str]) -> ArrayFile:
-    path = BUNDLE if bundle is None else Path(bundle)
-    try:
-        file = ArrayFile(path, (*_GRAPH_KEYS, *keys))
-    except lzma.LZMAError as error:
-        raise TaskError(f"{path}: damaged ({error}). Copy it again. {_REBUILD}") from error
+    file = ArrayFile(BUNDLE if bundle is None else Path(bundle), (*_GRAPH_KEYS, *keys))
     for key in (*_GRAPH_KEYS, *keys):
         file.require(key, f"an array of the bundle. {_REBUILD}")
     return file
@@ -156,7 +144,7 @@ def _open(bundle: Path | None, keys: Sequence[str]) -> ArrayFile:
 
 def _graph(file: ArrayFile) -> tuple[Graph | None, tuple[str, ...], NDArray[np.int64] | None]:
     """Return the graph, the names and the sources of its nodes; None if the bundle is invalid."""
-    names = _names(file, "node_names")
+    names = file.texts("node_names", None) or ()
     source = file.integers("source", "[N]")
     x = file.floats("x", "[N, F]")
     count = file.integers("relation_count", "[N]")
@@ -198,20 +186,3 @@ def message_edges(
     both = np.bincount(edge, weights=np.concatenate((kinds, kinds << len(RELATIONS))))
     bits = (both.astype(np.int64)[:, None] >> np.arange(2 * len(RELATIONS))) & 1
     return np.stack((edges // num_nodes, edges % num_nodes)), bits.astype(np.float32)
-
-
-def _names(file: ArrayFile, key: str) -> tuple[str, ...]:
-    array = file.get(key)
-    if array is None:
-        return ()
-    if array.dtype != np.uint8 or array.ndim != 1:
-        file.note(
-            f"{key}: {array.dtype} {array.shape}; must be bytes of text as uint8 [·]. {_REBUILD}"
-        )
-        return ()
-    try:
-        text = array.tobytes().decode()
-    except UnicodeDecodeError as error:
-        file.note(f"{key}: not UTF-8 text ({error}). {_REBUILD}")
-        return ()
-    return tuple(text.split("\n")) if text else ()

@@ -62,14 +62,11 @@ def _free_of_machine() -> int:
 
 def _free_of_cgroups() -> list[int]:
     """Free bytes within the limits of cgroups, version 2 or 1; empty without limits."""
-    free = []
+    free, root = [], Path("/sys/fs/cgroup")
     for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        ),
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with suppress(OSError, ValueError):  # "max" means that there is no limit
-            free.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            free.append(int((root / limit).read_text()) - int((root / used).read_text()))
     return free

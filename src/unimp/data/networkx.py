@@ -38,8 +38,11 @@ def graph_from_networkx(
     ends = np.array([(place[u], place[v]) for u, v, _ in edges], dtype=np.int64).reshape(-1, 2).T
     nodes = [network.nodes[key] for key in keys]
     x = _matrix(nodes, _names(features), lambda row: f"node {keys[row]!r}")
-    attributes = [attributes for _, _, attributes in edges]
-    attr = _matrix(attributes, _names(edge_features), _edge_name(edges))
+    attr = _matrix(
+        [attributes for _, _, attributes in edges],
+        _names(edge_features),
+        lambda row: f"edge {edges[row][0]!r} → {edges[row][1]!r}",
+    )
     if not network.is_directed():
         other = np.flatnonzero(ends[0] != ends[1])  # a self-loop is its own reverse
         ends = np.concatenate((ends, ends[::-1, other]), axis=1)
@@ -157,10 +160,6 @@ def task_to_networkx(task: Task) -> Any:
 
 def _names(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _edge_name(edges: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], str]:
-    return lambda row: f"edge {edges[row][0]!r} → {edges[row][1]!r}"
 
 
 def _matrix(

@@ -13,6 +13,7 @@ map). Other arrays are ignored, except the one that `features` names. Names may 
 UTF-8 as uint8, separated by the byte 255 if a name contains a line break. Nothing is unpickled.
 """
 
+from itertools import combinations
 from pathlib import Path
 from typing import cast
 
@@ -72,7 +73,7 @@ def load_npz(
     directed = file.integer("directed", 0, 1)
     parts = _parts(file, num_nodes, split)
     _check_known(file, parts, labels)
-    _check_metric(file, metric, labels, num_classes)
+    chosen_metric = _metric(file, metric, labels, num_classes)
     class_names = file.texts("class_names", num_classes or None)
     node_names = file.texts("node_names", num_nodes)
     groups = _groups(file, num_nodes)
@@ -86,7 +87,7 @@ def load_npz(
         graph=graph if directed else graph.symmetrize(),
         labels=torch.from_numpy(labels),
         split=Split(**{part: torch.from_numpy(nodes) for part, nodes in parts.items()}),
-        metric=metric or _stated_metric(file) or ("accuracy" if labels.ndim == 1 else "rocauc"),
+        metric=chosen_metric,
         num_classes=num_classes,
         class_names=class_names,
         node_names=node_names,
@@ -128,10 +129,9 @@ def npz_of(task: Task) -> bytes:
     if graph.edge_attr is not None:
         # In the order of the written edges, which may differ from the order of the rows.
         arrays["edge_attr"] = graph.edge_attr[graph.edge_id.long()].numpy()
-    if task.class_names is not None:
-        arrays["class_names"] = _names(task.class_names)
-    if task.node_names is not None:
-        arrays["node_names"] = _names(task.node_names)
+    for key in ("class_names", "node_names"):
+        if (names := getattr(task, key)) is not None:
+            arrays[key] = _names(names)
     if task.groups is not None:
         arrays["groups"] = _narrow(task.groups.numpy())
     if task.positions is not None:
@@ -333,19 +333,17 @@ def _parts(file: ArrayFile, num_nodes: int | None, split: int) -> dict[str, Arra
         parts[part] = nodes
     if len(parts) < len(_PARTS):
         return None
-    owner: dict[str, Array] = {}
     for part, nodes in parts.items():
-        if len(np.unique(nodes)) < len(nodes):
-            values, counts = np.unique(nodes, return_counts=True)
+        values, counts = np.unique(nodes, return_counts=True)
+        if len(values) < len(nodes):
             file.note(f"{part}: contains node {values[counts > 1][0]} twice. List each node once.")
-        for earlier, others in owner.items():
-            shared = np.intersect1d(nodes, others)
-            if len(shared):
-                file.note(
-                    f"{earlier}, {part}: have {len(shared)} common nodes, such as {shared[0]}. Keep"
-                    " each node in one of train, val and test."
-                )
-        owner[part] = nodes
+    for earlier, later in combinations(_PARTS, 2):
+        shared = np.intersect1d(parts[earlier], parts[later])
+        if len(shared):
+            file.note(
+                f"{earlier}, {later}: have {len(shared)} common nodes, such as {shared[0]}. Keep"
+                " each node in one of train, val and test."
+            )
     return parts
 
 
@@ -396,26 +394,24 @@ def _groups(file: ArrayFile, num_nodes: int | None) -> Array | None:
     return groups
 
 
-def _stated_metric(file: ArrayFile) -> Metric | None:
+def _metric(
+    file: ArrayFile, asked: Metric | None, labels: Array | None, num_classes: int
+) -> Metric:
+    """Return the requested metric, that of the file, or the usual one for the labels."""
     array = file.get("metric")
     stated = None if array is None else str(array)
-    return cast("Metric", stated) if stated in ("accuracy", "rocauc") else None
-
-
-def _check_metric(
-    file: ArrayFile, asked: Metric | None, labels: Array | None, num_classes: int
-) -> None:
-    if file.get("metric") is not None and _stated_metric(file) is None:
-        file.note(f"metric: {file.get('metric')}; expected accuracy or rocauc")
-    if labels is None:
-        return
-    metric = asked or _stated_metric(file)
-    if metric == "rocauc" and labels.ndim == 1 and num_classes != 2:
+    if stated not in (None, "accuracy", "rocauc"):
+        file.note(f"metric: {stated}; expected accuracy or rocauc")
+        stated = None
+    binary = labels is not None and labels.ndim == 2
+    metric = cast("Metric", asked or stated or ("rocauc" if binary else "accuracy"))
+    if metric == "rocauc" and labels is not None and not binary and num_classes != 2:
         file.note(
             f"metric: rocauc needs two classes or binary tasks, but y has {num_classes} classes"
         )
-    if metric == "accuracy" and labels.ndim == 2:
+    if metric == "accuracy" and binary:
         file.note("metric: accuracy needs one class per node, but y has binary tasks. Use rocauc.")
+    return metric
 
 
 def count_splits(path: Path) -> int:

@@ -113,12 +113,9 @@ def task_to_pyg(task: Task) -> Any:
     for part in PARTS:
         data[f"{part}_mask"] = mask_of(getattr(task.split, part), len(task.labels))
     data.num_classes = task.num_classes
-    for key in ("class_names", "node_names"):
-        if (names := getattr(task, key)) is not None:
-            data[key] = list(names)
-    for key in ("groups", "positions"):
+    for key in ("class_names", "node_names", "groups", "positions"):
         if (values := getattr(task, key)) is not None:
-            data[key] = values
+            data[key] = list(values) if isinstance(values, tuple) else values
     return data
 
 

@@ -4,8 +4,8 @@ A degree-corrected stochastic block model: each node has a group and a weight, a
 nodes in proportion to their weights, and `homophily` is the share of edges inside groups.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -61,19 +61,9 @@ def synthetic_like(
         raise TaskError(f"no synthetic graph like {name!r}; {nearest_names(name, LIKE)}")
     like = LIKE[name]
     num_nodes = max(round(like.num_nodes * scale), 2 * like.num_classes)
-    task = synthetic_task(
-        num_nodes=num_nodes,
-        num_edges=min(round(like.num_edges * scale), num_nodes * (num_nodes - 1) // 8),
-        num_classes=like.num_classes,
-        num_features=like.num_features,
-        edge_features=like.edge_features,
-        homophily=like.homophily,
-        feature_signal=like.feature_signal,
-        multilabel_tasks=like.multilabel_tasks,
-        split_shares=like.split_shares,
-        seed=seed,
-        name=f"synthetic-{name}",
-    )
+    num_edges = min(round(like.num_edges * scale), num_nodes * (num_nodes - 1) // 8)
+    options = asdict(replace(like, num_nodes=num_nodes, num_edges=num_edges))
+    task = synthetic_task(**options, seed=seed, name=f"synthetic-{name}")
     graph = task.graph
     if graph.edge_attr is None:
         return task
@@ -221,9 +211,10 @@ def _draw_edges(
         if missing <= num_edges // 1000:
             break
         drawn = [keys]
-        for size in _blocks(missing):
-            for table, part in zip(tables, _even_parts(size, len(tables)), strict=True):
-                drawn.append(table.draw_pairs(rng, part, homophily))
+        for size in [_BLOCK] * (missing // _BLOCK) + [missing % _BLOCK]:
+            ends = [size * part // len(tables) for part in range(len(tables) + 1)]
+            for table, (start, end) in zip(tables, pairwise(ends), strict=True):
+                drawn.append(table.draw_pairs(rng, end - start, homophily))
         keys = np.concatenate(drawn)
         del drawn
         keys.sort()
@@ -268,15 +259,6 @@ class _Slots:
         return distinct
 
 
-def _blocks(count: int) -> Iterator[int]:
-    for start in range(0, count, _BLOCK):
-        yield min(_BLOCK, count - start)
-
-
-def _even_parts(count: int, parts: int) -> list[int]:
-    return [count * (part + 1) // parts - count * part // parts for part in range(parts)]
-
-
 def _node_features(
     rng: np.random.Generator, groups: Array, num_classes: int, width: int, signal: float
 ) -> Array:
@@ -292,12 +274,7 @@ def _node_features(
 
 
 def _edge_features(
-    rng: np.random.Generator,
-    groups: Array,
-    source: Array,
-    target: Array,
-    width: int,
-    signal: float,
+    rng: np.random.Generator, groups: Array, source: Array, target: Array, width: int, signal: float
 ) -> Array:
     """e = (1 − signal) · noise + signal · share of groups in common, noise in 0..1: [E, D]."""
     edge_attr = rng.random((len(source), width), dtype=np.float32)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from unimp.ensemble.calibration import Calibration, log_odds
 from unimp.errors import ModelError
 from unimp.inference.calibration import as_logits
 from unimp.inference.incremental.changes import Change, ChangeableLogits
@@ -21,24 +23,33 @@ class Entry:
     name: str
     settings: Mapping[str, Any]  # options that differ from the recipe of the ensemble
     weight: float
-    temperature: float
+    temperature: float  # of the member's own run
 
 
 class Ensemble(NodeModel):
     """A weighted set of members, selected on validation.
 
-        p_i = Σ_m w_m softmax( z_mi / T_m )         logits_i = log p_i
+        p_i = Σ_m w_m calibrated_m( z_mi )         logits_i = log p_i
 
-    (a sigmoid per binary task, and logits log p − log(1 − p)). Each member runs on its own
-    preparation of the graph, so an ensemble has no hops of its own: `combine` receives the members'
-    outputs.
+    (for binary tasks, logits log p − log(1 − p)). Each member runs on its own preparation of the
+    graph, so an ensemble has no hops of its own: `combine` receives the members' outputs.
     """
 
     by_layer = False
 
-    def __init__(self, members: Sequence[NodeModel], entries: Sequence[Entry]) -> None:
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        members: Sequence[NodeModel],
+        entries: Sequence[Entry],
+        calibrations: Sequence[Calibration],
+    ) -> None:
         super().__init__()
         self.members, self.entries = nn.ModuleList(members), tuple(entries)
+        self.register_buffer("scale", torch.stack([one.scale for one in calibrations]))
+        self.register_buffer("shift", torch.stack([one.shift for one in calibrations]))
         self.takes_labels = any(member.takes_labels for member in members)
         self.takes_edge_features = any(member.takes_edge_features for member in members)
         self.attends = any(member.attends for member in members)
@@ -47,17 +58,17 @@ class Ensemble(NodeModel):
     def combine(self, outputs: Sequence[Tensor], *, multilabel: bool) -> Tensor:
         """Logits of the ensemble from the outputs of all members: [n, C] each."""
         total: Tensor | None = None
-        for member, entry, given in zip(self.members, self.entries, outputs, strict=True):
+        calibrations = zip(self.scale.cpu(), self.shift.cpu(), strict=True)
+        parts = zip(self.members, self.entries, calibrations, outputs, strict=True)
+        for member, entry, numbers, given in parts:
             assert isinstance(member, NodeModel)
             chances = member.to_probabilities(
                 given, multilabel=multilabel, temperature=entry.temperature
             )
-            share = entry.weight * chances.double()
+            share = entry.weight * Calibration(*numbers).apply(chances, multilabel=multilabel)
             total = share if total is None else total + share
         assert total is not None
-        if not multilabel:
-            return as_logits(total).float()
-        return (as_logits(total) - as_logits(1 - total)).float()
+        return (log_odds(total) if multilabel else as_logits(total)).float()
 
     def embed(self, x: Any, observed: Tensor) -> Tensor:
         raise ModelError("an ensemble has no layers of its own; ask the run for its logits")

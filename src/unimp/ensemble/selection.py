@@ -18,6 +18,10 @@ from unimp.tasks.metrics import score
 
 ROUNDS = 50
 """The largest number of members that are added, with repetitions; weights are multiples of 1/n."""
+MOST_ROWS = 2000
+"""So many rows are enough to choose weights by a score that has to sort them."""
+PATIENCE = 5
+"""Rounds without a better score after which the search ends."""
 SMALLEST = 1e-9
 """A probability of a right answer below this counts as this, so that its logarithm is finite."""
 
@@ -63,6 +67,39 @@ def greedy_weights(chances: Tensor, rounds: int = ROUNDS) -> Tensor:
     return best.double() / best.sum()
 
 
+def greedy_by_score(
+    probabilities: Sequence[Tensor], labels: Tensor, metric: Metric, rounds: int = ROUNDS
+) -> Tensor:
+    """Weights [M] as `greedy_weights` finds them, with the score itself in place of the log-loss.
+
+    Ranks decide the area under the ROC curve, and a member with a good log-loss may rank badly. The
+    search ends after a few rounds without a better score. At most MOST_ROWS rows are scored.
+    """
+    rows = torch.linspace(0, len(labels) - 1, min(len(labels), MOST_ROWS)).long()
+    given, labels = [p[rows].double() for p in probabilities], labels[rows]
+    counts = torch.zeros(len(given), dtype=torch.int64)
+    total = torch.zeros_like(given[0])
+    best_score, best = -float("inf"), counts
+    for number in range(rounds):
+        scores = [score(metric, total + p, labels) for p in given]
+        chosen = max(range(len(scores)), key=lambda m: (scores[m], -m))
+        counts = counts.clone()
+        counts[chosen] += 1
+        total += given[chosen]
+        if not scores[chosen] <= best_score:
+            best_score, best = scores[chosen], counts
+        if number + 1 - int(best.sum()) >= PATIENCE:
+            break
+    return best.double() / best.sum()
+
+
+def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
+    """The weights of members, from calibrated probabilities [n, C] of labeled nodes."""
+    if metric == "accuracy":
+        return greedy_weights(torch.stack([chances_of_answers(p, labels) for p in probabilities]))
+    return greedy_by_score(probabilities, labels, metric)
+
+
 def mixed(probabilities: Sequence[Tensor], weights: Tensor) -> Tensor:
     """The weighted mean of the members' probabilities: [n, C]."""
     total = torch.zeros_like(probabilities[0], dtype=torch.float64)
@@ -88,10 +125,9 @@ def nested_score(
     first = _half(len(labels), groups, seed)
     scores = []
     for chosen_on in (first, ~first):
-        chances = torch.stack(
-            [chances_of_answers(p[chosen_on], labels[chosen_on]) for p in probabilities]
-        )
-        answer = mixed([p[~chosen_on] for p in probabilities], greedy_weights(chances))
+        given = [p[chosen_on] for p in probabilities]
+        weights = choose_weights(given, labels[chosen_on], metric)
+        answer = mixed([p[~chosen_on] for p in probabilities], weights)
         scores.append(score(metric, answer, labels[~chosen_on]))
     return sum(scores) / len(scores)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unimp.config.arguments import check_fields
 from unimp.errors import GraphError
-from unimp.graph.csr import pick_rows
+from unimp.graph.csr import pick_rows, row_of_entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +157,14 @@ def split_features(x: Features | None) -> tuple[Tensor | SparseFeatures | None, 
 def join_features(x: Tensor | SparseFeatures | None, propagated: Tensor | None) -> Features | None:
     """The inverse of `split_features`."""
     return x if propagated is None else FeaturesWithLabels(x, propagated)
+
+
+def without_rows(x: Tensor | SparseFeatures, rows: Tensor) -> Tensor | SparseFeatures:
+    """A copy of features in which some rows are 0; rows: [N] bool."""
+    if isinstance(x, Tensor):
+        return x.masked_fill(rows[:, None], 0.0)
+    value = x.value.masked_fill(rows[row_of_entry(x.indptr).long()], 0.0)
+    return SparseFeatures(x.indptr, x.column, value, x.shape)
 
 
 def as_float(values: Any, what: str) -> Tensor:

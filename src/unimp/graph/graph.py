@@ -42,12 +42,7 @@ class Graph:
     @classmethod
     @checked
     def from_edges(
-        cls,
-        edge_index: Any,
-        *,
-        num_nodes: int | None = None,
-        x: Any = None,
-        edge_attr: Any = None,
+        cls, edge_index: Any, *, num_nodes: int | None = None, x: Any = None, edge_attr: Any = None
     ) -> Graph:
         """Build a graph from an edge list [2, E]: row 0 the sources, row 1 the targets of messages.
 
@@ -69,11 +64,7 @@ class Graph:
             raise GraphError(f"num_nodes is {num_nodes}; a graph has at most {MAX_NODES:,} nodes")
         for end, name in ((source, "source"), (target, "target")):
             _check_range(end, num_nodes, name)
-        if features is not None and features.shape[0] != num_nodes:
-            raise GraphError(
-                f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row per node, "
-                "in the order of the node numbers"
-            )
+        _check_rows(features, num_nodes)
         if edge_attr is not None:
             edge_attr = as_float(edge_attr, "edge features")
             if edge_attr.ndim == 1:
@@ -84,7 +75,7 @@ class Graph:
                     "they need one row per edge, in the order of the edges"
                 )
         edge_id = torch.arange(len(source), dtype=index_dtype(len(source)))
-        return _sorted_by_target(source, target, edge_id, num_nodes, features, edge_attr)
+        return cls(*_sorted_by_target(source, target, edge_id, num_nodes), features, edge_attr)
 
     @property
     def num_nodes(self) -> int:
@@ -157,8 +148,8 @@ class Graph:
         source = torch.cat((self.source, self.target[other]))
         target = torch.cat((self.target, self.source[other]))
         edge_id = torch.cat((self.edge_id, self.edge_id[other]))
-        both = _sorted_by_target(source, target, edge_id, self.num_nodes, self.x, self.edge_attr)
-        return both.deduplicate(merge)
+        both = _sorted_by_target(source, target, edge_id, self.num_nodes)
+        return Graph(*both, self.x, self.edge_attr).deduplicate(merge)
 
     @checked
     def deduplicate(self, merge: Merge = "mean") -> Graph:
@@ -194,14 +185,10 @@ class Graph:
             # All new loops share one row of zeros.
             new_id = torch.full((missing.numel(),), edge_attr.shape[0])
             edge_attr = torch.cat((edge_attr, edge_attr.new_zeros(1, edge_attr.shape[1])))
-        return _sorted_by_target(
-            torch.cat((self.source, missing)),
-            torch.cat((self.target, missing)),
-            torch.cat((self.edge_id.long(), new_id)),
-            self.num_nodes,
-            self.x,
-            edge_attr,
-        )
+        source, target = torch.cat((self.source, missing)), torch.cat((self.target, missing))
+        edge_id = torch.cat((self.edge_id.long(), new_id))
+        both = _sorted_by_target(source, target, edge_id, self.num_nodes)
+        return Graph(*both, self.x, edge_attr)
 
     def without_self_loops(self) -> Graph:
         return self._keep(self.source != self.target)
@@ -225,12 +212,12 @@ class Graph:
         kept = torch.zeros(inside.numel() + 1, dtype=torch.int64, device=self.device)
         torch.cumsum(inside, 0, out=kept[1:])
         dtype = index_dtype(max(slots.numel(), nodes.numel()))
-        return Graph(
+        return replace(
+            self,
             indptr=kept[picked.long()].to(dtype),
             source=source.to(dtype),
             edge_id=self.edge_id[slots],
             x=None if self.x is None else self.x[nodes],
-            edge_attr=self.edge_attr,
         )
 
     def renumber(self, order: Tensor) -> Graph:
@@ -242,18 +229,13 @@ class Graph:
                 "nodes; for a part of the graph use induced_subgraph"
             )
         moved = self.induced_subgraph(order)
-        return _sorted_by_target(
-            moved.source, moved.target, moved.edge_id, moved.num_nodes, moved.x, moved.edge_attr
-        )
+        edges = _sorted_by_target(moved.source, moved.target, moved.edge_id, moved.num_nodes)
+        return Graph(*edges, moved.x, moved.edge_attr)
 
     def with_features(self, x: Any) -> Graph:
         """The same edges with other node features (None: without any)."""
         features = _checked_features(x)
-        if features is not None and features.shape[0] != self.num_nodes:
-            raise GraphError(
-                f"x has {features.shape[0]} rows for {self.num_nodes} nodes; it needs one row per "
-                "node"
-            )
+        _check_rows(features, self.num_nodes)
         return replace(self, x=features)
 
     def without_edge_attr(self) -> Graph:
@@ -273,12 +255,9 @@ class Graph:
     def _keep(self, chosen: Tensor) -> Graph:
         kept = torch.zeros(self.num_edges + 1, dtype=torch.int64)
         torch.cumsum(chosen, 0, out=kept[1:])
-        return Graph(
-            indptr=kept[self.indptr.long()].to(self.indptr.dtype),
-            source=self.source[chosen],
-            edge_id=self.edge_id[chosen],
-            x=self.x,
-            edge_attr=self.edge_attr,
+        indptr = kept[self.indptr.long()].to(self.indptr.dtype)
+        return replace(
+            self, indptr=indptr, source=self.source[chosen], edge_id=self.edge_id[chosen]
         )
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
@@ -314,27 +293,20 @@ def number_nodes(nodes: Tensor, local: Tensor) -> None:
 
 
 def _sorted_by_target(
-    source: Tensor,
-    target: Tensor,
-    edge_id: Tensor,
-    num_nodes: int,
-    x: Tensor | SparseFeatures | None,
-    edge_attr: Tensor | None,
-) -> Graph:
-    """Sort edges by (target, source), so that rows are contiguous and duplicates are adjacent."""
+    source: Tensor, target: Tensor, edge_id: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort edges by (target, source), so that rows are contiguous and duplicates are adjacent.
+
+    Returns the first three fields of a graph: indptr, source and edge_id.
+    """
     dtype = index_dtype(max(num_nodes, len(source)))
     source, target = source.to(dtype), target.to(dtype)
     # Two stable counting sorts, the less significant key first.
     by_source = group(source, num_nodes)[1].long()
     indptr, by_target = group(target[by_source], num_nodes)
     order = by_source[by_target.long()]
-    return Graph(
-        indptr=indptr,
-        source=source[order],
-        edge_id=edge_id[order].to(index_dtype(int(edge_id.max()) if len(edge_id) else 0)),
-        x=x,
-        edge_attr=edge_attr,
-    )
+    largest = int(edge_id.max()) if len(edge_id) else 0
+    return indptr, source[order], edge_id[order].to(index_dtype(largest))
 
 
 def _merge_edges(
@@ -377,6 +349,14 @@ def _checked_features(x: Any) -> Tensor | SparseFeatures | None:
             "column per feature"
         )
     return features
+
+
+def _check_rows(features: Tensor | SparseFeatures | None, num_nodes: int) -> None:
+    if features is not None and features.shape[0] != num_nodes:
+        raise GraphError(
+            f"x has {features.shape[0]} rows for {num_nodes} nodes; it needs one row per node, in "
+            "the order of the node numbers"
+        )
 
 
 def _checked_edges(edge_index: Any) -> tuple[Tensor, Tensor]:

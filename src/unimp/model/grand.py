@@ -6,15 +6,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unimp.config.choices import Norm
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
-from unimp.model.layers import project
+from unimp.model.layers import NORMS, project
 from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
+
+
+class ColumnScale(nn.Module):
+    """The factor of each feature column that gives it a mean square of 1: x [N, F] → [F].
+
+    As in a batch norm, the mean is over the rows of a batch in training, and a running mean of
+    these in evaluation. Columns are not centered, so that sparse features stay sparse; the bias
+    after the product takes the place of the center.
+    """
+
+    mean_square: Tensor
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.register_buffer("mean_square", torch.ones(columns))
+
+    def forward(self, x: Tensor | SparseFeatures) -> Tensor:
+        mean_square = self.mean_square
+        if self.training:
+            if isinstance(x, SparseFeatures):
+                squares = torch.zeros_like(mean_square)
+                squares.index_add_(0, x.column, x.value.square())
+            else:
+                squares = x.square().sum(0)
+            mean_square = squares / x.shape[0]
+            self.mean_square.lerp_(mean_square, 0.1)
+        return (mean_square + 1e-5).rsqrt()
 
 
 class GRAND(NodeModel):
@@ -22,11 +50,12 @@ class GRAND(NodeModel):
 
         x̃_i = x_i δ_i / (1 − drop_node),  δ_i = 0 with probability drop_node, otherwise 1
         h = 1/(K+1) Σ_{k=0..K} Âᵏ dropout(x̃) W₁ + b₁        Â_ij = 1/√(d_i d_j), with self-loops
-        logits = W₂ dropout( ReLU(h) ) + b₂
+        logits = W₂ dropout( norm( ReLU(h) ) ) + b₂
 
     Nodes and entries are dropped in training only. W₁ is applied first, so that only `width`
     columns are propagated. Between hops, a row is [Σ_{k≤l} Âᵏ x̃ W₁ | Âˡ x̃ W₁]. GRAND is meant to be
     trained with a consistency loss, which makes the predictions of different draws of δ agree.
+    With a batch norm, the columns of x are scaled too.
     """
 
     takes_labels = False
@@ -42,12 +71,15 @@ class GRAND(NodeModel):
         drop_node: float = 0.5,
         input_dropout: float = 0.5,
         dropout: float = 0.5,
+        norm: Norm = "none",
     ) -> None:
         super().__init__()
         if sizes.features == 0:
             raise ModelError("GRAND needs node features, but the task has none")
         self.num_layers, self.drop_node = steps, drop_node
         self.input_dropout, self.dropout = input_dropout, dropout
+        self.mixes_rows = norm == "batch"
+        self.scale = ColumnScale(sizes.features) if norm == "batch" else None
         self.encoder = nn.Linear(sizes.features, width)
         self.head = nn.Linear(width, sizes.classes)
         for linear in (self.encoder, self.head):
@@ -56,13 +88,17 @@ class GRAND(NodeModel):
             bound = linear.out_features**-0.5
             nn.init.uniform_(linear.weight, -bound, bound)
             nn.init.uniform_(linear.bias, -bound, bound)
+        self.norm = NORMS[norm](width)
 
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        assert x is not None  # `__init__` refuses a task without features
-        rows = project(x, self.encoder.weight, drop=self.input_dropout if self.training else 0.0)
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        assert isinstance(x, Tensor | SparseFeatures)  # `__init__` refuses a task without features
+        weight = self.encoder.weight
+        if self.scale is not None:
+            weight = weight * self.scale(x)
+        rows = project(x, weight, drop=self.input_dropout if self.training else 0.0)
         # A node is dropped after the product, which has no bias: the result is the same.
         kept = dropout(torch.ones_like(rows[:, :1]), self.drop_node, self.training)
         rows = rows * kept
@@ -75,5 +111,5 @@ class GRAND(NodeModel):
 
     def read_out(self, h: Tensor) -> Tensor:
         mean = h.chunk(2, 1)[0] / (self.num_layers + 1)
-        hidden = F.relu(mean + self.encoder.bias)
+        hidden = self.norm(F.relu(mean + self.encoder.bias))
         return self.head(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]

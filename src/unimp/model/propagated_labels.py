@@ -38,23 +38,31 @@ class PropagatedLabels(nn.Module):
         masses = sizes.classes if sizes.multilabel else 1
         self.linear = nn.Linear(len(STEPS) * (sizes.classes + masses), width)
 
-    @torch.no_grad()
     def of(self, graph: Graph, observed: Tensor) -> Tensor:
-        """Propagate the observed labels of all nodes: [N, 4 (C + 1)], or [N, 8 T] for binary tasks.
-
-        The graph must be the whole graph: a part would not contain the labels around it.
-        """
-        with torch.autocast(graph.device.type, enabled=False):
-            weight = edge_weights(graph, "row", torch.float32)
-            start, entry = entries_of(observed.to(graph.device), self.classes)
-            rows, found = torch.cat((start, entry.float()), 1), []
-            for step in range(1, STEPS[-1] + 1):
-                rows = sum_rows(graph.indptr, graph.source, weight, rows)
-                if step in STEPS:
-                    mass = rows[:, self.classes :] + FLOOR
-                    found += [rows[:, : self.classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
-            return torch.cat(found, 1)
+        """Propagate the observed labels of all nodes, as `propagated_labels` does."""
+        return propagated_labels(graph, observed, self.classes)
 
     def forward(self, propagated: Tensor) -> Tensor:
         rows: Tensor = self.linear(propagated.to(self.linear.weight.dtype))
         return rows
+
+
+@torch.no_grad()
+def propagated_labels(
+    graph: Graph, observed: Tensor, classes: int, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Compute [share_s | mass_s] for each number of steps: [N, 4 (C + 1)], or [N, 8 T] for T tasks.
+
+    The graph must be the whole graph: a part would not contain the labels around it. The results
+    of a computation in another `dtype` are float32 too.
+    """
+    with torch.autocast(graph.device.type, enabled=False):
+        weight = edge_weights(graph, "row", dtype)
+        start, entry = entries_of(observed.to(graph.device), classes)
+        rows, found = torch.cat((start, entry.float()), 1).to(dtype), []
+        for step in range(1, STEPS[-1] + 1):
+            rows = sum_rows(graph.indptr, graph.source, weight, rows)
+            if step in STEPS:
+                mass = rows[:, classes:] + FLOOR
+                found += [rows[:, :classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
+        return torch.cat(found, 1).float()

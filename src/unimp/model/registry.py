@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from unimp.config.choices import Inputs, Residual
+from unimp.config.choices import Inputs, Norm, Residual
 from unimp.config.options import ModelOptions
 from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
@@ -42,6 +42,7 @@ class ModelEntry(NamedTuple):
     inputs: tuple[Inputs, ...]  # the values that `model.inputs` accepts; the first is the default
     learns: bool = True  # whether it has parameters that training changes
     attends: bool = False  # whether it uses `graph_attention`
+    norm: Norm = "layer"  # the norm of hidden layers if the option is auto
 
 
 def _unimp(layer: LayerKind) -> Build:
@@ -63,7 +64,7 @@ def _unimp(layer: LayerKind) -> Build:
             residual=residual,
             gate=options.gate,
             gate_bias=options.gate_bias,
-            norm=options.norm,
+            norm=norm_of(options),
             input_norm=options.input_norm,
             head=options.head,
             feature_encoder=encodes_features(options, sizes),
@@ -99,6 +100,7 @@ def _grand(options: ModelOptions, sizes: Sizes) -> NodeModel:
         sizes,
         width=options.heads * options.width,
         steps=options.propagation_steps,
+        norm=norm_of(options),
         drop_node=options.drop_node,
         input_dropout=options.input_dropout,
         dropout=options.dropout,
@@ -121,6 +123,7 @@ def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
         hops=options.hops,
         hop_features=options.hop_features,
         strength=options.strength,
+        use_labels="Y" in options.inputs,
     )
 
 
@@ -143,12 +146,12 @@ MODELS: dict[str, ModelEntry] = {
             _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
             ("X,A",),
         ),
-        ModelEntry("grand", _grand, ("X,A",)),
+        ModelEntry("grand", _grand, ("X,A",), norm="none"),
         ModelEntry(
             "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
         ),
         ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
-        ModelEntry("ridge", _ridge, ("X,A",)),
+        ModelEntry("ridge", _ridge, ("X,A,Y", "X,A")),
         ModelEntry("trees", _trees, ANY),
         ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
     )
@@ -181,9 +184,14 @@ def inputs_of(options: ModelOptions, *, asked: bool = False) -> Inputs:
     )
 
 
+def norm_of(options: ModelOptions) -> Norm:
+    """The norm of hidden layers; auto is that of the model's row."""
+    return find_model(options.name).norm if options.norm == "auto" else options.norm
+
+
 def build_model(options: ModelOptions, sizes: Sizes) -> NodeModel:
     """The model that the options name, freshly initialized, for a task of these sizes."""
-    options = options.model_copy(update={"inputs": inputs_of(options)})
+    options = options.model_copy(update={"inputs": inputs_of(options), "norm": norm_of(options)})
     return find_model(options.name).build(options, sizes)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
 from unimp.model.layers import project
 from unimp.model.least_squares import solve_by_gradients, solve_directly
-from unimp.model.solved_model import KnownLabels, SolvedModel
-from unimp.tasks.labels import UNLABELED
+from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
+from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Sizes
 
@@ -38,6 +41,8 @@ MAX_SIDE = 2500
 MAX_ENTRIES = 100_000_000
 """Larger matrices, by their smaller side or by their entries, are not computed: the system is then
 solved by conjugate gradients."""
+LABEL_SIZES = (1.0, 0.3, 3.0)
+"""The lengths of rows of propagated labels, relative to rows of features, to choose from."""
 BLOCK = 64
 """Columns that are propagated at a time; limits memory."""
 
@@ -48,6 +53,7 @@ class Ridge(SolvedModel):
         Â = D^-½ (A + I) D^-½
         average   logits = (1/(K+1)) Σ_k Âᵏ X W + b        k = 0 … K
         concat    logits = Σ_k Âᵏ X W_k + b
+        with labels as inputs          … + L V             L: see `PropagatedLabels`
 
         min_W,b  Σ_{i in train} ‖logits_i − y_i‖² + λ‖W‖²        λ = strength · mean_i ‖z_i − z̄‖²
 
@@ -56,12 +62,15 @@ class Ridge(SolvedModel):
     between equal scores. All weights are then multiplied by one factor, so that the softmax of the
     logits gives probabilities. Averages over hops are as in SSGC (Zhu and Koniusz, 2021).
 
+    With labels as inputs, K is chosen without them. Then V = 0 and several sizes of L relative to Z
+    are compared on validation; a larger L is penalized less. When a train node is fitted, its row
+    of L comes from the labels of other folds, so it does not contain the node's own label.
+
     Prediction multiplies X by the weights first and sums in Horner's form, so that it never
     propagates more than `classes` columns:  z_0 + Â(z_1 + Â(z_2 + …)),  z_k = X W_k.
-    Between hops, a row is [sum | z of the following hops].
+    Between hops, a row is [sum | z of the following hops | L V].
     """
 
-    takes_labels = False
     takes_edge_features = False
     weighs_by_degree = True
     steps: Tensor
@@ -73,6 +82,7 @@ class Ridge(SolvedModel):
         hops: int | Literal["auto"] = "auto",
         hop_features: Literal["average", "concat"] = "average",
         strength: float | Literal["auto"] = "auto",
+        use_labels: bool = False,
     ) -> None:
         super().__init__()
         if sizes.features == 0:
@@ -87,6 +97,8 @@ class Ridge(SolvedModel):
         nn.init.normal_(self.weight, std=sizes.features**-0.5)
         # A buffer, because the number of hops is a result that is stored with the weights.
         self.register_buffer("steps", torch.tensor(self.candidates[0]))
+        self.takes_labels = self.takes_propagated_labels = use_labels
+        self.propagated_labels = PropagatedLabels(sizes, sizes.classes) if use_labels else None
 
     @property
     def num_layers(self) -> int:  # type: ignore[override]
@@ -95,13 +107,22 @@ class Ridge(SolvedModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        assert self.propagated_labels is not None
+        return self.propagated_labels.of(graph, observed)
+
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        x, propagated = split_features(x)
         assert x is not None
         if self.average:
             table = self.weight.expand(-1, 2, -1).flatten(1)
         else:
             table = self.weight[:, : self.num_layers + 1].flip(1).flatten(1)  # the last hop first
-        return project(x, table.t())
+        rows = project(x, table.t())
+        if self.propagated_labels is None:
+            return rows
+        assert propagated is not None
+        return torch.cat((rows, self.propagated_labels(propagated)), 1)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         classes = len(self.bias)
@@ -110,33 +131,47 @@ class Ridge(SolvedModel):
         return torch.cat((total, rest if self.average else rest[:, classes:]), 1)
 
     def read_out(self, h: Tensor) -> Tensor:
-        return h[:, : len(self.bias)] + self.bias
+        classes = len(self.bias)
+        logits = h[:, :classes] + self.bias
+        return logits if self.propagated_labels is None else logits + h[:, -classes:]
 
     @torch.no_grad()
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
-        has_val = known.val.numel() > 0
-        problem = _Problem(graph.to("cpu"), known, len(self.bias), average=self.average)
+        graph, has_val = graph.to("cpu"), known.val.numel() > 0
+        problem = _Problem(graph, known, len(self.bias), average=self.average)
         # Without validation labels nothing can be chosen.
         hops = self.candidates if has_val else self.candidates[:1]
-        strengths: Sequence[float] = (WITHOUT_VALIDATION,)
+        strengths: Sequence[float] = STRENGTHS if has_val else (WITHOUT_VALIDATION,)
         if self.strength != "auto":
             strengths = (self.strength,)
-        elif has_val:
-            strengths = STRENGTHS
-        best: _Solution | None = None
-        for found in problem.solutions(hops, strengths):
-            if best is None or found.quality > best.quality:
-                best = found
-        assert best is not None
+        best, count = _best(problem.solutions(hops, strengths))
+        if self.propagated_labels is not None:
+            rows = cross_fitted(known, partial(self.propagated, graph), seed=seed)
+            observed = reveal_only(known.train, known.labels)
+            labels = torch.cat((rows, self.propagated(graph, observed)[known.val])).double().numpy()
+            sizes = LABEL_SIZES if has_val else LABEL_SIZES[:1]
+            found = [problem.solutions((best.hops,), strengths, labels, size) for size in sizes]
+            with_labels, more = _best(chain(*found))
+            best, count = max(best, with_labels, key=lambda one: one.quality), count + more
+            if not has_val:
+                best = with_labels
         factor = _factor(best, known)
         weight = torch.from_numpy(best.weight * factor)
         self.steps.fill_(best.hops)
         self.weight.zero_()
         self.weight[:, : weight.shape[1]] = weight / (best.hops + 1 if self.average else 1)
         self.bias.copy_(torch.from_numpy(best.bias * factor))
-        count = len(hops) * len(strengths)
-        chosen = f"the best of {count} on validation" if count > 1 else "as set"
-        return f"solved with {best.hops} hops and strength {best.strength:.2g}, {chosen}"
+        if self.propagated_labels is not None:
+            self.propagated_labels.linear.bias.zero_()
+            self.propagated_labels.linear.weight.zero_()
+            if best.label_weight is not None:
+                label_weight = torch.from_numpy(best.label_weight * factor)
+                self.propagated_labels.linear.weight.copy_(label_weight.t())
+        chosen = f"the best of {count} settings on validation" if count > 1 else "as set"
+        labels_used = ""
+        if self.takes_labels:
+            labels_used = " without labels," if best.label_weight is None else " with labels,"
+        return f"solved with {best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +179,30 @@ class _Solution:
     hops: int
     strength: float
     weight: Array  # [F, terms, C]
+    label_weight: Array | None  # [Q, C]
     bias: Array  # [C]
     train: Array  # outputs of the train nodes: [n, C]
     val: Array  # outputs of the validation nodes: [m, C]
     quality: tuple[float, float]  # score and negative squared error on validation
+
+
+class _Beside:
+    """Propagated labels beside the features, centered and divided by their length."""
+
+    def __init__(self, labels: Array | None, size: float, count: int, num_train: int) -> None:
+        self.size, self.given = size, labels is not None
+        rows = np.zeros((count, 0)) if labels is None else labels
+        self.middle = rows[:num_train].mean(0)
+        rows = rows - self.middle
+        self.length = math.sqrt(_positive(np.square(rows[:num_train]).sum() / num_train))
+        self.rows = rows / self.length
+
+    def scaled(self, weight: Array, scale: float) -> tuple[Array, Array] | None:
+        """V of the labels as they were given, and V l̄."""
+        if not self.given:
+            return None
+        weight = weight * (scale / self.length)
+        return weight, self.middle @ weight
 
 
 class _Problem:
@@ -176,86 +231,123 @@ class _Problem:
         self.mean = np.nansum(self.target, 0) / seen.sum(0).clip(min=1)
         self.centered = np.where(seen, self.target - self.mean, 0.0)
 
-    def solutions(self, hops: Sequence[int], strengths: Sequence[float]) -> Iterator[_Solution]:
-        """Solve for each number of hops and each strength."""
-        columns = self.x.shape[1] * (1 if self.average else hops[-1] + 1)
+    def solutions(
+        self,
+        hops: Sequence[int],
+        strengths: Sequence[float],
+        labels: Array | None = None,
+        label_size: float = 1.0,
+    ) -> Iterator[_Solution]:
+        """Solve for each number of hops and each strength.
+
+        labels: further columns of the train nodes and then the validation nodes, which are not
+        propagated: [n + m, Q]; label_size: the length of their rows relative to those of features.
+        """
+        beside = _Beside(labels, label_size, len(self.nodes), self.num_train)
+        columns = self.x.shape[1] * (1 if self.average else hops[-1] + 1) + beside.rows.shape[1]
         slots = len(hops) if self.average else 1
         side = min(self.num_train, columns)
         if side <= MAX_SIDE and len(self.nodes) * columns * slots <= MAX_ENTRIES:
             for number, rows in self._rows(hops):
-                yield from self._direct(number, rows, strengths)
+                yield from self._direct(number, rows, strengths, beside)
         else:
             for number in hops:
-                yield from self._by_gradients(number, strengths)
+                yield from self._by_gradients(number, strengths, beside)
 
-    def _direct(self, hops: int, rows: Array, strengths: Sequence[float]) -> Iterator[_Solution]:
+    def _direct(
+        self, hops: int, rows: Array, strengths: Sequence[float], beside: _Beside
+    ) -> Iterator[_Solution]:
         """rows: of the train nodes, then of the validation nodes: [n + m, terms, F]."""
-        terms, features = rows.shape[1:]
         flat = rows.reshape(len(rows), -1)
         middle = flat[: self.num_train].mean(0)
         flat = flat - middle
-        train = flat[: self.num_train]
-        unit = _positive(np.square(train).sum() / self.num_train)
-        weights = solve_directly(train, self.centered, [unit * one for one in strengths])
+        unit = _positive(np.square(flat[: self.num_train]).sum() / self.num_train)
+        scale = beside.size * math.sqrt(unit)
+        flat = np.concatenate((flat, scale * beside.rows), 1)
+        penalties = [unit * one for one in strengths]
+        weights = solve_directly(flat[: self.num_train], self.centered, penalties)
         for strength, weight in zip(strengths, weights, strict=True):
-            weight_by_term = weight.reshape(terms, features, -1)
-            yield self._solution(hops, strength, weight_by_term, middle @ weight, flat @ weight)
+            own, label_weight = np.split(weight, [len(middle)])
+            by_term = own.reshape(*rows.shape[1:], -1)
+            yield self._solution(
+                (hops, strength),
+                by_term,
+                middle @ own,
+                beside.scaled(label_weight, scale),
+                flat @ weight,
+            )
 
-    def _by_gradients(self, hops: int, strengths: Sequence[float]) -> Iterator[_Solution]:
+    def _by_gradients(
+        self, hops: int, strengths: Sequence[float], beside: _Beside
+    ) -> Iterator[_Solution]:
         terms, features = 1 if self.average else hops + 1, self.x.shape[1]
-        train = self.nodes[: self.num_train]
+        own, train = terms * features, slice(self.num_train)
+        scale = 0.0
 
         def outputs(weight: Array) -> Array:
-            """Z W of all nodes, by Horner's form: [N, C]."""
-            by_term = weight.reshape(terms, features, -1)
+            """Z W of the known nodes, by Horner's form: [n + m, C]."""
+            by_term = weight[:own].reshape(terms, features, -1)
             start = self.x @ by_term[-1]
             total = start
             for hop in reversed(range(hops)):
                 start = start if self.average else self.x @ by_term[hop]
                 total = self.spread @ total + start
-            return total / (hops + 1) if self.average else total  # type: ignore[no-any-return]
+            rows = total[self.nodes] / (hops + 1 if self.average else 1)
+            return rows + scale * beside.rows @ weight[own:]  # type: ignore[no-any-return]
 
         def forward(weight: Array) -> Array:
             rows = outputs(weight)[train]
             return rows - rows.mean(0)  # type: ignore[no-any-return]
 
         def adjoint(rows: Array) -> Array:
-            spread_back = self.spread.T
+            rows = rows - rows.mean(0)
             total = np.zeros((self.spread.shape[0], rows.shape[1]))
-            total[train] = rows - rows.mean(0)
-            if not self.average:
-                parts = [self.x.T @ total]
-                for _ in range(hops):
-                    total = spread_back @ total
-                    parts.append(self.x.T @ total)
-                return np.concatenate(parts)
-            start = total
+            total[self.nodes[train]] = rows
+            back, start, parts = self.spread.T, total, []
             for _ in range(hops):
-                total = spread_back @ total + start
-            return self.x.T @ total / (hops + 1)  # type: ignore[no-any-return]
+                if self.average:
+                    total = back @ total + start
+                else:
+                    parts.append(self.x.T @ total)
+                    total = back @ total
+            parts.append(self.x.T @ total / (hops + 1 if self.average else 1))
+            return np.concatenate((*parts, scale * beside.rows[train].T @ rows))
 
         # The mean squared length of a centered row, estimated with random signs.
-        signs = np.random.Generator(np.random.PCG64(0)).choice((-1.0, 1.0), (terms * features, 32))
+        signs = np.random.Generator(np.random.PCG64(0)).choice((-1.0, 1.0), (own, 32))
+        signs = np.pad(signs, ((0, beside.rows.shape[1]), (0, 0)))
         unit = _positive(np.square(forward(signs)).sum(0).mean() / self.num_train)
+        scale = beside.size * math.sqrt(unit)
         penalties = [unit * one for one in strengths]
         weights = solve_by_gradients(forward, adjoint, self.centered, penalties)
         for strength, weight in zip(strengths, weights, strict=True):
-            found = outputs(weight)[self.nodes]
-            middle = found[: self.num_train].mean(0)
-            by_term = weight.reshape(terms, features, -1)
-            yield self._solution(hops, strength, by_term, middle, found - middle)
+            found = outputs(weight)
+            middle = found[train].mean(0)
+            by_term = weight[:own].reshape(terms, features, -1)
+            label_weight = beside.scaled(weight[own:], scale)
+            yield self._solution((hops, strength), by_term, middle, label_weight, found - middle)
 
     def _solution(
-        self, hops: int, strength: float, weight: Array, middle: Array, centered: Array
+        self,
+        setting: tuple[int, float],
+        weight: Array,
+        middle: Array,
+        label_weight: tuple[Array, Array] | None,
+        centered: Array,
     ) -> _Solution:
-        """middle: W z̄; centered: W (z − z̄) of the train nodes, then of the validation nodes."""
+        """middle: W z̄; centered: the outputs of the known nodes without the mean of train nodes;
+        label_weight: V and V l̄."""
         train, val = np.split(centered + self.mean, [self.num_train])
         error = float(np.nansum(np.square(val - self.val_target)))
         labels = self.known.labels[self.known.val]
         value = score(self.known.metric, torch.from_numpy(val), labels) if len(val) else 0.0
         quality = (0.0 if math.isnan(value) else value, -error)
+        bias, of_labels = self.mean - middle, None
+        if label_weight is not None:
+            of_labels, shift = label_weight
+            bias = bias - shift
         weight = np.moveaxis(weight, 0, 1)
-        return _Solution(hops, strength, weight, self.mean - middle, train, val, quality)
+        return _Solution(*setting, weight, of_labels, bias, train, val, quality)
 
     def _rows(self, hops: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Yield the propagated features of the known nodes for each number of hops.
@@ -297,6 +389,17 @@ class _Problem:
             total = total + part
             if hop in hops:
                 yield hops.index(hop), total / (hop + 1)
+
+
+def _best(found: Iterable[_Solution]) -> tuple[_Solution, int]:
+    """The solution with the best quality, the first one of equals, and the number of solutions."""
+    best, count = None, 0
+    for one in found:
+        count += 1
+        if best is None or one.quality > best.quality:
+            best = one
+    assert best is not None
+    return best, count
 
 
 def _targets(labels: Tensor, classes: int) -> Array:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from unimp.config.choices import Metric
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
+from unimp.tasks.labels import reveal_only
+
+FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,3 +47,33 @@ class SolvedModel(NodeModel):
 
         ModelError states what is wrong with them. The caller then copies the stored weights.
         """
+
+
+def cross_fitted(known: KnownLabels, rows_of: Callable[[Tensor], Tensor], *, seed: int) -> Tensor:
+    """Compute the rows of the train nodes, each from the train labels of the other folds.
+
+    rows_of: returns one row per node of the graph, given observed labels. The result, [train, …],
+    can be fitted to the train labels: the row of a node depends neither on its own label nor on the
+    labels of its group.
+    """
+    folds = draw_folds(known, seed=seed)
+    parts = []
+    for fold in range(FOLDS):
+        inside = known.train[folds == fold]
+        if len(inside):
+            others = known.train[folds != fold]
+            parts.append(rows_of(reveal_only(others, known.labels))[inside])
+    order = torch.argsort(folds, stable=True)
+    return torch.cat(parts)[torch.argsort(order)]
+
+
+def draw_folds(known: KnownLabels, *, seed: int) -> Tensor:
+    """Divide the train nodes into folds of similar size that keep groups together: [train]."""
+    count = len(known.train)
+    unit = torch.arange(count) if known.groups is None else known.groups[known.train]
+    names, unit, sizes = torch.unique(unit, return_inverse=True, return_counts=True)
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
+    before = sizes[order].cumsum(0) - sizes[order]  # nodes in the groups of earlier folds
+    fold = torch.empty_like(order)
+    fold[order] = before * FOLDS // count
+    return fold[unit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unimp.errors import ModelError
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+from unimp.model.propagated_labels import FLOOR, STEPS, propagated_labels
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
@@ -23,10 +25,8 @@ MAX_FEATURES = 64
 """Wider features are projected to this number of columns."""
 MAX_TASKS = 128
 """The largest number of binary tasks; each needs its own classifier."""
-STEPS = (1, 2, 5, 10)
-"""The numbers of steps over which labels are propagated."""
 FOLDS = 5
-LEAVES, L2 = 31, 1e-3
+LEAVES, L2, COLUMNS_PER_SPLIT = 31, 1e-3, 0.25
 MOST_ROUNDS, FEWEST_ROUNDS, ROUNDS_WITHOUT_VALIDATION = 300, 20, 100
 PATIENCE = 20
 """Boosting ends if the last rounds, so many, did not reduce the validation loss."""
@@ -44,12 +44,12 @@ ROWS = 65_536
 class Trees(SolvedModel):
     """Gradient-boosted trees on one row of neighborhood statistics per node.
 
-        z_i = [x_i | mean_j x_j | max_j x_j | mean_j mean_k x_k | log(1 + d_i) | s¹ s² s⁵ s¹⁰ of i]
-        sᵏ = [Pᵏ Y / Pᵏ 1 | log(Pᵏ 1 / rate)]        P = D⁻¹A        logits_i = b + Σ_t tree_t(z_i)
+        z_i = [mean_j mean_k x_k | mean_j x_j | x_i | max_j x_j | log(1 + d_i) | s_i]
+        logits_i = b + Σ_t tree_t(z_i)
 
-    j are the in-neighbors of i, and k those of j. Y are the observed labels as one-hot rows, 1
-    marks the nodes with an observed label, and `rate` is their share of all nodes. Features with
-    more than MAX_FEATURES columns are first projected onto their largest singular vectors.
+    j are the d_i in-neighbors of i, and k those of j; means and maxima of no nodes are 0. s_i are
+    the labels that `propagated` spreads over 1, 2, 5 and 10 steps. Features with more than
+    MAX_FEATURES columns are first projected onto their largest singular vectors.
 
     The trees are fitted by scikit-learn's HistGradientBoostingClassifier. For a train node, s is
     computed from the labels of the other folds, so that its own label is never part of its row. The
@@ -58,10 +58,10 @@ class Trees(SolvedModel):
 
     All trees are stored in one list of nodes, parents before children, as plain tensors. Rows are
     computed in double precision on the CPU, so that every device returns the same answer.
+    Between hops, a row is [x | s], then [mean_j x_j | x | max_j x_j | log(1 + d) | s].
     """
 
     takes_edge_features = False
-    by_layer = False
 
     projection: Tensor | None
     feature: Tensor
@@ -82,9 +82,9 @@ class Trees(SolvedModel):
                 f"trees need one classifier per binary task, for at most {MAX_TASKS} tasks, but "
                 f"there are {sizes.classes}; choose another model"
             )
-        self.takes_features, self.takes_labels = use_features, use_labels
+        self.takes_labels = self.takes_propagated_labels = use_labels
         self.classes, self.multilabel = sizes.classes, sizes.multilabel
-        self.num_layers = STEPS[-1] if use_labels else 2
+        self.num_layers = 2 if use_features else 1
         self.width = min(sizes.features, MAX_FEATURES) if use_features else 0
         is_wide = use_features and sizes.features > MAX_FEATURES
         self.register_buffer(
@@ -102,36 +102,40 @@ class Trees(SolvedModel):
         self.register_buffer("to_logits", torch.eye(sizes.classes))  # [sums, classes]
 
     @property
+    def shared(self) -> int:
+        """The number of columns of z before the propagated labels."""
+        return 4 * self.width + 1
+
+    @property
     def columns(self) -> int:
         """The number of columns of z."""
         per_step = 2 * self.classes if self.multilabel else self.classes + 1
-        return 4 * self.width + 1 + (len(STEPS) * per_step if self.takes_labels else 0)
+        return self.shared + (len(STEPS) * per_step if self.takes_labels else 0)
 
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
         graph = graph.to("cpu")
         if self.projection is not None:
             assert graph.x is not None
             self.projection.copy_(singular_vectors(graph.x, self.width, seed))
-        neighbors = Neighbors(graph.hop)
         labels, train, val = known.labels.cpu(), known.train.cpu(), known.val.cpu()
-        features = self._feature_columns(graph.x, neighbors)
-        parts, val_parts = [features[train]], [features[val]]
+        h = self.embed(self.features(graph, reveal_only(train, labels)), labels)
+        for index in range(self.num_layers):
+            h = self.propagate(h, graph.hop, index)
+        rows, val_rows = h[train].float(), h[val].float().numpy()
         if self.takes_labels:
             folds = draw_folds(train, known.groups, seed)
-            parts.append(cross_fitted_columns(neighbors, labels, train, folds, self.classes))
-            observed = reveal_only(train, labels)
-            val_parts.append(label_columns(neighbors, observed, self.classes)[val])
-        rows, val_rows = torch.cat(parts, 1).numpy(), torch.cat(val_parts, 1).numpy()
+            rows[:, self.shared :] = self.cross_fitted(graph, labels, train, folds)
         y, y_val = labels[train].numpy(), labels[val].numpy()
         if self.multilabel:
             grown = [
-                grow(rows, y[:, task], val_rows, y_val[:, task], self._own_columns(task), 2, seed)
+                grow(rows.numpy(), y[:, task], val_rows, y_val[:, task], self._own(task), 2, seed)
                 for task in range(self.classes)
             ]
             baseline = [one.baseline[1] - one.baseline[0] for one in grown]
             to_logits = np.eye(self.classes)
         else:
-            grown = [grow(rows, y, val_rows, y_val, np.arange(self.columns), self.classes, seed)]
+            every = np.arange(self.columns)
+            grown = [grow(rows.numpy(), y, val_rows, y_val, every, self.classes, seed)]
             baseline, to_logits = list(grown[0].baseline), grown[0].to_logits
         self._store(grown)
         self.baseline.copy_(torch.tensor(baseline))
@@ -140,11 +144,29 @@ class Trees(SolvedModel):
         how = "chosen by the validation loss" if len(val) else "a fixed number without validation"
         return f"{rounds} rounds of boosting, {how}"
 
-    def _own_columns(self, task: int) -> np.ndarray[Any, Any]:
+    def cross_fitted(self, graph: Graph, labels: Tensor, train: Tensor, folds: Tensor) -> Tensor:
+        """The propagated labels of train nodes, each from the labels of the other folds."""
+        found = torch.empty(len(train), self.columns - self.shared)
+        for fold in torch.unique(folds):
+            inside = folds == fold
+            rows = self.propagated(graph, reveal_only(train[~inside], labels))
+            found[inside] = rows[train[inside]]
+        return found
+
+    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+        """Propagate observed labels, with the mass m of a node divided by the share of observed
+        labels: folds and predictions then have equal masses, however many labels are known."""
+        observed = observed.cpu()
+        rows = propagated_labels(graph.to("cpu"), observed, self.classes, dtype=torch.float64)
+        rate = (observed != UNLABELED).reshape(len(observed), -1).float().mean(0).clamp(min=FLOOR)
+        masses = rows.view(len(rows), len(STEPS), -1)[:, :, self.classes :]
+        masses += rate.log() / math.log(FLOOR)
+        return rows
+
+    def _own(self, task: int) -> np.ndarray[Any, Any]:
         """The columns of z without the propagated labels of other binary tasks."""
-        shared = 4 * self.width + 1
-        own = [shared + at + task for at in range(0, self.columns - shared, self.classes)]
-        return np.concatenate((np.arange(shared), np.array(own, dtype=np.int64)))
+        own = np.arange(self.shared + task, self.columns, self.classes)
+        return np.concatenate((np.arange(self.shared), own))
 
     def _store(self, grown: Sequence[Boosted]) -> None:
         """Store fitted trees as tensors; without any, one leaf of value 0 is stored."""
@@ -217,40 +239,34 @@ class Trees(SolvedModel):
                     f"0..{limit - 1}"
                 )
 
-    def embed(self, x: Tensor | SparseFeatures | None, observed: Tensor) -> Tensor:
-        raise NotImplementedError("trees need the whole graph at once: call forward")
+    def embed(self, x: Features | None, observed: Tensor) -> Tensor:
+        x, propagated = split_features(x)
+        parts = []
+        if self.width:
+            assert x is not None
+            parts.append(project(x, self.projection))
+        if propagated is not None:
+            parts.append(propagated.cpu().double())
+        h = torch.cat(parts, 1) if parts else torch.zeros(len(observed), 0).double()
+        return h.to(observed.device)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
-        raise NotImplementedError("trees need the whole graph at once: call forward")
+        rows, edges = h.cpu(), hop.to("cpu")
+        own, rest = rows[: hop.num_targets], [rows[: hop.num_targets]]
+        x, degree = rows[:, : self.width].contiguous(), edges.indptr.diff()[:, None]
+        one = torch.ones(hop.num_edges, dtype=rows.dtype)
+        # A sum that is divided by the degree gives the exact mean of equal numbers.
+        mean = sum_rows(edges.indptr, edges.source, one, x) / degree.clamp(min=1)
+        if index == 0:
+            rest = [own[:, : self.width], _maximum(edges, x), degree.double().log1p()]
+            rest.append(own[:, self.width :])
+        return torch.cat((mean, *rest), 1).to(h.device)
 
     def read_out(self, h: Tensor) -> Tensor:
         """Compute logits from rows z: [N, columns] → [N, classes]."""
-        sums = self._sums(h.cpu().numpy())
+        sums = self._sums(h.cpu().float().numpy())
         logits = torch.from_numpy(sums) @ self.to_logits.cpu().double()
         return (logits + self.baseline.cpu().double()).float().to(h.device)
-
-    @torch.no_grad()
-    def forward(
-        self, x: Tensor | SparseFeatures | None, observed: Tensor, hops: Sequence[Hop]
-    ) -> Tensor:
-        neighbors = Neighbors(hops[0])
-        parts = [self._feature_columns(x, neighbors)]
-        if self.takes_labels:
-            parts.append(label_columns(neighbors, observed.cpu(), self.classes))
-        # The first hop contains the edges of all later hops, and the seeds come first.
-        rows = torch.cat(parts, 1)[: hops[-1].num_targets]
-        return self.read_out(rows).to(observed.device)
-
-    def _feature_columns(self, x: Tensor | SparseFeatures | None, neighbors: Neighbors) -> Tensor:
-        """The columns of z that do not depend on labels: [N, 4 width + 1] float32."""
-        degree = torch.log1p(neighbors.degree.double())[:, None]
-        if not self.takes_features:
-            return degree.float()
-        assert x is not None
-        own = project(x, self.projection)
-        mean = neighbors.mean(own)
-        parts = (own, mean, neighbors.maximum(own), neighbors.mean(mean), degree)
-        return torch.cat([part.float() for part in parts], 1)
 
     def _sums(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The sum of the leaf values of all trees with the same score: [N, classes] float64.
@@ -325,6 +341,7 @@ def grow(
         max_leaf_nodes=LEAVES,
         min_samples_leaf=min(20, max(1, len(y) // 20)),
         l2_regularization=L2,
+        max_features=COLUMNS_PER_SPLIT,
         early_stopping=validates,
         n_iter_no_change=PATIENCE,
         scoring="loss",
@@ -346,32 +363,13 @@ def rounded_down(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.where(near > numbers, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-class Neighbors:
-    """The in-neighbors of all sources of a hop, on the CPU; other sources than targets have none.
-
-    Sums are divided by the degree, instead of weighted by its inverse, so that the mean of equal
-    numbers is exact.
-    """
-
-    def __init__(self, hop: Hop) -> None:
-        hop = hop.to("cpu")
-        others = hop.indptr[-1:].expand(hop.num_sources - hop.num_targets)
-        self.indptr, self.source = torch.cat((hop.indptr, others)), hop.source
-        self.degree = self.indptr.diff()
-        self.one = torch.ones(hop.num_edges, dtype=torch.float64)
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """Compute the mean of the rows of the in-neighbors, or 0 if there are none."""
-        total = sum_rows(self.indptr, self.source, self.one, rows)
-        return total / self.degree.clamp(min=1)[:, None]
-
-    def maximum(self, rows: Tensor) -> Tensor:
-        """Compute the maximum of the rows of the in-neighbors, or 0 if there are none."""
-        if not self.source.numel():
-            return torch.zeros_like(rows)
-        shape = (len(rows), len(rows))
-        matrix = torch.sparse_csr_tensor(self.indptr, self.source, self.one, shape)
-        return torch.sparse.mm(matrix, rows, "amax")  # type: ignore[no-any-return]
+def _maximum(hop: Hop, rows: Tensor) -> Tensor:
+    """Compute the maximum over in-neighbors, or 0 if there are none: [S, F] → [T, F]."""
+    if not hop.num_edges:
+        return rows.new_zeros(hop.num_targets, rows.shape[1])
+    one = torch.ones(hop.num_edges, dtype=rows.dtype)
+    matrix = torch.sparse_csr_tensor(hop.indptr, hop.source, one, (hop.num_targets, len(rows)))
+    return torch.sparse.mm(matrix, rows, "amax")  # type: ignore[no-any-return]
 
 
 def project(x: Tensor | SparseFeatures, projection: Tensor | None) -> Tensor:
@@ -396,35 +394,6 @@ def singular_vectors(x: Tensor | SparseFeatures, count: int, seed: int) -> Tenso
     return F.pad(torch.from_numpy(np.ascontiguousarray(vectors.T)).float(), (0, count - rank))
 
 
-def label_columns(neighbors: Neighbors, observed: Tensor, classes: int) -> Tensor:
-    """Propagate observed labels over STEPS steps: shares of labels and log masses, float32.
-
-        sᵏ = [Pᵏ Y / Pᵏ 1 | log(Pᵏ 1 / rate)]
-
-    observed [N] → [N, 4 · (classes + 1)]; observed [N, T] → [N, 4 · 2T], with a mass per task. The
-    mass is divided by the share of observed labels, so that it does not depend on how many labels
-    are observed. A share is 0 where no label arrives.
-    """
-    entry = observed != UNLABELED
-    if observed.ndim == 1:
-        entry = entry[:, None]
-        labels = F.one_hot(observed.clamp(min=0).long(), classes)
-    else:
-        labels = observed.clamp(min=0)
-    rows = torch.cat((labels * entry, entry), 1).double()
-    rate = entry.double().mean(0)
-    smallest = 1e-6
-    columns: list[Tensor] = []
-    for step in range(1, STEPS[-1] + 1):
-        rows = neighbors.mean(rows)
-        if step in STEPS:
-            mass = rows[:, classes:]
-            share = rows[:, :classes] / torch.where(mass > 0, mass, 1.0)
-            log_mass = torch.log(mass.clamp(min=smallest) / rate.clamp(min=smallest))
-            columns += [share.float(), log_mass.float()]
-    return torch.cat(columns, 1)
-
-
 def draw_folds(train: Tensor, groups: Tensor | None, seed: int) -> Tensor:
     """Divide train nodes into FOLDS folds of similar size that keep groups together: [train]."""
     unit = torch.arange(len(train)) if groups is None else groups.cpu()[train]
@@ -435,18 +404,3 @@ def draw_folds(train: Tensor, groups: Tensor | None, seed: int) -> Tensor:
     fold = torch.empty_like(order)
     fold[order] = before * FOLDS // len(train)
     return fold[unit]
-
-
-def cross_fitted_columns(
-    neighbors: Neighbors, labels: Tensor, train: Tensor, folds: Tensor, classes: int
-) -> Tensor:
-    """The label columns of train nodes, each from the labels of the other folds: [train, …]."""
-    columns: Tensor | None = None
-    for fold in torch.unique(folds):
-        inside = folds == fold
-        found = label_columns(neighbors, reveal_only(train[~inside], labels), classes)
-        if columns is None:
-            columns = found.new_empty(len(train), found.shape[1])
-        columns[inside] = found[train[inside]]
-    assert columns is not None
-    return columns

@@ -106,15 +106,11 @@ def backward(
     key, value = weight.view(2, heads, width, -1)
     nothing = grad.new_empty(0)
     d_shared, d_h = torch.empty_like(saved.query), torch.empty_like(h)
+    grad_mass = torch.linalg.vecdot(grad, bias.view(2, heads, width)[1])
     native.backward(
         Operands(saved.query, h, h, None, None, edges, dropout, seed),
         Forward(saved.mean, nothing, saved.mass, saved.log_sum),
-        Forward(
-            _by_head(grad, value),
-            nothing,
-            torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]),
-            nothing,
-        ),
+        Forward(_by_head(grad, value), nothing, grad_mass, nothing),
         Backward(d_shared, d_h, nothing, nothing, nothing),
         width**-0.5,
     )

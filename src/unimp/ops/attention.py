@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -56,17 +56,7 @@ def graph_attention(
     and q_i·c, which is equal for all in-edges of i, cancels in the softmax.
     """
     if not torch.compiler.is_compiling():
-        _check_types(
-            query=query,
-            key=key,
-            value=value,
-            hop=hop,
-            edge_weight=edge_weight,
-            edge_bias=edge_bias,
-            dropout=dropout,
-            seed=seed,
-            backend=backend,
-        )
+        _check_types(locals())
     check_operands(query, key, value, hop, edge_weight)
     if not 0.0 <= dropout < 1.0:
         raise ModelError(f"dropout must be at least 0 and less than 1, not {dropout}")
@@ -130,7 +120,7 @@ def attention_weights(
         return sparse.weigh(query, key, hop, edge_query).to(out_dtype)
 
 
-def _check_types(**given: object) -> None:
+def _check_types(given: Mapping[str, object]) -> None:
     """Refuse arguments of `graph_attention` of the wrong type; compiled code skips this check."""
     for name, kind in _KINDS.items():
         check_argument("graph_attention", name, given[name], kind)
@@ -166,16 +156,10 @@ def check_operands(
         "value": (value, (hop.num_sources, heads, width)),
     }
     if edge_weight is not None:
-        if hop.edge_attr is None:
-            raise ModelError(
-                "edge_weight is given, but the hop has no edge features; leave edge_weight out"
-            )
+        if hop.edge_attr is None or hop.edge_attr.shape[1] == 0:
+            what = "no edge features" if hop.edge_attr is None else "edge features of width 0"
+            raise ModelError(f"edge_weight is given, but the hop has {what}; leave edge_weight out")
         features = hop.edge_attr.shape[1]
-        if features == 0:
-            raise ModelError(
-                "edge_weight is given, but the edge features of the hop have width 0; leave "
-                "edge_weight out"
-            )
         expected["edge_weight"] = (edge_weight, (heads, width, features))
         expected["the hop's edge_attr"] = (hop.edge_attr, (hop.num_edges, features))
     for name, (tensor, shape) in expected.items():

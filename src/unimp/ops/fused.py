@@ -119,13 +119,8 @@ def attend(
     operands = (query, key, value, edge_query, edge_attr)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
-    out, edge_mean, mass, _ = torch.ops.unimp.attend(
-        *(None if t is None else _with_contiguous_rows(t) for t in operands),
-        edges,
-        dropout,
-        seed,
-        kernel,
-    )
+    rows = (None if t is None else _with_contiguous_rows(t) for t in operands)
+    out, edge_mean, mass, _ = torch.ops.unimp.attend(*rows, edges, dropout, seed, kernel)
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
 
 
@@ -149,17 +144,7 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     by_target = hop.schedule if kernel == "triton" else none
     transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
     by_source = hop.source_schedule if kernel == "triton" and backward else none
-    return Edges(
-        hop.indptr,
-        hop.source,
-        transpose.indptr,
-        transpose.target,
-        transpose.slot,
-        by_target.pieces,
-        by_target.hubs,
-        by_source.pieces,
-        by_source.hubs,
-    )
+    return Edges(hop.indptr, hop.source, *transpose, *by_target, *by_source)
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:

@@ -51,17 +51,11 @@ class RowStats(NamedTuple):
 class Sums(NamedTuple):
     """The gradients of the weights: sums over rows."""
 
+    gate_bias: Tensor
     on_kept: Tensor
     on_message: Tensor
     weight: Tensor
     bias: Tensor
-    gate_bias: Tensor
-
-    @classmethod
-    def of(cls, vectors: Tensor, gate_bias: Tensor) -> Sums:
-        """Create from one tensor [4, C] and the gradient of the gate's bias."""
-        on_kept, on_message, weight, bias = vectors
-        return cls(on_kept, on_message, weight, bias, gate_bias)
 
 
 class ResidualKernels(Protocol):

@@ -47,13 +47,8 @@ def weigh(query: Tensor, key: Tensor, hop: Hop, edge_query: Tensor | None) -> Te
     weights = query.new_empty(query.shape[1], hop.num_edges)
     edge_attr = None if hop.edge_attr is None else hop.edge_attr.to(query.dtype)
     for h, out in enumerate(weights):
-        edges.weigh(
-            query[:, h].contiguous(),
-            key[:, h].contiguous(),
-            None if edge_query is None else edge_query[:, h].contiguous(),
-            edge_attr,
-            out=out,
-        )
+        u = None if edge_query is None else edge_query[:, h].contiguous()
+        edges.weigh(query[:, h].contiguous(), key[:, h].contiguous(), u, edge_attr, out=out)
     return weights.t()
 
 
@@ -135,16 +130,9 @@ class _Attend(torch.autograd.Function):
             if grad_edge_attr is not None:
                 grad_edge_attr += grad_score[:, None] * edge_query[h].index_select(0, target)
                 grad_edge_attr += a[:, None] * grad_mean[h].index_select(0, target)
-        return (
-            torch.stack(grad_query, 1),
-            torch.stack(grad_key, 1),
-            torch.stack(grad_value, 1),
-            torch.stack(grad_edge_query, 1) if edge_side else None,
-            grad_edge_attr,
-            None,
-            None,
-            None,
-        )
+        by_head = (grad_query, grad_key, grad_value, grad_edge_query)
+        grads_of_rows = (torch.stack(found, 1) if found else None for found in by_head)
+        return *grads_of_rows, grad_edge_attr, None, None, None
 
 
 # torch leaves `apply` untyped.

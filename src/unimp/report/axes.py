@@ -15,14 +15,10 @@ class Axis:
     high: float
     ticks: tuple[tuple[float, str], ...]  # value and its text
     title: str = ""
-    log: bool = False
 
     def place(self, value: float, start: float, end: float) -> float:
         """The place of a value between the points `start` and `end` of the drawing."""
-        low, high = self.low, self.high
-        if self.log:
-            value, low, high = math.log(value), math.log(low), math.log(high)
-        return start + (end - start) * (value - low) / (high - low)
+        return start + (end - start) * (value - self.low) / (self.high - self.low)
 
 
 def number_axis(
@@ -62,12 +58,9 @@ def place_axis(labels: Sequence[str], title: str = "") -> Axis:
     return Axis(-0.5, len(labels) - 0.5, tuple(enumerate(labels)), title)
 
 
-def ticked_axis(ticks: Sequence[tuple[float, str]], title: str = "", *, log: bool = False) -> Axis:
+def ticked_axis(ticks: Sequence[tuple[float, str]], title: str = "") -> Axis:
     """An axis with exactly these ticks and a small margin beyond the first and the last."""
     first, last = ticks[0][0], ticks[-1][0]
-    if log:
-        margin = (last / first) ** 0.04
-        return Axis(first / margin, last * margin, tuple(ticks), title, log)
     margin = 0.04 * (last - first) or 0.5
     return Axis(first - margin, last + margin, tuple(ticks), title)
 

@@ -30,10 +30,8 @@ def wilson(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
 
 def doubling_edges(values: Array, *, most: int = 10, fewest: int = 20) -> list[int]:
     """The starts of bins 0, 1, 2–3, 4–7, …; the last, open one contains at least `fewest` nodes."""
-    edges = [0, 1]
-    while (
-        len(edges) < most and int((np.asarray(values, np.int64) >= 2 * edges[-1]).sum()) >= fewest
-    ):
+    edges, numbers = [0, 1], np.asarray(values, np.int64)
+    while len(edges) < most and int((numbers >= 2 * edges[-1]).sum()) >= fewest:
         edges.append(2 * edges[-1])
     return edges
 

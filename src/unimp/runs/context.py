@@ -17,7 +17,8 @@ from unimp.config.recipe import Recipe, Settings
 from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
 from unimp.errors import RecipeError
-from unimp.runs.preparation import ModelFactory, preparation, tables_of, task_of
+from unimp.runs.folder.resume import Found, find_run, refuse_linked_seed
+from unimp.runs.preparation import ModelFactory, data_hash_of, preparation, tables_of, task_of
 from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
 from unimp.tracking.trackers import Place, Trackers
@@ -71,6 +72,7 @@ class Experiment:
     def of_seed(self, seed: int) -> Experiment:
         """This experiment with another seed, stored in its own folder."""
         folder = None if self.folder is None else self.folder / seed_folder(seed)
+        refuse_linked_seed(folder)
         return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
 
     @property
@@ -78,6 +80,10 @@ class Experiment:
         """The recipe as the folder stores it: a task without a name is stored beside it."""
         unnamed = self.own_task is not None or self.recipe.task.name == "tables"
         return self.recipe.with_task(self.folder / TASK) if unnamed and self.folder else self.recipe
+
+    def found(self) -> Found:
+        """What the folder contains of this run; refuses a folder with another run."""
+        return find_run(self.folder, self.stored_recipe, self.seed)
 
     def with_tables(self) -> Experiment:
         """This experiment with the task read from its tables, if the recipe names tables."""
@@ -93,6 +99,10 @@ class Experiment:
         if self.own_task is None:
             return task_of(self.recipe, self.seed)
         return prepare(self.own_task, **preparation(self.recipe))
+
+    def data_hash(self, task: Task) -> str:
+        """The hash of the data of its task, which a folder stores; empty without a folder."""
+        return "" if self.folder is None else data_hash_of(self.recipe, task)
 
     def after_epoch(self, epoch: Epoch) -> None:
         """Show an epoch, track it, and hand it to the caller."""

@@ -71,9 +71,8 @@ class Estimate:
 
     def in_words(self) -> str:
         """The estimate as one line."""
-        text = f"{self.regime} batch" if self.regime == "full" else f"batches of {self.regime}"
-        if self.regime == "partition":
-            text = "random parts"
+        batches = {"full": "full batch", "partition": "random parts"}
+        text = batches.get(self.regime, f"batches of {self.regime}")
         text = f"estimate: {text} on {self.where}, {self.reason}; "
         text += f"about {gib(self.memory)} of {gib(self.available)}"
         if self.seconds_per_epoch is not None and self.seconds is not None:
@@ -121,7 +120,10 @@ def estimate(
 
 
 def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
-    """The experiment in the regime that its recipe names or that fits; shows the estimate."""
+    """The experiment in the regime that its recipe names or that fits; shows the estimate.
+
+    Refuses a run that would need more memory than there is, and names the option to reduce.
+    """
     recipe = experiment.recipe
     if not model.learns or isinstance(model, SolvedModel):
         return experiment
@@ -132,22 +134,18 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         recipe, model, task, experiment.device, timed=experiment.progress.is_visible
     )
     experiment.progress.note(expected.in_words())
-    refuse_too_large(recipe, expected)
-    return replace(experiment, recipe=recipe.with_regime(expected.regime))
-
-
-def refuse_too_large(recipe: Recipe, expected: Estimate) -> None:
-    """Refuse a run that would need more memory than there is, and name the option to reduce."""
     if expected.memory > ERROR * expected.available:
         raise RecipeError(
             f"training needs about {gib(expected.memory)} of memory, but only "
             f"{gib(expected.available)} are available; {what_to_reduce(recipe)}"
         )
+    return replace(experiment, recipe=recipe.with_regime(expected.regime))
 
 
 def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
     """The number of known labels that are hidden and predicted in an epoch."""
-    rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
+    fixed = model.learns_from_labels and recipe.mask.rate == "fixed"
+    rate = recipe.mask.label_rate if fixed else 0.0  # a drawn rate may be 0
     return max(1.0, (1 - rate) * task.split.train.numel())
 
 
@@ -199,6 +197,7 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
     for sources, targets in zip(work.sources, work.targets, strict=True):
         rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
     rows += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
+    numbers += (first + 2 * graph.num_nodes) * propagated_columns(model)
     numbers += rows * recipe.train.samples  # the backward pass needs the rows of every forward pass
     # A hop and its transpose, of a batch or of the whole graph.
     distinct = set(zip(work.sources, work.edges, strict=True))
@@ -216,6 +215,7 @@ def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
     nodes, width = task.graph.num_nodes, hidden_width(recipe)
     chunk = min(nodes, recipe.inference.chunk_edges)
     numbers = nodes * (2 * max(width, in_width(recipe, model)) + 2 * task.num_classes)
+    numbers += 2 * nodes * propagated_columns(model)
     numbers += chunk * 5 * width + 3 * min(task.graph.num_edges, recipe.inference.chunk_edges)
     return int(4 * (numbers + NUMBERS_PER_PARAMETER * count_parameters(model)))
 
@@ -235,6 +235,12 @@ def features_per_row(task: Task) -> float:
     if isinstance(x, SparseFeatures):
         return 2 * x.value.numel() / max(1, task.graph.num_nodes)
     return float(x.shape[1])
+
+
+def propagated_columns(model: NodeModel) -> int:
+    """Numbers per node that store propagated labels, if they are inputs."""
+    labels = getattr(model, "propagated_labels", None)
+    return 0 if labels is None else int(labels.linear.in_features)
 
 
 def hidden_width(recipe: Recipe) -> int:
@@ -269,7 +275,11 @@ def seconds_of_passes(
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     everything = Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
     epoch = work.steps * (fixed + pace * operations(recipe, model, task, work))
-    return epoch, pace * operations(recipe, model, task, everything) / 3
+    scoring = pace * operations(recipe, model, task, everything) / 3
+    # Labels are propagated once per mask; a number costs about 25 operations along an edge.
+    propagation = pace * 25 * edges * propagated_columns(model)
+    masks = work.steps if recipe.mask.redraw == "step" else 1
+    return epoch + masks * propagation, scoring + propagation
 
 
 def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> tuple[float, float]:

@@ -29,17 +29,10 @@ from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.estimate import choose_regime
 from unimp.runs.fitting import fit_model, scored_run
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.resume import find_run, held_folder, refuse_linked_seed, remove_checkpoint
+from unimp.runs.folder.resume import held_folder
 from unimp.runs.loading import load_finished
 from unimp.runs.members import fit_ensemble
-from unimp.runs.preparation import (
-    ModelFactory,
-    data_hash_of,
-    device_of,
-    model_of,
-    resolve_recipe,
-    seeded,
-)
+from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -84,12 +77,11 @@ def run(
     check_arguments(run, locals())
     resolved = resolve_recipe(recipe, settings, preset)
     numbers = check_seeds([seed] if seeds is None else seeds)
-    root = None if out is None else Path(out)
     first = Experiment(
         resolved,
         numbers[0],
         device_of(resolved, model),
-        folder=root,
+        None if out is None else Path(out),
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
         on_epoch=on_epoch,
@@ -99,37 +91,32 @@ def run(
     )
     experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
     for experiment in experiments:  # refuse folders with other runs before anything is trained
-        if seeds is not None:
-            refuse_linked_seed(experiment.folder)
-        find_run(experiment.folder, experiment.stored_recipe, experiment.seed)
+        experiment.found()
     done, failures = [], []
     for experiment in experiments:  # a seed that fails does not stop the others
         try:
             done.append(run_seed(experiment))
-            failure = done[-1].failure
         except TrainingError as error:
-            failure = str(error)
-        if failure:
-            failures.append(f"seed {experiment.seed}: {failure}")
+            failures.append(f"seed {experiment.seed}: {error}")
         else:
             on_run(done[-1])
     if failures:
         raise TrainingError("\n".join(failures))
-    return done[0] if seeds is None else Runs(tuple(done), root).with_summary()
+    return done[0] if seeds is None else Runs(tuple(done), first.folder).with_summary()
 
 
 def run_seed(experiment: Experiment) -> Run:
-    """Train one seed, or resume it, or load it if it is finished."""
+    """Train one seed, or resume it, or load it if it is finished; raise if training failed."""
     experiment = replace(experiment, started=time.perf_counter()).with_tables()
-    seed, folder, recipe = experiment.seed, experiment.folder, experiment.stored_recipe
-    if find_run(folder, recipe, seed).state == "finished":
+    seed, folder, device = experiment.seed, experiment.folder, experiment.device
+    if experiment.found().state == "finished":
         return load_finished(experiment)
-    with held_folder(folder), seeded(seed, experiment.device), experiment.watched() as experiment:
-        found = find_run(folder, recipe, seed)
+    with held_folder(folder), seeded(seed, device), experiment.watched() as experiment:
+        found = experiment.found()
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
         task = experiment.task()
-        data_hash = "" if folder is None else data_hash_of(found.recipe, task)
+        data_hash = experiment.data_hash(task)
         if folder is not None and experiment.own_task is not None and found.state == "new":
             write_task(folder, experiment.own_task)
         experiment = replace(experiment, recipe=found.recipe)
@@ -137,15 +124,13 @@ def run_seed(experiment: Experiment) -> Run:
         if found.recipe.ensemble.portfolio != "none" and experiment.own_model is None:
             model, fit = fit_ensemble(experiment, task, data_hash, run_seed)
         else:
-            model = model_of(found.recipe, task, experiment.own_model).to(experiment.device)
+            model = model_of(found.recipe, task, experiment.own_model).to(device)
             experiment = choose_regime(experiment, model, task)
             fit = fit_model(experiment, model, task, data_hash)
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
-            own = experiment.own_model is not None
-            write_run(run, fit, probabilities, data_hash, own_model=own)
-            remove_checkpoint(folder)
+            write_run(run, fit, probabilities, data_hash, experiment.own_model is not None)
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
-        return run
+    return run.succeeded()

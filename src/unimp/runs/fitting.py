@@ -28,9 +28,10 @@ from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import FewerEdges, Masks, make_batches
+from unimp.training.batching import FewerEdges, make_batches
 from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
 SCORINGS_AFTER = 5
@@ -78,6 +79,8 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         redraw=recipe.mask.redraw,
         seed=seed,
         groups=groups_of(recipe, task, model),
+        rate=recipe.mask.rate,
+        wrong_labels=recipe.mask.wrong_labels,
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
@@ -88,6 +91,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         masks,
         num_layers=model.num_layers,
         device=device,
+        feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
         propagate=model.propagated if model.takes_propagated_labels else None,
         **cut,
     )

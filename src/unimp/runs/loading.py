@@ -71,4 +71,4 @@ def load_finished(experiment: Experiment) -> Run:
         )
     if experiment.report and not (experiment.folder / REPORT).exists():
         run.report()
-    return run
+    return run.succeeded()

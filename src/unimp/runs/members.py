@@ -19,11 +19,11 @@ from torch import Tensor
 from unimp.config.choices import Metric
 from unimp.config.recipe import Recipe
 from unimp.config.run_files import CHECKPOINT, MEMBERS, is_finished
+from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import Member, member_recipe, members_for, settings_of
 from unimp.ensemble.selection import (
-    chances_of_answers,
-    greedy_weights,
+    choose_weights,
     mixed,
     nested_score,
 )
@@ -55,6 +55,7 @@ class Trained:
     member: Member
     settings: Mapping[str, Any]
     run: Run
+    calibration: Calibration
     chances: Tensor  # [n_val, C] calibrated probabilities, with train labels as inputs
     val: float
 
@@ -64,7 +65,7 @@ def fit_ensemble(
 ) -> tuple[Ensemble, Fit]:
     """Train the members that suit the task, as far as the time limit allows, and combine them.
 
-    train: trains one member, or resumes it, or loads it if it is finished.
+    train: trains one member, or resumes it, or loads it if it is finished; raises if it failed.
     """
     options = experiment.recipe.ensemble
     _mark_begun(experiment, data_hash)
@@ -93,14 +94,8 @@ def fit_ensemble(
             notes[member.name] = str(error)
             experiment.progress.note(f"{member.name}: {error}")
             continue
-        if run.failure:
-            notes[member.name] = run.failure
-            experiment.progress.note(f"{member.name}: {run.failure}")
-            continue
         spent_before += run.metrics["seconds"] if was_finished else 0.0
-        chances = run.probabilities_of(run.outputs(run.observed_labels(reveal="train")))
-        val = run.metrics["scores"]["train"].get("val", math.nan)
-        trained.append(Trained(member, _settings(inner), run, chances[task.split.val], val))
+        trained.append(_answered(member, _settings(inner), run))
         experiment.progress.note(_progress(trained, labels, task.metric))
     if not trained:
         raise TrainingError(
@@ -117,7 +112,8 @@ def fit_ensemble(
         spent_before=spent_before,
         ensemble=summary,
     )
-    return Ensemble([t.run.model for t, _ in chosen], entries), fit
+    models = [t.run.model for t, _ in chosen]
+    return Ensemble(models, entries, [t.calibration for t, _ in chosen]), fit
 
 
 def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensemble:
@@ -128,14 +124,29 @@ def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensem
         if row["weight"] > 0
     ]
     recipes = [member_recipe(recipe, entry.name, entry.settings) for entry in entries]
-    return Ensemble([model_of(r, member_task(recipe, r, task)) for r in recipes], entries)
+    models = [model_of(r, member_task(recipe, r, task)) for r in recipes]
+    width = task.num_classes if task.is_multilabel else 1
+    numbers = torch.ones(width, dtype=torch.float64)
+    return Ensemble(models, entries, [Calibration(numbers, numbers)] * len(models))
 
 
 def weights_of(trained: Sequence[Trained], labels: Tensor) -> Tensor:
     """The weights of the members; equal ones if no validation label is known."""
     if not bool(is_known(labels).any()):
         return torch.full((len(trained),), 1 / len(trained), dtype=torch.float64)
-    return greedy_weights(torch.stack([chances_of_answers(t.chances, labels) for t in trained]))
+    metric = trained[0].run.task.metric
+    return choose_weights([one.chances for one in trained], labels, metric)
+
+
+def _answered(member: Member, settings: Mapping[str, Any], run: Run) -> Trained:
+    """A trained member with its calibrated answers on the validation set."""
+    val, multilabel = run.task.split.val, run.task.is_multilabel
+    outputs = run.outputs(run.observed_labels(reveal="train"))
+    chances = run.probabilities_of(outputs)[val]
+    calibration = fit_calibration(chances, run.task.labels[val])
+    chances = calibration.apply(chances, multilabel=multilabel)
+    score = run.metrics["scores"]["train"].get("val", math.nan)
+    return Trained(member, settings, run, calibration, chances, score)
 
 
 def _experiment_of(

@@ -53,11 +53,11 @@ def resolve_recipe(
     if isinstance(recipe, Task):
         preset = preset or (FOR_TABLES if recipe.tables is not None else None)
         recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
-    settings = settings if isinstance(settings, dict) else tuple(_listed(settings))
+    if not isinstance(settings, dict):
+        settings = (settings,) if isinstance(settings, str) else tuple(settings)
     resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if own:
-        task = resolved.task.model_copy(update={"name": TASK})
-        resolved = resolved.model_copy(update={"task": task})
+        resolved = resolved.with_options("task", name=TASK)
     names = {name for name, _ in read_settings(settings)}
     try:
         row = find_model(resolved.model.name)
@@ -74,10 +74,6 @@ def resolve_recipe(
     except ModelError as error:
         raise RecipeError(f"model.inputs: {error}") from None
     return resolved
-
-
-def _listed(settings: Settings) -> Settings:
-    return (settings,) if isinstance(settings, str) else settings
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:
@@ -100,8 +96,9 @@ def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
 
     warn: log the cautions that `unimp check` prints.
     """
-    options, rows = recipe.task, rows_of(recipe)
+    options = recipe.task
     number = seed if options.split == "seed" else options.split
+    rows = rows_of(recipe).with_edges(number)
     task = rows.task(recipe.name, split=number, metric=options.metric or None)
     for caution in cautions(rows, task.split) if warn else ():
         LOG.warning(caution)
@@ -111,17 +108,15 @@ def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
 def rows_of(recipe: Recipe) -> Rows:
     """The recipe's tables, read and checked."""
     tables = recipe.tables
-    refuse_unused(
-        "tables",
-        **recipe.task.model_dump(include={"bundle", "features", "node_features", "scale"}),
-    )
-    if not tables.nodes or not tables.edges:
+    unused = {"bundle", "features", "node_features", "scale"}
+    refuse_unused("tables", **recipe.task.model_dump(include=unused))
+    if not tables.nodes or not (tables.edges or tables.near):
         raise RecipeError(
-            "[tables] needs nodes and edges, the paths of two files; `unimp init NODES EDGES` "
-            "writes a recipe for them"
+            "[tables] needs nodes and edges, the paths of two files, or nodes and near, the "
+            "columns for nearest neighbors; `unimp init NODES EDGES` writes a recipe for them"
         )
     layout = Layout(**tables.model_dump(exclude={"nodes", "edges"}))
-    return read_rows(tables.nodes, tables.edges, layout)
+    return read_rows(tables.nodes, tables.edges or None, layout)
 
 
 def preparation(recipe: Recipe) -> dict[str, bool]:
@@ -204,18 +199,10 @@ def model_without_weights(recipe: Recipe, sizes: Sizes) -> NodeModel:
 
 def what_to_reduce(recipe: Recipe) -> str:
     """Name the option to reduce if memory is short: the one farthest above its default."""
-    factors = {}
-    for name in (
-        "model.width",
-        "model.heads",
-        "model.layers",
-        "model.label_width",
-        "model.propagation_steps",
-        "tables.text_width",
-        "batch.workers",
-    ):
-        section, _, key = name.partition(".")
-        factors[name] = getattr(getattr(recipe, section), key) / DECLARED[name].default
+    sizes = ("width", "heads", "layers", "label_width", "propagation_steps")
+    names = (*(f"model.{size}" for size in sizes), "tables.text_width", "batch.workers")
+    values = recipe.settings()
+    factors = {name: values[name] / DECLARED[name].default for name in names}
     name = max(factors, key=factors.__getitem__)
     smaller = "set batch.regime=neighbors with a small batch.batch_size, or reduce model.width"
     return f"reduce {name}" if factors[name] > 1 else smaller
@@ -224,18 +211,12 @@ def what_to_reduce(recipe: Recipe) -> str:
 def device_of(recipe: Recipe, factory: ModelFactory | None) -> str:
     """The device of a recipe; refuses a backend that cannot compute on it."""
     device = choose_device(recipe.train.device)
-    if factory is None:
-        refuse_backend(recipe, device)
-    return device
-
-
-def refuse_backend(recipe: Recipe, device: str) -> None:
-    """Refuse a backend that cannot compute on this device."""
-    if find_model(recipe.model.name).attends:
+    if factory is None and find_model(recipe.model.name).attends:
         try:
             choose_backend(recipe.model.backend, device.partition(":")[0])
         except BackendError as error:
             raise BackendError(f"model.backend: {error}") from None
+    return device
 
 
 def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:

@@ -21,17 +21,12 @@ from unimp.data.catalog import prepare
 from unimp.data.structure import without_structure
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given
-from unimp.errors import RunError
+from unimp.errors import RunError, TrainingError
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.runs.preparation import (
-    preparation,
-)
+from unimp.runs.preparation import preparation
 from unimp.runs.scoring import score_split
 from unimp.runs.trained_model import TrainedModel
-from unimp.tasks.labels import (
-    is_known,
-    reveal_only,
-)
+from unimp.tasks.labels import is_known, reveal_only
 from unimp.tasks.names import classes_of, nodes_of
 
 UNLIMITED = 2**60
@@ -214,6 +209,12 @@ class Run(TrainedModel):
             return ""
         state = "in the last good state" if self.metrics["epochs"] else "untrained"
         return f"training failed: {self.metrics['stopped']}, so the model is {state}. {LOWER_RATE}"
+
+    def succeeded(self) -> Run:
+        """This run; raises TrainingError if training failed."""
+        if self.failure:
+            raise TrainingError(self.failure)
+        return self
 
     def __repr__(self) -> str:
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -71,9 +71,6 @@ class Runs(Sequence[Run]):
 
     def __len__(self) -> int:
         return len(self.runs)
-
-    def __iter__(self) -> Iterator[Run]:
-        return iter(self.runs)
 
     def __repr__(self) -> str:
         first = self.runs[0]

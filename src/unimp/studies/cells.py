@@ -132,12 +132,7 @@ def kind_of_residual(recipe: Recipe, model: str = "unimp") -> str:
 
 
 def subject_of(
-    name: str,
-    *,
-    seeds: Iterable[int],
-    out: Path,
-    settings: Iterable[str] = (),
-    quick: bool = False,
+    name: str, *, seeds: Iterable[int], out: Path, settings: Iterable[str] = (), quick: bool = False
 ) -> Subject:
     """Load a task by name or path, with the recipe that its cells start from."""
     settings, seeds = tuple(settings), tuple(seeds)
@@ -208,10 +203,7 @@ def quickened(recipe: Recipe) -> Recipe:
     """The recipe with few epochs, scored every fifth epoch."""
     train = recipe.train
     epochs = min(train.epochs, QUICK_EPOCHS)
+    every, first = min(max(train.eval_every, 5), epochs), min(train.eval_from, 5)
     return recipe.with_settings(
-        [
-            f"train.epochs={epochs}",
-            f"train.eval_every={min(max(train.eval_every, 5), epochs)}",
-            f"train.eval_from={min(train.eval_from, 5)}",
-        ]
+        {"train.epochs": epochs, "train.eval_every": every, "train.eval_from": first}
     )

@@ -14,10 +14,11 @@ import torch
 
 from unimp.config.options import TaskOptions
 from unimp.config.recipe import Recipe
+from unimp.config.run_files import TASK, is_finished
 from unimp.errors import RunError, TrainingError
 from unimp.runs.experiment import run
 from unimp.runs.folder.files import read_run
-from unimp.runs.folder.resume import differences
+from unimp.runs.folder.resume import find_run
 from unimp.runs.preparation import data_hash_of, task_of
 from unimp.studies.cells import Cell
 from unimp.tasks.labels import Split
@@ -84,22 +85,18 @@ def find_finished(job: Job, hashes: Hashes) -> Ended | None:
 
     Refuses a run with another recipe, seed or data, so that a page never mixes them.
     """
-    if not (job.folder / "manifest.json").exists():
+    if not is_finished(job.folder):
         return None
-    recipe, metrics, manifest = read_run(job.folder)
     wanted = job.cell.recipe
     if job.cell.train_share < 1:  # such a run stores its own task
-        task = TaskOptions(name=str((job.folder / "task.npz").resolve()))
+        task = TaskOptions(name=str((job.folder / TASK).resolve()))
         wanted = wanted.model_copy(update={"task": task})
-    other = differences(recipe, wanted)
-    if manifest["seed"] != job.seed:
-        other.append(f"seed is {manifest['seed']} there and {job.seed} here")
-    if not other and manifest["data_hash"] != hashes.of(job):
-        other.append("the data has changed since")
-    if other:
+    find_run(job.folder, wanted, job.seed)
+    _, metrics, manifest = read_run(job.folder)
+    if manifest["data_hash"] != hashes.of(job):
         raise RunError(
-            f"{job.folder} contains a run with other settings ({', '.join(other)}). Choose another "
-            "--out, or remove that folder."
+            f"{job.folder} contains a run on other data: the data has changed since. Choose "
+            "another --out, or remove that folder."
         )
     return _ended(job, metrics, manifest)
 

@@ -19,8 +19,9 @@ from unimp.studies.cells import Subject
 from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Table, Verdict, study
 from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, Batches, Masks, make_batches
+from unimp.training.batching import Batch, Batches, make_batches
 from unimp.training.loop import Schedule, fit
+from unimp.training.masks import Masks
 
 EPOCHS = 3
 RECIPE = (
@@ -118,16 +119,9 @@ def movements(settings: Sequence[str]) -> tuple[float, list[float]]:
             return infer(model, given, wrong if other_labels else observed)
         return infer(train(recipe, given, other_labels=other_labels), task, observed)
 
-    control, *moved = (
-        float((found - output).abs().max())
-        for found in (
-            trained(task),
-            trained(other),
-            trained(task, other_labels=True),
-            infer(model, other, observed),
-            infer(model, task, wrong),
-        )
-    )
+    outputs = [trained(task), trained(other), trained(task, other_labels=True)]
+    outputs += [infer(model, other, observed), infer(model, task, wrong)]
+    control, *moved = (float((found - output).abs().max()) for found in outputs)
     return control, moved
 
 

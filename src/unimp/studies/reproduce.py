@@ -42,11 +42,6 @@ def find_studies(names: Iterable[str]) -> list[Study]:
     return list(chosen.values())
 
 
-def listing() -> list[tuple[str, str, str]]:
-    """The name, place in the paper and title of every study."""
-    return [(study.name, study.place, study.title) for study in STUDIES.values()]
-
-
 def reproduce(
     names: Sequence[str],
     *,

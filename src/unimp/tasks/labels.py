@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unimp.config.arguments import check_argument, check_fields, checked
@@ -108,6 +110,13 @@ class Split:
                 "Keep each node in one of train, val and test."
             )
 
+    def names(self, num_nodes: int) -> NDArray[np.object_]:
+        """Return the name of each node's set, [num_nodes]; empty for a node in none of them."""
+        names = np.full(num_nodes, "", dtype=object)
+        for name in ("train", "val", "test"):
+            names[getattr(self, name).numpy()] = name
+        return names
+
     def known(self, reveal: str) -> Tensor:
         """Return the nodes whose labels a protocol reveals: `train`, or `train+val`."""
         if reveal not in PROTOCOLS:
@@ -151,11 +160,7 @@ class LabelMask:
 
 @checked
 def mask_labels(
-    known: Tensor,
-    label_rate: float,
-    *,
-    generator: torch.Generator,
-    groups: Tensor | None = None,
+    known: Tensor, label_rate: float, *, generator: torch.Generator, groups: Tensor | None = None
 ) -> LabelMask:
     """Draw which known labels are observed and which are hidden.
 
@@ -175,8 +180,7 @@ def mask_labels(
         )
     if not 0.0 <= label_rate <= 1.0:
         raise TaskError(f"label_rate is {label_rate}; it is a share of the known labels, 0 to 1.")
-    if groups is not None:
-        groups = whole_numbers(groups, "groups")
+    groups = None if groups is None else whole_numbers(groups, "groups")
     if groups is not None and groups.shape != known.shape:
         raise TaskError(
             f"groups have shape {tuple(groups.shape)}; give one number for each of the "

@@ -88,16 +88,9 @@ def mean_roc_auc(scores: Tensor, labels: Tensor) -> float:
 
 def _mean_ranks(values: Tensor) -> Tensor:
     """Return ranks from 1 within each column; equal values share their mean rank: [n, T]."""
-    ordered, order = torch.sort(values, dim=0)
-    place = torch.arange(1, len(values) + 1, device=values.device)[:, None].expand_as(values)
-    begins = torch.ones_like(ordered, dtype=torch.bool)
-    begins[1:] = ordered[1:] != ordered[:-1]
-    ends = torch.ones_like(begins)
-    ends[:-1] = begins[1:]
-    first = torch.where(begins, place, 0).cummax(0).values
-    last = torch.where(ends, place, len(values)).flip(0).cummin(0).values.flip(0)
-    mean = (first + last).double() / 2
-    return torch.empty_like(mean).scatter_(0, order, mean)
+    from scipy.stats import rankdata  # here, because its import takes long
+
+    return torch.from_numpy(rankdata(values.double().cpu().numpy(), axis=0)).to(values.device)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

@@ -39,11 +39,7 @@ def split_groups(
 
 
 def split_classes(
-    labels: NDArray[Any],
-    *,
-    seed: int,
-    train_share: float,
-    val_share: float,
+    labels: NDArray[Any], *, seed: int, train_share: float, val_share: float
 ) -> Split:
     """Divide each class by the shares, with at least one node in train; −1 is unknown.
 

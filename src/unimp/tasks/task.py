@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -109,13 +109,11 @@ class Task:
     split: Split
     metric: Metric
     num_classes: int  # classes, or T binary tasks
-    class_names: tuple[str, ...] | None = field(default=None, repr=False)
-    node_names: tuple[str, ...] | None = field(default=None, repr=False)
-    groups: Tensor | None = field(
-        default=None, repr=False
-    )  # [N] group numbers; the split keeps groups together
-    positions: Tensor | None = field(default=None, repr=False)  # [N, 2] x and y, for maps only
-    tables: TableSource | None = field(default=None, repr=False)  # where the task comes from
+    class_names: tuple[str, ...] | None = None
+    node_names: tuple[str, ...] | None = None
+    groups: Tensor | None = None  # [N] group numbers; the split keeps groups together
+    positions: Tensor | None = None  # [N, 2] x and y, for maps only
+    tables: TableSource | None = None  # where the task comes from
 
     def __post_init__(self) -> None:
         check_fields(self, "name", "graph", "split", "num_classes")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimp.config.recipe import Recipe
-from unimp.data.memory import peak_memory
+from unimp.data.memory import gib, peak_memory
 from unimp.errors import printable
 from unimp.training.loop import Epoch
 
@@ -132,6 +132,5 @@ def memory() -> str:
     """Return the peak memory so far: of the GPU if one is in use, otherwise of the process."""
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     if on_gpu:
-        return f"{on_gpu / 2**30:.1f} GiB GPU"
-    peak = peak_memory()
-    return f"{peak / 2**30:.1f} GiB" if peak else ""
+        return f"{gib(on_gpu)} GPU"
+    return gib(peak) if (peak := peak_memory()) else ""

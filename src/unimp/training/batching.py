@@ -14,14 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.config.choices import ALL, Redraw
+from unimp.config.choices import ALL
 from unimp.errors import TrainingError
-from unimp.graph.features import Features, FeaturesWithLabels, SparseFeatures, split_features
+from unimp.graph.features import (
+    Features,
+    FeaturesWithLabels,
+    SparseFeatures,
+    split_features,
+    without_rows,
+)
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop, is_on
 from unimp.ops.placement import place_for_batches
 from unimp.ops.sampling import induced_hop, sample_hops
-from unimp.tasks.labels import LabelMask, mask_labels
+from unimp.tasks.labels import LabelMask
+from unimp.training.masks import Masks, derived_seed, generator_for
 
 T = TypeVar("T")
 
@@ -64,42 +71,6 @@ class Batch:
         )
 
 
-class Masks:
-    """The label masks of a run: the current mask is a function of (seed, epoch, step).
-
-    With `groups`, all nodes of a group are hidden or observed together.
-    """
-
-    def __init__(
-        self,
-        known: Tensor,
-        label_rate: float,
-        *,
-        redraw: Redraw,
-        seed: int,
-        groups: Tensor | None = None,
-    ) -> None:
-        self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
-        self.groups = groups
-        self._last: tuple[tuple[int, int], LabelMask] | None = None
-
-    def at(self, epoch: int, step: int) -> LabelMask:
-        """The mask of a step."""
-        moment = self.moment(epoch, step)
-        last = self._last
-        if last is None or last[0] != moment:  # all steps of an epoch may use the same mask
-            last = self._last = moment, self._draw(moment)
-        return last[1]
-
-    def moment(self, epoch: int, step: int) -> tuple[int, int]:
-        """The (epoch, step) at which the mask of a step was drawn."""
-        return {"run": (0, 0), "epoch": (epoch, 0), "step": (epoch, step)}[self.redraw]
-
-    def _draw(self, moment: tuple[int, int]) -> LabelMask:
-        generator = torch.Generator().manual_seed(_derived_seed(self.seed, "mask", *moment))
-        return mask_labels(self.known, self.label_rate, generator=generator, groups=self.groups)
-
-
 class Batches(Protocol):
     """A regime: a way to divide the nodes of each epoch into batches."""
 
@@ -133,7 +104,8 @@ class FullBatch:
             mask = self.masks.at(epoch, 0)
             seeds = torch.nonzero(mask.hidden).squeeze(1)
             everyone = (ALL,) * self.num_layers
-            yield sampled_batch(self.graph, self.labels, mask, seeds, everyone, seed=0)
+            labels = self.masks.shown(self.labels, epoch, 0)
+            yield sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
             return
         _ = self.graph.hop.transpose  # computed once, outside a model that may be compiled
         device = self.graph.device
@@ -152,7 +124,8 @@ class FullBatch:
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The observed labels of an epoch, and the rows that are hidden."""
         mask = self.masks.at(epoch, 0)
-        drawn = mask.reveal(self.labels), torch.nonzero(mask.hidden).squeeze(1)
+        labels = self.masks.shown(self.labels, epoch, 0)
+        drawn = mask.reveal(labels), torch.nonzero(mask.hidden).squeeze(1)
         if self.graph.device.type != "cuda":
             return drawn
         observed, hidden = (rows.pin_memory() for rows in drawn)
@@ -175,7 +148,7 @@ class RandomPartition:
     for_gpu: bool = False
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        rng = _generator(self.masks.seed, "partition", epoch)
+        rng = generator_for(self.masks.seed, "partition", epoch)
         parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
         jobs = (partial(self._batch, parts[k], epoch, k) for k in range(begin, len(parts)))
         return in_background(jobs, workers=_workers(self.graph, self.workers))
@@ -189,7 +162,7 @@ class RandomPartition:
             nodes=placed,
             num_seeds=nodes.numel(),
             x=None if self.graph.x is None else self.graph.x[placed],
-            observed=_reveal(mask, self.labels, placed),
+            observed=_reveal(mask, self.masks.shown(self.labels, epoch, step), placed),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
         )
@@ -223,13 +196,14 @@ class NeighborSampling:
         # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch. A mask
         # that is drawn for one step provides only the seeds of this step.
         fresh = self.masks.redraw == "step"
-        order = _generator(self.masks.seed, "order", epoch, step if fresh else 0)
+        order = generator_for(self.masks.seed, "order", epoch, step if fresh else 0)
         begin = 0 if fresh else step * self.batch_size
         chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
         seeds = pool[torch.from_numpy(chosen)]
-        seed = _derived_seed(self.masks.seed, "neighbors", epoch, step)
+        seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
+        labels = self.masks.shown(self.labels, epoch, step)
         return sampled_batch(
-            self.graph, self.labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
+            self.graph, labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
         )
 
 
@@ -247,6 +221,21 @@ class Gathered:
         for batch in self.batches.epoch(epoch, begin):
             moved = batch.to(self.x.device)
             yield replace(moved, x=self.x[moved.nodes])
+
+
+@dataclass(frozen=True)
+class WithoutFeatures:
+    """Batches in which a share of the hidden nodes have features of 0, so that labels must help."""
+
+    batches: Batches
+    masks: Masks
+    share: float
+
+    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
+        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+            dropped = self.masks.dropped(self.share, epoch, step).to(batch.nodes.device)
+            x, _ = split_features(batch.x)
+            yield batch if x is None else replace(batch, x=without_rows(x, dropped[batch.nodes]))
 
 
 class WithPropagatedLabels:
@@ -273,7 +262,8 @@ class WithPropagatedLabels:
         moment = self.masks.moment(epoch, step)
         last = self._last
         if last is None or last[0] != moment:
-            observed = self.masks.at(epoch, step).reveal(self.labels)
+            labels = self.masks.shown(self.labels, epoch, step)
+            observed = self.masks.at(epoch, step).reveal(labels)
             last = self._last = moment, self.propagate(self.graph, observed)
         return last[1]
 
@@ -295,7 +285,7 @@ class FewerEdges:
             fewer: dict[int, Hop] = {}
             for layer, hop in enumerate(batch.hops):
                 if id(hop) not in fewer:
-                    seed = _derived_seed(self.seed, "edges", epoch, step, layer)
+                    seed = derived_seed(self.seed, "edges", epoch, step, layer)
                     fewer[id(hop)] = self._of(hop, seed)
             yield replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
 
@@ -361,10 +351,12 @@ def make_batches(
     batch_size: int = 1024,
     workers: int = 1,
     device: torch.device | str = "cpu",
+    feature_drop: float = 0.0,
     propagate: Propagate | None = None,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
+    feature_drop: the share of the hidden nodes whose features are set to 0.
     propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
     """
     batches: Batches
@@ -380,6 +372,8 @@ def make_batches(
         batches = NeighborSampling(graph, placed, masks, per_layer, batch_size, workers, for_gpu)
     if x is not None:
         batches = Gathered(batches, x)
+    if feature_drop:
+        batches = WithoutFeatures(batches, masks, feature_drop)
     if propagate is None:
         return batches
     return WithPropagatedLabels(batches, graph, labels, masks, propagate)
@@ -429,13 +423,3 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _derived_seed(seed: int, purpose: str, *counters: int) -> int:
-    """A seed for each purpose and moment, so that no draw depends on an earlier draw."""
-    key = [seed, *purpose.encode(), *counters]
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(_derived_seed(seed, purpose, *counters)))

@@ -43,11 +43,14 @@ def load_weights(model: NodeModel, path: Path) -> None:
             tensors = load(file.read())
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"cannot read the weights in {path}: {error}. {_RESTORE}") from error
-    if isinstance(model, SolvedModel):
-        try:
-            model.take_shapes(tensors)
-        except ModelError as error:
-            raise RunError(f"the weights in {path} are damaged: {error}. {_RESTORE}") from None
+    for prefix, part in model.named_modules():  # an ensemble contains models as members
+        if isinstance(part, SolvedModel):
+            start = f"{prefix}." if prefix else ""
+            own = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+            try:
+                part.take_shapes(own)
+            except ModelError as error:
+                raise RunError(f"the weights in {path} are damaged: {error}. {_RESTORE}") from None
     expected = _distinct(model)
     if problems := _misfits(tensors, expected):
         raise RunError(

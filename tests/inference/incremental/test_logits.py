@@ -52,6 +52,7 @@ MODELS = {
     "gcn, batch norm": lambda sizes: with_statistics(UniMP(sizes, layer="gcn", norm="batch")),
     "appnp": lambda sizes: APPNP(sizes, width=4, steps=4),
     "grand": lambda sizes: GRAND(sizes, width=4, steps=4),
+    "grand with batch norm": lambda sizes: GRAND(sizes, width=4, steps=2, norm="batch"),
     "gcn-lpa": lambda sizes: GCNLPA(sizes, width=4),
     "mlp": lambda sizes: MLP(sizes, width=4),
 }

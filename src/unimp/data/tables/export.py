@@ -44,19 +44,16 @@ def _nodes(task: Task, form: Form) -> Any:
     import pyarrow as pa
 
     columns: dict[str, Any] = {"id": pa.array(_ids(task))}
+    names = class_names(task)
     if task.is_multilabel:
-        names = class_names(task)
         for number, name in enumerate(names):
             column = task.labels[:, number].numpy()
             columns[f"label_{name}"] = pa.array(column, mask=column == UNLABELED)
     else:
-        names = class_names(task)
         label = task.labels.numpy()
         words = np.array([*names, ""], dtype=object)[label]
         columns["label"] = pa.array(words, pa.string(), mask=label == UNLABELED)
-    sets = np.full(task.graph.num_nodes, "", dtype=object)
-    for part in ("train", "val", "test"):
-        sets[getattr(task.split, part).numpy()] = part
+    sets = task.split.names(task.graph.num_nodes)
     columns["set"] = pa.array(sets, pa.string(), mask=sets == "")
     if task.groups is not None:
         columns["group"] = pa.array(task.groups.numpy())
@@ -89,10 +86,7 @@ def _dense(x: Any, name: str) -> NDArray[np.float32]:
             f"{name} has {x.shape[1]:,} sparse features; tables can contain at most {_WIDEST:,}. "
             "Use an .npz file for such a task."
         )
-    dense = np.zeros(x.shape, dtype=np.float32)
-    rows = np.repeat(np.arange(x.shape[0]), np.diff(x.indptr.numpy()))
-    np.add.at(dense, (rows, x.column.numpy()), x.value.numpy())
-    return dense
+    return np.asarray(x.to_scipy().toarray())
 
 
 def _vectors(rows: NDArray[np.float32], form: Form) -> Any:

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from unimp.config.choices import UnknownIds
-from unimp.data.tables.checking import taken, values_of
+from unimp.data.tables.checking import read_node_ids, taken, values_of
 from unimp.data.tables.encoding import LARGEST, Categorical, Encoder, Numeric, Vector
-from unimp.data.tables.ids import Edges, positions, read_edges, read_ids
+from unimp.data.tables.ids import Edges, positions, read_edges
 from unimp.data.tables.labels import read_more_labels
+from unimp.data.tables.near import Places, edges_to, nearest, read_near
 from unimp.data.tables.problems import SHOWN_ROWS, Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.table import Table
@@ -37,6 +38,9 @@ def extend_task(
     An id that the task already has is refused. Edges may join new and old nodes; an edge that
     already exists is merged with it. Labels in the new table are added to the labels of the task.
     The new nodes are in no set, so their labels are inputs only if all known labels are.
+
+    If edges come from nearest neighbors, each new node gets edges from the nearest old and new
+    nodes. The edges between old nodes stay as they are.
     """
     transforms = task.tables
     if not isinstance(transforms, Transforms) or task.node_names is None:
@@ -47,13 +51,16 @@ def extend_task(
     import pyarrow as pa
 
     layout, problems = transforms.layout, Problems()
+    _refuse_near(task, transforms, nodes, edges)
     old = pa.array(task.node_names, pa.large_string())
-    ids, values, labels = old, None, None
+    ids, values, labels, places = old, None, None, None
     if nodes is not None:
         ids = None  # if the table is invalid
         table = _open_more(nodes, "nodes", layout, transforms, problems)
         if table is not None:
-            fresh = _fresh_ids(table, layout.id, old, problems)
+            fresh = _fresh_ids(table, layout, old, problems)
+            if transforms.near is not None:
+                places = read_near(table, layout, problems, transforms.near)
             values = _values(table, layout, transforms.nodes, problems)
             labels = read_more_labels(table, layout, task.class_names or (), problems)
             ids = None if fresh is None else pa.concat_arrays([old, fresh])
@@ -70,6 +77,13 @@ def extend_task(
     for warning in problems.warnings:
         LOG.warning(warning)
     count = len(ids) - len(old)
+    on_map = task.positions
+    if places is not None and transforms.near is not None:
+        assert isinstance(layout.neighbors, int)
+        joined, edge_values = _edges_to_new(transforms.near, places, layout.neighbors), {}
+        more_on_map = transforms.near.on_map(places)
+        if on_map is not None:
+            on_map = None if more_on_map is None else torch.cat((on_map, more_on_map.to(on_map)))
     x = task.graph.x
     if count and x is not None:
         assert values is not None
@@ -86,7 +100,31 @@ def extend_task(
         labels=torch.cat((task.labels, more)),
         node_names=tuple(ids.to_pylist()),
         groups=groups,
+        positions=on_map,
     )
+
+
+def _refuse_near(task: Task, transforms: Transforms, nodes: Any, edges: Any) -> None:
+    """Refuse what a run cannot add if its edges come from nearest neighbors."""
+    if transforms.near is None:
+        return
+    if edges is not None:
+        raise TaskError(
+            f"{task.name} has no table of edges: its edges come from nearest neighbors in "
+            f"{', '.join(transforms.layout.near)}, and so do those of new nodes. Give only nodes."
+        )
+    if nodes is not None and not transforms.near.stored:
+        raise TaskError(
+            f"{task.name} has too many coordinates to store them with the run, so the nearest "
+            "neighbors of new nodes cannot be found. Add the nodes to the table and train again."
+        )
+
+
+def _edges_to_new(near: Places, values: Mapping[str, Any], neighbors: int) -> Edges:
+    """Return edges to new nodes from their nearest neighbors among old and new nodes."""
+    old, new = near.points, near.points_of(values)
+    fresh = np.arange(len(old), len(old) + len(new))
+    return Edges(*edges_to(nearest(np.concatenate((old, new)), neighbors, of=fresh), fresh))
 
 
 def _values(
@@ -141,23 +179,25 @@ def _open_more(
     given: Any, what: str, layout: Layout, transforms: Transforms, problems: Problems
 ) -> Table | None:
     ends = [layout.id] if what == "nodes" else [layout.source, layout.target]
+    ends = [column for column in ends if column]  # without an id, nodes are numbered
     encoders = transforms.nodes if what == "nodes" else transforms.edges
+    near = layout.near if what == "nodes" else ()
     in_words = layout.columns_in_words({e.column: e.kind for e in encoders})
     optional = layout.label_columns if what == "nodes" else []
     return open_table(
         given,
         what,
         problems,
-        wanted=[*ends, *(encoder.column for encoder in encoders)],
+        wanted=[*ends, *(encoder.column for encoder in encoders), *near],
         optional=optional,
         as_text=[*ends, *optional, *in_words],
     )
 
 
-def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
+def _fresh_ids(table: Table, layout: Layout, old: Any, problems: Problems) -> Any:
     import pyarrow as pa
 
-    fresh = read_ids(table, column, problems, unique=True)
+    fresh = read_node_ids(table, layout, problems, before=len(old))
     if fresh is None:
         return None
     fresh = fresh.cast(pa.large_string())
@@ -167,7 +207,7 @@ def _fresh_ids(table: Table, column: str, old: Any, problems: Problems) -> Any:
             table.name,
             f"{fresh[int(known[0])].as_py()!r} is already a node of the run",
             "remove nodes that the run was trained with",
-            column=column,
+            column=layout.id,
             rows=known,
         )
     return fresh

@@ -35,6 +35,7 @@ from unimp.data.tables.transforms import Layout
 from unimp.data.tables.values import NO_VALUE, words
 
 UNJOINED = "by name or position only: no column of nodes contains the ids in edges; check this"
+_BOTH_WAYS = "in both directions suit most tasks"
 _LOOKED_AT = 50_000  # the number of rows that are examined
 _ENOUGH = 20  # cells that show what a column contains
 _MALFORMED = 0.05  # share of cells in a column of numbers that may be malformed
@@ -60,19 +61,33 @@ class Guess:
         """Whether a column of nodes contains the ids in edges."""
         return self.reasons["id"] != UNJOINED
 
+    @property
+    def label_options(self) -> str:
+        """The options that name the label, for a message about a label that was not guessed."""
+        return ", or ".join(f"--label {c}" for c in self.label_candidates[:5]) or "--label COLUMN"
 
-def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) -> Guess:
-    """Return the most likely layout of two tables; `given` options are kept."""
+
+def guess(nodes: Table, edges: Table | None, given: Mapping[str, Any] | None = None) -> Guess:
+    """Return the most likely layout of two tables; `given` options are kept.
+
+    edges: None if `given` names the columns `near`.
+    """
     given = dict(given or {})
     reasons = dict.fromkeys(given, "as given")
     layout = Layout(**given)
     cautions: list[str] = []
-    ids, ends, why = _join(nodes, edges, given, cautions)
-    layout = replace(layout, id=ids, source=ends[0], target=ends[1])
-    reasons = {"id": why, "source": why, "target": why} | reasons
-    if "directed" not in given:
-        directed, reasons["directed"] = _directed(nodes, edges, layout)
-        layout = replace(layout, directed=directed)
+    if edges is None:
+        layout = replace(layout, id=given.get("id", _unique_id(nodes, layout.near)))
+        why = "unique in nodes" if layout.id else "no column names the nodes: row numbers, from 1"
+        reasons = {"id": why, "directed": f"Messages {_BOTH_WAYS}"} | reasons
+        edges = Table("edges", nodes.arrow.select([]))
+    else:
+        ids, ends, why = _join(nodes, edges, given, cautions)
+        layout = replace(layout, id=ids, source=ends[0], target=ends[1])
+        reasons = {"id": why, "source": why, "target": why} | reasons
+        if "directed" not in given:
+            directed, reasons["directed"] = _directed(nodes, edges, layout)
+            layout = replace(layout, directed=directed)
     if not any(key in given for key in ("split", "train_ids")):
         column = next((c for c in nodes.columns if _is_split(nodes, c)), "")
         layout = replace(layout, split=column)
@@ -88,7 +103,7 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
     used = {layout.id, layout.split, layout.group} | set(layout.label_columns)
     candidates: list[str] = []
     if "label" not in given:
-        label, reasons["label"], candidates = _label(nodes, used)
+        label, reasons["label"], candidates = _label(nodes, used | set(layout.near))
         layout = replace(layout, label=label)
         used |= set(layout.label_columns)
     if "label_separator" not in given and isinstance(layout.label, str) and nodes.has(layout.label):
@@ -111,6 +126,17 @@ def guess(nodes: Table, edges: Table, given: Mapping[str, Any] | None = None) ->
     return Guess(
         layout, reasons, why_kinds, why_edges, left_out, edge_left_out, candidates, cautions
     )
+
+
+def _unique_id(nodes: Table, near: Sequence[str]) -> str:
+    """Return a column that names the nodes: by its name, or text without repetitions."""
+    free = [column for column in sorted(nodes.columns, key=_id_rank) if column not in near]
+    for column in free:
+        named = column.strip().lower() in (*ID_NAMES, *ROW_NAMES)
+        is_name = is_string(nodes.kind(column)) and not _kind_of_text(nodes, column, ".")[0]
+        if (named or is_name) and read_ids(nodes, column, Problems(), unique=True) is not None:
+            return column
+    return ""
 
 
 def _join(
@@ -184,7 +210,7 @@ def _directed(nodes: Table, edges: Table, layout: Layout) -> tuple[bool, str]:
     if share > 0.95:
         return True, f"{share:.0%} of edges are listed in both directions already"
     listed = f"{share:.0%} of edges are listed in both directions"
-    return False, f"{listed}; messages in both directions suit most tasks"
+    return False, f"{listed}; messages {_BOTH_WAYS}"
 
 
 def _is_split(nodes: Table, column: str) -> bool:

@@ -8,6 +8,7 @@ Spaces around an id are ignored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
 
     if not table.has(column):
         return None
+    note = partial(problems.note, table.name, column=column)
     values = table.get(column)
     kind = values.type
     if pa.types.is_floating(kind):
@@ -65,11 +67,9 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
         values = pc.if_else(pc.is_nan(values), None, values)
         broken = not_whole(values)
         if len(broken):
-            problems.note(
-                table.name,
+            note(
                 f"{values[int(broken[0])].as_py()} is not an id",
                 "write ids as text or integers, and integers above 2^53 as text",
-                column=column,
                 rows=broken,
             )
             return None
@@ -80,32 +80,20 @@ def read_ids(table: Table, column: str, problems: Problems, *, unique: bool) -> 
         values = pc.utf8_trim_whitespace(values)
         values = pc.if_else(pc.equal(values, ""), None, values)
     else:
-        problems.note(
-            table.name,
-            f"the column has type {kind}",
-            "ids must be text or integers",
-            column=column,
-        )
+        note(f"the column has type {kind}", "ids must be text or integers")
         return None
     if values.null_count:
-        problems.note(
-            table.name,
-            "the id is empty",
-            "give the row an id, or remove the row",
-            column=column,
-            rows=np.flatnonzero(to_numpy(values.is_null())),
-        )
+        empty = np.flatnonzero(to_numpy(values.is_null()))
+        note("the id is empty", "give the row an id, or remove the row", rows=empty)
     if unique:
         first = positions(values, values)
         twice = np.flatnonzero((first != np.arange(len(values))) & (first >= 0))
         if len(twice):
             name = values[int(twice[0])].as_py()
-            problems.note(
-                table.name,
+            note(
                 f"the id {name!r} is also in row {int(first[twice[0]]) + 1}"
                 + (f" ({len(twice):,} such rows)" if len(twice) > 1 else ""),
                 "keep one row per node",
-                column=column,
                 rows=twice,
             )
         if len(twice) or values.null_count:
@@ -192,20 +180,14 @@ def note_unknown(
         hint = f" ({near})" if near.startswith("did you mean") else ""
     if not hint:
         hint = f" (an id there is {str(ids[0].as_py())!r})"
+    option = '--unknown-ids skip (in Python: unknown_ids="skip")'
+    if where == "nodes":
+        option = 'unknown_ids = "skip" under [tables]'
     problems.note(
         table.name,
         f"{shown}{' …' if len(names) > SHOWN_ROWS else ''} {'is' if len(names) == 1 else 'are'} "
         f"not among the ids of {where}{hint}",
-        f"add the nodes, correct the ids, or skip such rows with {skip_words(where)}",
+        f"add the nodes, correct the ids, or skip such rows with {option}",
         column=column,
         rows=lost,
-    )
-
-
-def skip_words(where: str) -> str:
-    """Return the option that skips rows with unknown ids, as the user would write it."""
-    return (
-        'unknown_ids = "skip" under [tables]'
-        if where == "nodes"
-        else ('--unknown-ids skip (in Python: unknown_ids="skip")')
     )

@@ -1,4 +1,4 @@
-"""The commented recipe that `unimp init` writes for two tables."""
+"""The commented recipe that `unimp init` writes for tables."""
 
 from __future__ import annotations
 
@@ -16,22 +16,34 @@ from unimp.data.tables.table import Table
 _MOST_LISTED = 10  # columns in one line
 
 
-def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> str:
-    """A recipe for a file in `folder`, with the reason of each guess and what else is possible."""
+def initial_recipe(found: Guess, nodes: Table, edges: Table | None, folder: Path) -> str:
+    """A recipe for a file in `folder`, with the reason of each guess and what else is possible.
+
+    edges: None if edges come from nearest neighbors.
+    """
     layout, why = found.layout, found.reasons
-    paths = {
-        t.name: os.path.relpath(Path(t.name).resolve(), folder.resolve()) for t in (nodes, edges)
-    }
     lines = [
-        "# The meaning of two tables. Each line is a guess with its reason; correct wrong guesses.",
+        "# The meaning of your tables. Each line is a guess with its reason; correct wrong ones.",
         "# `unimp check` reports every problem, and `unimp train` trains a model.",
         "",
         "[tables]",
-        *_option(f"{nodes.num_rows:,} rows", "nodes", paths[nodes.name]),
-        *_option(f"{edges.num_rows:,} rows", "edges", paths[edges.name]),
+        *_table("nodes", nodes, folder),
+        *([] if edges is None else _table("edges", edges, folder)),
         *_option(why["id"], "id", layout.id),
-        *_option("messages pass from source to target …", "source", layout.source),
-        *_option(None, "target", layout.target),
+    ]
+    if edges is None:
+        lines += _option(
+            "messages pass to a node from its nearest neighbors …", "near", layout.near
+        )
+        lines += _option(
+            'their number; "auto": 4, 8, 16 or 32, chosen by validation',
+            "neighbors",
+            layout.neighbors,
+        )
+    else:
+        lines += _option("messages pass from source to target …", "source", layout.source)
+        lines += _option(None, "target", layout.target)
+    lines += [
         *_option(f"… and back, unless directed. {why['directed']}", "directed", layout.directed),
         *_option(
             f"the column to predict: {why['label']}; unknown where empty, NA, null or -1",
@@ -64,13 +76,16 @@ def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> st
         lines.append(_comment(f'{together}: group = "column"'))
     if layout.decimal == ",":
         lines += _option(f"decimal commas: {why['decimal']}", "decimal", layout.decimal)
-    lines.append(_comment('to leave out edges with an id that no node has: unknown_ids = "skip"'))
+    if edges is not None:
+        skip = 'to leave out edges with an id that no node has: unknown_ids = "skip"'
+        lines.append(_comment(skip))
     lines += ["", "# Kinds: numeric, categorical, text (words), vector (a list of numbers)."]
     lines += _columns("tables.features", layout.features, found.kinds, found.left_out)
-    lines += ["", "# Features of edges: numeric, categorical or vector."]
-    lines += _columns(
-        "tables.edge_features", layout.edge_features, found.edge_kinds, found.edge_left_out
-    )
+    if edges is not None:
+        lines += ["", "# Features of edges: numeric, categorical or vector."]
+        lines += _columns(
+            "tables.edge_features", layout.edge_features, found.edge_kinds, found.edge_left_out
+        )
     lines += [
         "",
         "# Every other option has a default. List them: unimp recipe show PATH_OF_THIS_FILE",
@@ -84,8 +99,15 @@ def initial_recipe(found: Guess, nodes: Table, edges: Table, folder: Path) -> st
     return "\n".join(lines) + "\n"
 
 
+def _table(key: str, table: Table, folder: Path) -> list[str]:
+    path = os.path.relpath(Path(table.name).resolve(), folder.resolve())
+    return _option(f"{table.num_rows:,} rows", key, path)
+
+
 def _option(why: str | None, key: str, value: Any) -> list[str]:
-    line = " ".join(tomli_w.dumps({key: value}).split("\n")).rstrip()
+    line = tomli_w.dumps({key: value}).rstrip()
+    for before, after in (("[\n    ", "["), (",\n    ", ", "), (",\n]", "]")):  # a list in one line
+        line = line.replace(before, after)
     return [line] if why is None else [_comment(why), line]
 
 

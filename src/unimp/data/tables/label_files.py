@@ -28,6 +28,8 @@ from unimp.tasks.task import Task
 SHOWN_PROBLEMS = 10
 NONE = "none"
 """The cell that means that a node of binary tasks has none of the labels."""
+_FRACTION = re.compile(r"[+-]?\d*\.\d*[1-9]\d*")
+_TRUTHS = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
 
 
 @runtime_checkable
@@ -113,9 +115,8 @@ def read_labels(path: Path, task: Task) -> Tensor:
 
     classes = classes_of(task)
     truth = Names(("0", "1"), 2, "value")
-    truths = [
-        _known(_number_of(text), truth) for text in (cells[values].to_pylist() if values else ())
-    ]
+    written_truths = cells[values].to_pylist() if values else ()
+    truths = [_known(text and _TRUTHS.get(text.lower(), text), truth) for text in written_truths]
     whole_sets = task.is_multilabel and not truths
     between = label_separator(task) if task.is_multilabel else ""
     pairs = zip(cells[label].to_pylist(), without_point(cells[label]).to_pylist(), strict=True)
@@ -125,7 +126,9 @@ def read_labels(path: Path, task: Task) -> Tensor:
     if task.is_multilabel and truths:
         named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
         value = _places(table, values, truths, truth, problems)
-    elif "0" in truths and not any(map(_is_fraction, truths)):  # not a column of amounts
+    elif "0" in truths and not any(
+        _FRACTION.fullmatch(text or "") for text in truths
+    ):  # not a column of amounts
         problems.note(
             table.name,
             "the value is 0, so the row names a class that the node does not have",
@@ -157,13 +160,8 @@ def read_labels(path: Path, task: Task) -> Tensor:
             twice.append(number)
         labels[place] = one
     if twice:
-        problems.note(
-            table.name,
-            f"node {given[twice[0]]!r} has another label in an earlier row",
-            "keep one of them",
-            column=at,
-            rows=twice,
-        )
+        what = f"node {given[twice[0]]!r} has another label in an earlier row"
+        problems.note(table.name, what, "keep one of them", column=at, rows=twice)
     problems.refuse()
     return labels
 
@@ -173,17 +171,16 @@ def _own_columns(task: Task) -> dict[str, str]:
     if not isinstance(task.tables, Transforms):
         return {"node": "node", "label": "label"}
     layout = task.tables.layout
-    return {"node": layout.id, "label": layout.label if isinstance(layout.label, str) else "label"}
+    return {
+        "node": layout.id or "node",
+        "label": layout.label if isinstance(layout.label, str) else "label",
+    }
 
 
 def _value_column(table: Table, others: Set[str]) -> str:
     """Return the name of the column value, in small or capital letters; empty without one."""
     found = [c for c in table.columns if c.lower() == "value" and c not in others]
     return "value" if "value" in found else next(iter(found), "")
-
-
-def _is_fraction(text: str | None) -> bool:
-    return text is not None and re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", text) is not None
 
 
 def _present(table: Table, name: str, own: str, problems: Problems) -> str:
@@ -237,12 +234,6 @@ def _known(text: str | None, names: Names) -> str | None:
     """Return a cell, or None if it means an unknown label."""
     nothing = text is None or (text in (*UNKNOWN, *NO_VALUE) and text not in names)
     return None if nothing else text
-
-
-def _number_of(text: str | None) -> str | None:
-    """Return true and yes as 1, false and no as 0."""
-    digits = {"true": "1", "yes": "1", "1.0": "1", "false": "0", "no": "0", "0.0": "0"}
-    return None if text is None else digits.get(text.lower(), text)
 
 
 def _places(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ UNKNOWN = (*NO_VALUE, *_MINUS_ONE)
 """Cells of a label column that mean an unknown label."""
 _COULD_BE_NAMES = ("NA", "N/A", "None")
 _YES, _NO = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
+_FILL_IN = "fill in the labels of some nodes"
 _MANY = 20  # with more known labels than this, they cannot all be different classes
 
 Labels = tuple[NDArray[np.int64] | NDArray[np.int8], tuple[str, ...]]
@@ -35,14 +37,6 @@ def read_labels(nodes: Table, layout: Layout, problems: Problems) -> Labels | No
         return _binary_columns(nodes, layout.label_columns, problems)
     text = _words_of_labels(nodes, layout.label, problems)
     if text is None:
-        return None
-    if text.null_count == len(text):
-        problems.note(
-            nodes.name,
-            "no label is known",
-            "fill in the labels of some nodes",
-            column=layout.label,
-        )
         return None
     if layout.label_separator:
         return _separated(nodes, layout, text, problems)
@@ -96,15 +90,11 @@ def _by_name(
     number = positions(text, pa.array(names, pa.large_string()))
     wrong = np.flatnonzero((number < 0) & ~to_numpy(text.is_null()))
     if len(wrong):
-        given = text[int(wrong[0])].as_py()
+        given, rows = text[int(wrong[0])].as_py(), np.unique(row[wrong])
         hint = nearest_names(given, names)
-        problems.note(
-            nodes.name,
-            f"{given[:60]!r} is not a class of the run",
-            hint if len(hint) < 1000 else f"use one of its {len(names):,} classes",
-            column=column,
-            rows=np.unique(row[wrong]),
-        )
+        fix = hint if len(hint) < 1000 else f"use one of its {len(names):,} classes"
+        what = f"{given[:60]!r} is not a class of the run"
+        problems.note(nodes.name, what, fix, column=column, rows=rows)
     return number
 
 
@@ -141,13 +131,9 @@ def _words_of_labels(
     else:
         return text
     if len(broken):
-        problems.note(
-            nodes.name,
-            f"{str(values[int(broken[0])].as_py())[:60]} is not a class",
-            "labels must be text or integers; divide quantities into classes first",
-            column=column,
-            rows=broken,
-        )
+        what = f"{str(values[int(broken[0])].as_py())[:60]} is not a class"
+        fix = "labels must be text or integers; divide quantities into classes first"
+        problems.note(nodes.name, what, fix, column=column, rows=broken)
         return None
     return text
 
@@ -180,21 +166,20 @@ def _are_numbers(text: Any) -> bool:
 def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels | None:
     import pyarrow as pa
 
+    note = partial(problems.note, nodes.name, column=column)
     names = in_order(text.drop_null().unique().to_pylist())
     known = len(text) - text.null_count
     number = positions(text, pa.array(names, pa.large_string()))
-    if what_is_wrong := one_class(torch.from_numpy(number), len(names), names):
-        problems.note(nodes.name, what_is_wrong, SEVERAL_CLASSES, column=column)
-        return None
-    if len(names) == known and known >= _MANY:
-        problems.note(
-            nodes.name,
-            f"all {known:,} labels are different",
-            "name a column with classes, which occur several times",
-            column=column,
-        )
-        return None
-    return number, tuple(names)
+    if not known:
+        note("no label is known", _FILL_IN)
+    elif what_is_wrong := one_class(torch.from_numpy(number), len(names), names):
+        note(what_is_wrong, SEVERAL_CLASSES)
+    elif len(names) == known and known >= _MANY:
+        fix = "name a column with classes, which occur several times"
+        note(f"all {known:,} labels are different", fix)
+    else:
+        return number, tuple(names)
+    return None
 
 
 def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> Labels | None:
@@ -205,9 +190,7 @@ def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> L
     flat, row = _split(text, layout.label_separator)
     names = in_order(flat.unique().to_pylist())
     if not names:
-        problems.note(
-            nodes.name, "no label is known", "fill in the labels of some nodes", column=column
-        )
+        problems.note(nodes.name, "no label is known", _FILL_IN, column=column)
         return None
     number = positions(flat, pa.array(names, pa.large_string()))
     labels = _several(number, row, len(text), len(names))
@@ -248,8 +231,7 @@ def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Lab
     if not (labels != UNLABELED).any():
         what_is_wrong = "no label is known"
     if what_is_wrong:
-        fix = SEVERAL_CLASSES
-        problems.note(nodes.name, what_is_wrong, fix, column=", ".join(columns))
+        problems.note(nodes.name, what_is_wrong, SEVERAL_CLASSES, column=", ".join(columns))
         return None
     given = [words(nodes, column, problems) for column in columns]
     _warn_of_unknown(nodes.name, ", ".join(columns), given, _MINUS_ONE, problems)
@@ -270,13 +252,9 @@ def _yes_and_no(nodes: Table, column: str, problems: Problems) -> NDArray[np.int
         values[to_numpy(pc.is_in(text, pa.array(words_for, text.type)))] = value
     wrong = np.flatnonzero((values == UNLABELED) & ~to_numpy(text.is_null()))
     if len(wrong):
-        problems.note(
-            nodes.name,
-            f"{text[int(wrong[0])].as_py()[:60]!r} is neither 0 nor 1",
-            "write 0 or 1, or clear the cell if the label is unknown",
-            column=column,
-            rows=wrong,
-        )
+        what = f"{text[int(wrong[0])].as_py()[:60]!r} is neither 0 nor 1"
+        fix = "write 0 or 1, or clear the cell if the label is unknown"
+        problems.note(nodes.name, what, fix, column=column, rows=wrong)
     return values
 
 

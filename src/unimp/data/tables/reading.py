@@ -47,6 +47,14 @@ Choose = Callable[[Sequence[str]], list[str]]
 """Selects the columns to read from those that exist."""
 
 
+class UnusableError(Exception):
+    """A table that cannot be read: the problem, its fix, and where in the file it is."""
+
+    def __init__(self, what: str, fix: str, *, line: int = 0, rows: Sequence[int] = ()) -> None:
+        super().__init__(what)
+        self.fix, self.line, self.rows = fix, line, rows
+
+
 def open_table(
     given: Any,
     what: str,
@@ -64,24 +72,25 @@ def open_table(
     """
     from_file = isinstance(given, str | Path)
     name = shown(given) if from_file else what
-    opened: Table | None
 
     def choose(there: Sequence[str]) -> list[str]:
         return _chosen(there, name, problems, wanted, optional)
 
     try:
         if from_file:
-            opened = _read_file(Path(given), name, problems, choose, as_text, wanted)
+            opened = _read_file(Path(given), name, choose, as_text, wanted)
         else:
-            opened = _from_frame(given, name, problems, choose)
+            opened = _from_frame(given, name, choose)
+        if not opened.num_rows:
+            raise UnusableError("the table has no rows", "add rows below the header")
+        return opened
+    except UnusableError as error:
+        where = f"{name}, line {error.line}" if error.line else name
+        problems.note(where, str(error), error.fix, rows=error.rows or None)
     except _unreadable() as error:
         fix = "write the file again" if from_file else "give each column values of one type"
         problems.note(name, f"the table cannot be read ({_first_line(error)})", fix)
-        return None
-    if opened is not None and opened.num_rows == 0:
-        problems.note(name, "the table has no rows", "add rows below the header")
-        return None
-    return opened
+    return None
 
 
 def shown(path: str | Path) -> str:
@@ -103,87 +112,69 @@ def _first_line(error: Exception) -> str:
 
 
 def _read_file(
-    path: Path,
-    name: str,
-    problems: Problems,
-    choose: Choose,
-    as_text: Sequence[str],
-    wanted: Sequence[str] | None,
-) -> Table | None:
+    path: Path, name: str, choose: Choose, as_text: Sequence[str], wanted: Sequence[str] | None
+) -> Table:
     if path.is_dir():
-        problems.note(name, "this is a folder, not a file", f"give a file: {_ACCEPTED}")
-        return None
+        raise UnusableError("this is a folder, not a file", f"give a file: {_ACCEPTED}")
     try:
         with open_input(path) as file:
             start = file.read(8)
     except OSError as error:
-        problems.note(name, f"the file cannot be opened ({error.strerror})", "check the path")
-        return None
+        raise UnusableError(
+            f"the file cannot be opened ({error.strerror})", "check the path"
+        ) from error
     if not start:
-        problems.note(name, "the file is empty", "write a header and rows into it")
-        return None
+        raise UnusableError("the file is empty", "write a header and rows into it")
     if start.startswith(b"PAR1"):
-        return _read_parquet(path, name, problems, choose)
+        return Table(name, _read_parquet(path, choose))
     suffix = path.suffix.lower()
     if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
-        return _read_arrow(path, name, problems, choose)
+        return Table(name, _read_arrow(path, choose))
     if suffix in (".parquet", ".pq"):
-        problems.note(
-            name, "this is not a Parquet file (it does not begin with PAR1)", "write it again"
-        )
-        return None
+        what = "this is not a Parquet file (it does not begin with PAR1)"
+        raise UnusableError(what, "write it again")
     plain = path.with_suffix("") if suffix in COMPRESSED else path
     if plain.suffix.lower() not in CSV_SUFFIXES:
-        problems.note(name, f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
-        return None
-    return _read_csv(path, name, problems, choose, as_text, wanted)
+        raise UnusableError(f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
+    return Table(name, *_read_csv(path, choose, as_text, wanted))
 
 
-def _read_parquet(path: Path, name: str, problems: Problems, choose: Choose) -> Table | None:
+def _refuse_too_large(needed: int, *, packed: bool = True) -> None:
+    if short := shortage(needed):
+        raise UnusableError(f"when unpacked, {short}" if packed else short, _SMALLER)
+
+
+def _read_parquet(path: Path, choose: Choose) -> Any:
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             chosen = choose(file.schema_arrow.names)
-            if short := shortage(parquet_bytes(path, file.metadata, chosen)):
-                problems.note(name, f"when unpacked, {short}", _SMALLER)
-                return None
+            _refuse_too_large(parquet_bytes(path, file.metadata, chosen))
             table = file.read(columns=chosen)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        problems.note(
-            name, f"the Parquet file is damaged ({_first_line(error)})", "write or copy it again"
-        )
-        return None
-    return Table(name, table)
+        what = f"the Parquet file is damaged ({_first_line(error)})"
+        raise UnusableError(what, "write or copy it again") from error
+    return table
 
 
-def _read_arrow(path: Path, name: str, problems: Problems, choose: Choose) -> Table | None:
+def _read_arrow(path: Path, choose: Choose) -> Any:
     import pyarrow as pa
     import pyarrow.ipc
 
-    table = None
     for reader in (pyarrow.ipc.open_file, pyarrow.ipc.open_stream):
         try:
             with pa.OSFile(str(path)) as file, reader(file) as opened:
-                short = shortage(arrow_bytes(_batches(opened)))
-            if short:
-                problems.note(name, f"when unpacked, {short}", _SMALLER)
-                return None
+                _refuse_too_large(arrow_bytes(_batches(opened)))
             with pa.OSFile(str(path)) as file, reader(file) as opened:
                 table = opened.read_all()
             table.validate(full=True)
-            break
+            return table.select(choose(table.column_names))
         except (pa.ArrowException, OSError, ValueError) as error:
-            failed = error
-            table = None
-    if table is None:
-        problems.note(
-            name, f"the Arrow file is damaged ({_first_line(failed)})", "write or copy it again"
-        )
-        return None
-    return Table(name, table.select(choose(table.column_names)))
+            what = f"the Arrow file is damaged ({_first_line(error)})"
+    raise UnusableError(what, "write or copy it again")
 
 
 def _batches(opened: Any) -> Iterator[Any]:
@@ -194,26 +185,18 @@ def _batches(opened: Any) -> Iterator[Any]:
 
 
 def _read_csv(
-    path: Path,
-    name: str,
-    problems: Problems,
-    choose: Choose,
-    as_text: Sequence[str],
-    wanted: Sequence[str] | None,
-) -> Table | None:
+    path: Path, choose: Choose, as_text: Sequence[str], wanted: Sequence[str] | None
+) -> tuple[Any, str]:
+    """Return the chosen columns of a CSV file, and its delimiter."""
     import pyarrow as pa
     import pyarrow.csv
 
-    header = csv_header(path, name, problems, wanted)
-    if header is None:
-        return None
-    written, delimiter = header
+    written, delimiter = csv_header(path, wanted)
     names = [column.strip().strip(_BOM) for column in written]
     chosen = choose(names)
     packed = path.suffix.lower() in COMPRESSED
-    if short := shortage(csv_bytes(path, len(chosen)) if packed else path.stat().st_size):
-        problems.note(name, f"when unpacked, {short}" if packed else short, _SMALLER)
-        return None
+    size = csv_bytes(path, len(chosen)) if packed else path.stat().st_size
+    _refuse_too_large(size, packed=packed)
     as_written = dict(zip(names, written, strict=True))
     ragged: list[Any] = []
 
@@ -243,33 +226,22 @@ def _read_csv(
         if any(pa.types.is_binary(kind) for kind in table.schema.types):
             raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes if no type is requested
     except pa.ArrowException as error:
-        line = _not_utf8(path)
-        if line is not None:
-            problems.note(
-                f"{name}, line {line}", "not UTF-8 text", "save the file as UTF-8 (not Latin-1)"
-            )
-        else:
-            problems.note(
-                name, f"the file cannot be read as CSV ({_first_line(error)})", "write it again"
-            )
-        return None
+        if line := _not_utf8(path):
+            fix = "save the file as UTF-8 (not Latin-1)"
+            raise UnusableError("not UTF-8 text", fix, line=line) from error
+        what = f"the file cannot be read as CSV ({_first_line(error)})"
+        raise UnusableError(what, "write it again") from error
     if ragged:
         first = ragged[0]
-        problems.note(
-            name,
+        raise UnusableError(
             f"{first.actual_columns} fields, but the header has {first.expected_columns}",
             f"correct the rows; put quotes around fields that contain {delimiter!r}",
             rows=[row.number - 2 for row in ragged],
         )
-        return None
-    if not chosen:
-        return Table(name, table.select([]))
-    return Table(name, table.rename_columns(chosen), delimiter)
+    return (table.rename_columns(chosen), delimiter) if chosen else (table.select([]), "")
 
 
-def csv_header(
-    path: Path, name: str, problems: Problems, wanted: Sequence[str] | None = None
-) -> tuple[list[str], str] | None:
+def csv_header(path: Path, wanted: Sequence[str] | None = None) -> tuple[list[str], str]:
     """Return the names in the header of a CSV file as they are written, and the delimiter.
 
     If not all `wanted` names are there, a first line that looks like data is a problem.
@@ -277,33 +249,29 @@ def csv_header(
     with open_unpacked(path) as stream:
         start = stream.read(_HEADER_BYTES)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
-        problems.note(name, "not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
-        return None
+        raise UnusableError("not UTF-8 text", "save it as CSV in UTF-8, or as Parquet")
     if len(start) == _HEADER_BYTES:  # cut within a row
         start = start[: start.rfind(b"\n") + 1] or start
     first = next((line for line in start.splitlines() if line.strip()), b"")
     try:
         first.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        problems.note(f"{name}, line 1", "not UTF-8 text", "save the file as UTF-8")
-        return None
+    except UnicodeDecodeError as error:
+        raise UnusableError("not UTF-8 text", "save the file as UTF-8", line=1) from error
     text = start.decode("utf-8-sig", errors="replace")  # Arrow checks the other lines
     delimiter = max(_DELIMITERS, key=lambda mark: _fits(text, mark))
     names, *rows = _first_rows(text, delimiter, _COMPARED) or [[]]
     if not any(column.strip() for column in names):
-        problems.note(name, "the header is empty", "write column names into the first line")
-        return None
+        raise UnusableError("the header is empty", "write column names into the first line")
     there = wanted is not None and {column.strip() for column in names} >= set(wanted)
     if not there and is_data(names, rows):
         shown = ", ".join(names[:SHOWN_ROWS]) + (" …" if len(names) > SHOWN_ROWS else "")
-        problems.note(
-            f"{name}, line 1",
+        raise UnusableError(
             f"the file seems to have no header: its first line ({shown[:200]}) looks like "
             "the lines below it",
             "write a line with the names of the columns above it; if this line is the header, "
             "rename its columns to usual names, such as id, source and target",
+            line=1,
         )
-        return None
     return names, delimiter
 
 
@@ -343,13 +311,13 @@ def _not_utf8(path: Path) -> int | None:
     return None
 
 
-def _from_frame(given: Any, name: str, problems: Problems, choose: Choose) -> Table | None:
+def _from_frame(given: Any, name: str, choose: Choose) -> Table:
     import pyarrow as pa
 
     if isinstance(given, pa.Table | pa.RecordBatch):
         table = given if isinstance(given, pa.Table) else pa.Table.from_batches([given])
     elif isinstance(given, Mapping):
-        table = _from_columns(given, name, problems)
+        table = _from_columns(given)
     elif type(given).__module__.partition(".")[0] == "pandas":
         made: Callable[[Any], Any] = pa.Table.from_pandas
         table = made(given)
@@ -360,18 +328,14 @@ def _from_frame(given: Any, name: str, problems: Problems, choose: Choose) -> Ta
     elif hasattr(given, "__arrow_c_stream__"):
         table = pa.table(given)
     else:
-        problems.note(
-            name,
+        raise UnusableError(
             f"a {type(given).__name__} is not a table",
             "give a path, a data frame of pandas or polars, an Arrow table or a dict of arrays",
         )
-        return None
-    if table is None:
-        return None
     return Table(name, table.select(choose(table.column_names)))
 
 
-def _from_columns(given: Mapping[Any, Any], name: str, problems: Problems) -> Any:
+def _from_columns(given: Mapping[Any, Any]) -> Any:
     import pyarrow as pa
 
     columns = {}
@@ -384,10 +348,8 @@ def _from_columns(given: Mapping[Any, Any], name: str, problems: Problems) -> An
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        problems.note(
-            name, f"the columns have different lengths ({counts})", "give all the same length"
-        )
-        return None
+        what = f"the columns have different lengths ({counts})"
+        raise UnusableError(what, "give all the same length")
     return pa.table(columns)
 
 
@@ -407,12 +369,7 @@ def _chosen(
         return [column for column in counts if column not in twice]
     for column in dict.fromkeys(wanted):
         if column not in counts:
-            problems.note(
-                name,
-                "the column does not exist",
-                _near(column, there),
-                column=column,
-            )
+            problems.note(name, "the column does not exist", _near(column, there), column=column)
         elif column in twice:
             problems.note(name, "two columns have this name", "rename one of them", column=column)
     return [c for c in dict.fromkeys((*wanted, *optional)) if counts[c] == 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,14 @@ SETS = {
 
 
 def read_parts(
-    nodes: Table,
-    layout: Layout,
-    ids: Any,
-    known: NDArray[np.bool_] | None,
-    problems: Problems,
+    nodes: Table, layout: Layout, ids: Any, known: NDArray[np.bool_] | None, problems: Problems
 ) -> NDArray[np.int8] | None:
     """Return the set of each node (0 train, 1 val, 2 test, −1 none); None to draw it by shares."""
     files = layout.split_files
+    note = partial(problems.note, nodes.name, column=layout.split or None)
     if layout.split and files:
-        problems.note(
-            nodes.name,
-            f"the split is given by a column and by {' and '.join(f'{p}_ids' for p in files)}",
-            "remove one of them",
-            column=layout.split,
-        )
+        named = " and ".join(f"{part}_ids" for part in files)
+        note(f"the split is given by a column and by {named}", "remove one of them")
         return None
     if layout.split:
         parts = _parts_of_column(nodes, layout.split, problems)
@@ -47,25 +41,13 @@ def read_parts(
         return None
     if parts is None or known is None:
         return None
-    where = {"column": layout.split} if layout.split else {}
     for code, part in ((0, "train"), (1, "val")):
         blank = np.flatnonzero((parts == code) & ~known)
         if len(blank):
-            problems.note(
-                nodes.name,
-                f"the set is {part}, but the label is unknown",
-                "give the label, or remove the node from the set",
-                rows=blank,
-                **where,
-            )
+            fix = "give the label, or remove the node from the set"
+            note(f"the set is {part}, but the label is unknown", fix, rows=blank)
     if not ((parts == 0) & known).any():
-        problems.note(
-            nodes.name,
-            "the train set contains no node with a known label",
-            "put some into it",
-            rows=None,
-            **where,
-        )
+        note("the train set contains no node with a known label", "put some into it")
     return parts
 
 
@@ -82,13 +64,9 @@ def _parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[n
     number = positions(lower, pa.array(list(SETS), pa.large_string()))
     wrong = np.flatnonzero((number < 0) & ~to_numpy(text.is_null()))
     if len(wrong):
-        problems.note(
-            nodes.name,
-            f"{text[int(wrong[0])].as_py()[:60]!r} is not the name of a set",
-            "write train, val or test, or clear the cell",
-            column=column,
-            rows=wrong,
-        )
+        what = f"{text[int(wrong[0])].as_py()[:60]!r} is not the name of a set"
+        fix = "write train, val or test, or clear the cell"
+        problems.note(nodes.name, what, fix, column=column, rows=wrong)
         return None
     codes = np.array([*SETS.values(), -1], dtype=np.int8)
     parts: NDArray[np.int8] = codes[number]
@@ -112,12 +90,8 @@ def _parts_of_files(
         taken = np.flatnonzero(parts[place] >= 0)
         if len(taken):
             earlier = list(SETS)[list(SETS.values()).index(parts[place[taken[0]]])]
-            problems.note(
-                table.name,
-                f"{values[int(taken[0])].as_py()!r} is also in {earlier}",
-                "keep each node in one set",
-                rows=taken,
-            )
+            what = f"{values[int(taken[0])].as_py()!r} is also in {earlier}"
+            problems.note(table.name, what, "keep each node in one set", rows=taken)
         parts[place] = SETS[part]
     if "train" not in files:
         problems.note(nodes.name, "val_ids or test_ids is set without train_ids", "set train_ids")
@@ -139,7 +113,7 @@ def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str,
         column = "line"
         table = Table(file, pa.table({column: pa.array(lines, pa.large_string())}))
     else:
-        column = layout.id
+        column = layout.id or "node"
         opened = open_table(path, file, problems, wanted=[column], as_text=[column])
         if opened is None:
             return None

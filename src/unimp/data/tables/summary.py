@@ -1,4 +1,4 @@
-"""Summarize two tables in words, for `unimp check`."""
+"""Summarize tables in words, for `unimp check`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def summary(rows: Rows, split: Split) -> dict[str, str]:
         "nodes": f"{count:,}, ids are {'numbers' if str(rows.ids.type) == 'int64' else 'text'} "
         f"such as {rows.ids[0].as_py()}",
         "edges": f"{len(edges.source):,}, messages pass {how}; {duplicates:,} duplicates are "
-        f"merged, {loops:,} are self-loops",
+        f"merged, {loops:,} are self-loops"
+        if rows.nearest is None
+        else f"{len(edges.source):,}, {near_in_words(rows)}; messages pass {how}",
         "isolated nodes": f"{_isolated(rows):,}",
         "features": _kinds(layout.features),
         "edge features": _kinds(layout.edge_features),
@@ -52,6 +54,17 @@ def summary(rows: Rows, split: Split) -> dict[str, str]:
         drawn = "groups kept together" if rows.groups is not None else "stratified by class"
         lines["train / val / test"] += f", drawn by shares for each seed, {drawn}"
     return lines
+
+
+def near_in_words(rows: Rows) -> str:
+    """Describe the edges to nearest neighbors, and how their number was chosen."""
+    assert rows.nearest is not None
+    layout, scores = rows.layout, rows.nearest.scores
+    words = f"from the {layout.neighbors} nearest neighbors in {', '.join(layout.near)}"
+    if not scores:
+        return words
+    listed = ", ".join(f"{count}: {100 * value:.1f} %" for count, value in scores.items())
+    return f"{words} (chosen by the scores of propagated labels on validation: {listed})"
 
 
 def cautions(rows: Rows, split: Split) -> list[str]:
@@ -80,16 +93,14 @@ def cautions(rows: Rows, split: Split) -> list[str]:
         )
     if split.test.numel() == 0:
         found.append("the test set is empty: the accuracy of the predictions is not measured")
-    for name, nodes, what in (
-        (
-            "val",
-            split.val,
-            "the selected epoch depends on chance, and confidence is not calibrated",
-        ),
-        ("test", split.test, "a single node changes the score by several points"),
-    ):
-        if 0 < nodes.numel() < FEW_NODES:
-            count = f"{nodes.numel()} node{'s' if nodes.numel() > 1 else ''}"
+    few = {
+        "val": "the selected epoch depends on chance, and confidence is not calibrated",
+        "test": "a single node changes the score by several points",
+    }
+    for name, what in few.items():
+        number = getattr(split, name).numel()
+        if 0 < number < FEW_NODES:
+            count = f"{number} node{'s' if number > 1 else ''}"
             found.append(f"the {name} set has {count}, fewer than {FEW_NODES}: {what}")
     found += _label_cautions(rows)
     if rows.labels.ndim == 1:

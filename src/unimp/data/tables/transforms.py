@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
 from unimp.data.tables.encoding import Encoder, fit, to_plain
+from unimp.data.tables.near import Places
 from unimp.graph.features import SparseFeatures
 
 FORMAT = 1
@@ -24,7 +25,7 @@ _FILLED = 0.25  # share of nonzero entries; with more, features are dense
 class Layout:
     """The meaning of the columns of both tables: the options of [tables] in a recipe."""
 
-    id: str = "id"
+    id: str = "id"  # a column; empty if ids are row numbers
     source: str = "source"
     target: str = "target"
     directed: bool = False
@@ -42,6 +43,9 @@ class Layout:
     val_ids: str = ""
     test_ids: str = ""
     unknown_ids: UnknownIds = "refuse"
+    # columns; edges come from nearest neighbors instead of a table
+    near: Sequence[str] = field(default_factory=list)
+    neighbors: int | Literal["auto"] = "auto"
 
     @property
     def label_columns(self) -> list[str]:
@@ -70,6 +74,7 @@ class Transforms:
     edges: tuple[Encoder, ...]
     sparse: bool  # node features are sparse
     whole_ids: bool = False  # ids are integers, although stored as text
+    near: Places | None = None  # where nodes are, if edges come from nearest neighbors
 
     @property
     def label_separator(self) -> str:
@@ -83,6 +88,7 @@ class Transforms:
         edges: Mapping[str, Any],
         *,
         whole_ids: bool = False,
+        near: Places | None = None,
     ) -> tuple[Transforms, Any, Any]:
         """Fit on the values of each column; return transforms, node features and edge features."""
         made: list[list[Encoder]] = []
@@ -95,7 +101,8 @@ class Transforms:
             encoders = [encoder for encoder in encoders if encoder.width]
             made.append(encoders)
             blocks.append([encoder.encode(values[encoder.column]) for encoder in encoders])
-        transforms = cls(layout, tuple(made[0]), tuple(made[1]), _is_sparse(blocks[0]), whole_ids)
+        sparse = _is_sparse(blocks[0])
+        transforms = cls(layout, tuple(made[0]), tuple(made[1]), sparse, whole_ids, near)
         return transforms, transforms._joined(blocks[0]), _dense(blocks[1])
 
     def node_features(self, values: Mapping[str, Any]) -> Any:
@@ -123,6 +130,7 @@ class Transforms:
             "edges": [to_plain(encoder) for encoder in self.edges],
             "sparse": self.sparse,
             "whole_ids": self.whole_ids,
+            "near": None if self.near is None else self.near.to_plain(),
         }
         write_atomically(path, (json.dumps(plain, ensure_ascii=False) + "\n").encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -71,12 +72,9 @@ def words(table: Table, column: str, problems: Problems, *, empty_is_missing: bo
     values = table.get(column)
     kind = values.type
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        problems.note(
-            table.name,
-            f"the column has type {kind} instead of text",
-            'use another column, or the kind "vector" for lists of numbers',
-            column=column,
-        )
+        what = f"the column has type {kind} instead of text"
+        fix = 'use another column, or the kind "vector" for lists of numbers'
+        problems.note(table.name, what, fix, column=column)
         return None
     if pa.types.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), None, values)
@@ -102,12 +100,9 @@ def _numbers(
         return np.full(len(values), np.nan)
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     if not any(check(kind) for check in plain):
-        problems.note(
-            table.name,
-            f"the column has type {kind}, which is not numeric",
-            "declare another kind for it, or convert it to numbers",
-            column=column,
-        )
+        what = f"the column has type {kind}, which is not numeric"
+        fix = "declare another kind for it, or convert it to numbers"
+        problems.note(table.name, what, fix, column=column)
         return None
     if pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
@@ -121,13 +116,8 @@ def _finite(
     # Larger numbers would become infinite in 32 bits.
     wild = np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max)
     if len(wild):
-        problems.note(
-            table.name,
-            f"{numbers[wild[0]]} is not a finite number",
-            "correct or clear the cell",
-            column=column,
-            rows=wild,
-        )
+        what = f"{numbers[wild[0]]} is not a finite number"
+        problems.note(table.name, what, "correct or clear the cell", column=column, rows=wild)
         return None
     return numbers
 
@@ -143,13 +133,8 @@ def _numbers_of_text(
     numbers, wrong = _parsed(text, decimal)
     if numbers is None:
         shown = text[int(wrong[0])].as_py()[:60]
-        problems.note(
-            table.name,
-            f"{shown!r} is not a number",
-            _fix_for_number(shown, table, decimal),
-            column=column,
-            rows=wrong,
-        )
+        what, fix = f"{shown!r} is not a number", _fix_for_number(shown, table, decimal)
+        problems.note(table.name, what, fix, column=column, rows=wrong)
         return None
     return _finite(table, column, numbers, problems)
 
@@ -186,9 +171,7 @@ def _vectors(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def refuse(what: str, fix: str, rows: Any = None) -> None:
-        problems.note(table.name, what, fix, column=column, rows=rows)
-
+    refuse = partial(problems.note, table.name, column=column)
     values = table.get(column)
     if is_string(values.type):
         values = split_vectors(values, decimal)
@@ -213,7 +196,7 @@ def _vectors(
         refuse(
             f"{odd} numbers, but {'those in training' if trained else 'other rows'} have {length}",
             f"give {length} numbers" if trained else "give all rows the same length, or none",
-            ragged if len(ragged) else np.flatnonzero(there),
+            rows=ragged if len(ragged) else np.flatnonzero(there),
         )
         return None
     flat = pc.list_flatten(values)
@@ -221,8 +204,8 @@ def _vectors(
     if is_string(flat.type):
         numbers, wrong = _parsed(flat, decimal)
         if numbers is None:
-            shown = flat[int(wrong[0])].as_py()[:60]
-            refuse(f"{shown!r} is not a number", "correct the cell", np.unique(row_of[wrong]))
+            shown, odd_rows = flat[int(wrong[0])].as_py()[:60], np.unique(row_of[wrong])
+            refuse(f"{shown!r} is not a number", "correct the cell", rows=odd_rows)
             return None
     elif pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type):
         numbers = to_numpy(flat.cast(pa.float64(), safe=False)).astype(np.float64)
@@ -236,7 +219,7 @@ def _vectors(
             f"a vector contains {numbers[wild][0]}, which is "
             + ("too large for 32-bit numbers" if finite else "not a finite number"),
             "replace it, or clear the cell if the whole vector is missing",
-            np.unique(row_of[wild]),
+            rows=np.unique(row_of[wild]),
         )
         return None
     rows = np.full((len(there), length), np.nan, dtype=np.float32)

@@ -32,6 +32,9 @@ EDGES_PER_PASS = 2_000_000
 """Changes with so many edges are computed together: enough to use a processor well, and small
 enough for memory."""
 
+COLUMNS_PER_EDGE = 1000
+"""Propagating so many columns of labels along an edge takes as long as one edge of a layer."""
+
 
 class IncrementalLogits:
     """Stores the state of every node after every layer, and updates it after changes.
@@ -212,6 +215,14 @@ class IncrementalLogits:
     def cost(self, change: Change, targets: Tensor) -> int:
         """Return the number of edges and rows that are computed for a change."""
         return self._planned(change, targets).cost
+
+    @property
+    def propagation_cost(self) -> int:
+        """The cost of propagating labels over the whole graph, which every change needs, in edges
+        of a layer; 0 if propagated labels are not inputs."""
+        if self._channel is None:
+            return 0
+        return self._propagation.graph.num_edges * self._channel.shape[1] // COLUMNS_PER_EDGE
 
     def _planned(self, change: Change, targets: Tensor) -> Planned:
         """Return `_plan` of a change, cached as long as the change exists: asking for its cost

@@ -145,15 +145,11 @@ def backward(
     call.structure.grad_query_stride = found.query.stride(0)
     call.structure.grad_key_stride = found.key.stride(0)
     call.structure.grad_value_stride = found.value.stride(0)
+    call.point(**{f"grad_{name}": gradient for name, gradient in found._asdict().items()})
     call.point(
         grad_out=grads.out,
         grad_edge_mean=grads.edge_mean.contiguous(),
         grad_mass=grads.mass.contiguous(),
-        grad_query=found.query,
-        grad_key=found.key,
-        grad_value=found.value,
-        grad_edge_query=found.edge_query,
-        grad_edge_attr=found.edge_attr,
         by_target=query.new_empty(
             targets, 4 * heads + 2 * heads * padded(call.structure.edge_width)
         ),
@@ -196,8 +192,8 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
         query.dtype,
     )
     call.point(query=query, key=key, value=value)
-    call.point(out=result.out, edge_mean=result.edge_mean, mass=result.mass)
-    call.point(log_sum=result.log_sum.view(torch.int64))  # always float64
+    # `log_sum` is always float64.
+    call.point(**result._replace(log_sum=result.log_sum.view(torch.int64))._asdict())
     if edge_query is not None and edge_attr is not None:
         call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
     for name in Edges._fields[:5]:

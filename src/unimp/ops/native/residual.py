@@ -41,7 +41,7 @@ def residual_backward(
     call.point(grad=grad, grad_message=grad_message, grad_kept=grad_kept, parts=parts)
     library().unimp_residual_backward(ctypes.byref(call.structure))
     sums = parts.sum(0)
-    return grad_message, Sums.of(sums[:-1].view(4, width), sums[-1:])
+    return grad_message, Sums(sums[-1:], *sums[:-1].view(4, width))
 
 
 def _call(message: Tensor, kept: Tensor, residual: Residual, row_stats: RowStats) -> Arguments:

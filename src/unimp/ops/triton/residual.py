@@ -87,7 +87,7 @@ def residual_backward(
                 **shape,
             )
     total = parts.sum(0)
-    return grad_message, Sums.of(total[:-1].view(4, width), total[-1:])
+    return grad_message, Sums(total[-1:], *total[:-1].view(4, width))
 
 
 def _vectors(residual: Residual) -> list[Tensor | None]:

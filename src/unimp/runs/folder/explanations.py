@@ -22,9 +22,8 @@ from unimp.errors import RunError
 from unimp.report.evidence import Explanations, StoredExplanation
 from unimp.runs.folder.files import read_run, with_digest, write_json
 from unimp.runs.folder.resume import refuse_special_files
-from unimp.runs.folder.schemas import ExplanationFile, parse, plain
+from unimp.runs.folder.schemas import FORMAT, ExplanationFile, plain
 
-FORMAT = 1
 MOST_BYTES = 1 << 26
 
 
@@ -60,17 +59,13 @@ def stored_explanations(folder: Path) -> Explanations:
     state, stored, stale, damaged = run_state(folder), [], 0, 0
     for path in sorted((folder / EXPLANATIONS).glob("[!.]*.json")):
         try:
-            data = read_regular(path, MOST_BYTES)
-            parse(ExplanationFile, data, path)
-            values = plain(data, path)
+            values = plain(ExplanationFile, read_regular(path, MOST_BYTES), path)
         except (OSError, RunError):
             damaged += 1
             continue
         if values["run"] != state:
             stale += 1
             continue
-        stored.append(
-            StoredExplanation(values["explanation"], values["asked"], dict(values["given"]))
-        )
+        stored.append(StoredExplanation(values["explanation"], values["asked"], values["given"]))
     stored.sort(key=lambda one: one.asked, reverse=True)
     return Explanations(stored, stale, damaged)

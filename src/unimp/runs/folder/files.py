@@ -42,10 +42,12 @@ from unimp import __version__
 from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
+    CHECKPOINT,
     EXPLANATIONS,
     HISTORY,
     MANIFEST,
     METRICS,
+    PARTS,
     PREDICTIONS,
     RECIPE,
     TASK,
@@ -105,8 +107,15 @@ def with_transforms(task: Task, folder: Path) -> Task:
         if getattr(encoder, "std", 1.0) <= 0 or not encoder.width:
             raise RunError(f"{path} is damaged at the column {encoder.column!r}. {FIX}")
     transforms = Transforms(
-        found.tables, tuple(found.nodes), tuple(found.edges), found.sparse, found.whole_ids
+        found.tables,
+        tuple(found.nodes),
+        tuple(found.edges),
+        found.sparse,
+        found.whole_ids,
+        found.near,
     )
+    if found.near is not None and len(found.near.points) not in (0, task.graph.num_nodes):
+        raise RunError(f"{path} does not describe the nodes of {TASK}. {FIX}")
     widths = [sum(encoder.width for encoder in part) for part in (found.nodes, found.edges)]
     sizes = task.sizes
     if (*widths, found.sparse, found.tables.is_multilabel) != (
@@ -122,10 +131,8 @@ def write_history(folder: Path, history: Sequence[Epoch]) -> None:
     write_atomically(folder / HISTORY, lines.encode())
 
 
-def write_run(
-    run: Run, fit: Fit, probabilities: Tensor, data_hash: str, *, own_model: bool
-) -> None:
-    """Write all files of a run, the manifest last.
+def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_model: bool) -> None:
+    """Write all files of a run, the manifest last, and remove the checkpoint.
 
     probabilities: of all nodes, with train labels as inputs.
     """
@@ -141,12 +148,14 @@ def write_run(
     table = predictions_table(task, probabilities, observed, every_class=every_class)
     write_table(folder / PREDICTIONS, table.to_arrow())
     write_json(folder / MANIFEST, with_digest(_manifest(run, data_hash, own_model)))
+    (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
     """Where a run comes from: code, data, machine and command."""
     assert run.folder is not None
     reveals = "train+val" in run.metrics["scores"]
+    parts = [*(run.folder / name for name in PARTS), *stored_task(run.recipe)]
     return {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -173,14 +182,8 @@ def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "paths": paths_outside(run.recipe, run.folder),
-        "files": {path.name: file_entry(path) for path in _parts(run.recipe, run.folder)},
+        "files": {path.name: file_entry(path) for path in parts},
     }
-
-
-def _parts(recipe: Recipe, folder: Path) -> list[Path]:
-    """The files that a run consists of, other than its manifest."""
-    names = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
-    return [folder / name for name in names] + stored_task(recipe)
 
 
 def stored_task(recipe: Recipe) -> list[Path]:
@@ -196,17 +199,16 @@ def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     """The recipe, metrics and manifest of a finished run."""
     if not is_finished(folder):
         raise RunError(_not_finished(folder))
-    data = _read(folder / MANIFEST, MOST_BYTES)
-    parse(Manifest, data, folder / MANIFEST)
-    manifest = plain(data, folder / MANIFEST)
+    path = folder / MANIFEST
+    manifest = plain(Manifest, _read(path, MOST_BYTES), path)
     path = folder / RECIPE
     try:
         recipe = read_recipe(read_part(path, manifest).decode(), folder.name)
     except (UnicodeDecodeError, RecipeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
-    data = read_part(folder / METRICS, manifest)
-    parse(Metrics, data, folder / METRICS)
-    return with_absolute_paths(recipe, folder, manifest["paths"]), json.loads(data), manifest
+    path = folder / METRICS
+    metrics = plain(Metrics, read_part(path, manifest), path)
+    return with_absolute_paths(recipe, folder, manifest["paths"]), metrics, manifest
 
 
 def read_history(folder: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

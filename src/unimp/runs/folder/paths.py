@@ -18,14 +18,13 @@ OPTIONS = ("task.name", "task.bundle", *(f"tables.{key}" for key in TABLE_FILES)
 
 def paths_in(recipe: Recipe) -> dict[str, str]:
     """The options of a recipe that are paths, by their full names."""
-    values = recipe.model_dump()
-    found = {}
-    for option in OPTIONS:
-        section, _, key = option.partition(".")
-        value = values[section][key]
-        if value and (section == "tables" or value.endswith(".npz")):
-            found[option] = value
-    return found
+    values = recipe.settings()
+    given = {option: values[option] for option in OPTIONS if values[option]}
+    return {
+        option: path
+        for option, path in given.items()
+        if option.startswith("tables.") or path.endswith(".npz")
+    }
 
 
 def paths_outside(recipe: Recipe, folder: Path) -> dict[str, str]:
@@ -64,6 +63,5 @@ def with_absolute_paths(recipe: Recipe, folder: Path, before: Mapping[str, str])
 def _with_paths(recipe: Recipe, change: Callable[[str, str], str]) -> Recipe:
     for option, path in paths_in(recipe).items():
         section, _, key = option.partition(".")
-        options = getattr(recipe, section).model_copy(update={key: change(option, path)})
-        recipe = recipe.model_copy(update={section: options})
+        recipe = recipe.with_options(section, **{key: change(option, path)})
     return recipe

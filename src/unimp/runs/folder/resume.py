@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from unimp import __version__
-from unimp.config.recipe import DECLARED, Recipe, read_recipe
+from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
     CHECKPOINT,
     EXPLANATIONS,
@@ -305,21 +305,17 @@ def differences(found: Recipe, wanted: Recipe) -> list[str]:
     A regime that is wanted as `auto` may have become any regime. The paths of files may differ,
     because a project may be moved; the hash of the data decides whether it is the same.
     """
-    before, now = found.model_dump(), wanted.model_dump()
-    if now["batch"]["regime"] == "auto":
-        now["batch"]["regime"] = before["batch"]["regime"]
-    if now["task"]["name"] == "tables" and Path(before["task"]["name"]).name == TASK:
-        now["task"]["name"] = before["task"]["name"]  # a run stores the task of its tables
-    for option in paths_in(found).keys() & paths_in(wanted).keys():
-        section, _, key = option.partition(".")
-        now[section][key] = before[section][key]
-    other = []
-    for option in DECLARED:
-        section, _, key = option.partition(".")
-        old, new = before[section][key], now[section][key]
-        if old != new and option not in NO_EFFECT:
-            other.append(f"{option} is {old} there and {new} here")
-    return other
+    before, now = found.settings(), wanted.settings()
+    same = {*NO_EFFECT, *(paths_in(found).keys() & paths_in(wanted).keys())}
+    if now["batch.regime"] == "auto":
+        same.add("batch.regime")
+    if now["task.name"] == "tables" and Path(before["task.name"]).name == TASK:
+        same.add("task.name")  # a run stores the task of its tables
+    return [
+        f"{option} is {before[option]} there and {value} here"
+        for option, value in now.items()
+        if value != before[option] and option not in same
+    ]
 
 
 def depends_on(recipe: Recipe, seed: int, **more: str | None) -> dict[str, Any]:
@@ -366,10 +362,9 @@ def load_state(folder: Path | None, wanted: Mapping[str, Any]) -> TrainingState 
     """The state to resume from, if there is one; refused if it depends on other values."""
     if folder is None or not is_started(folder):
         return None
-    path = folder / CHECKPOINT
     other = _different(read_begun(folder)["made_with"], wanted)
     _refuse_other(folder, "an unfinished run", other)
-    return load_checkpoint(path)
+    return load_checkpoint(folder / CHECKPOINT)
 
 
 @contextmanager
@@ -384,16 +379,11 @@ def checkpoints(
         yield Checkpoints(folder / CHECKPOINT, wanted, every=every, interruption=interruption)
 
 
-def remove_checkpoint(folder: Path) -> None:
-    """Remove the checkpoint of a finished run."""
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove what a process left that was killed just after it finished its run."""
     if is_started(folder) or (folder / LOCK).exists():
         with suppress(RunError, OSError), locked(folder):  # not while another process holds it
-            remove_checkpoint(folder)
+            (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 class HistoryFile:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from unimp.config.choices import Metric, Protocol
 from unimp.data.files import digest_of
 from unimp.data.tables.encoding import Categorical, Numeric, Text, Vector
+from unimp.data.tables.near import Places
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RunError
 from unimp.inference.calibration import MAX_TEMPERATURE
@@ -183,6 +184,7 @@ class TransformsFile(Schema):
     edges: list[AnyEncoder]
     sparse: bool
     whole_ids: bool
+    near: Places | None = None
 
 
 Name = str | int
@@ -279,10 +281,11 @@ def parse(schema: type[AnySchema], data: bytes | str, path: Path, fix: str = FIX
         raise RunError(f"{path} is damaged{field and f' at {field}'}: {problem}. {fix}") from None
 
 
-def plain(data: bytes, path: Path) -> dict[str, Any]:
-    """The values of a file that matches its schema, checked against the `digest` in the file."""
+def plain(schema: type[BaseModel], data: bytes, path: Path) -> dict[str, Any]:
+    """The values of a JSON file as they are stored; a `digest` among them must match the others."""
+    parse(schema, data, path)
     values: dict[str, Any] = json.loads(data)
-    if digest_of(values) != values["digest"]:
+    if "digest" in schema.model_fields and digest_of(values) != values["digest"]:
         raise RunError(
             f"{path} changed after the run was written: its digest does not match. {FIX}"
         )
