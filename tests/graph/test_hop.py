@@ -72,3 +72,23 @@ def test_pieces_cover_each_entry_once(hop: Hop) -> None:
     assert max(end - begin for _, begin, end, _ in schedule.pieces.tolist()) == 4
     hubs = {row for row, *_ in schedule.hubs.tolist()}
     assert hubs == set(torch.nonzero(hop.indptr.diff() > 4).squeeze(1).tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_a_hop_with_only_some_edges_is_the_hop_of_these_edges(
+    hop: Hop, share: float, dtype: torch.dtype
+) -> None:
+    hop = Hop(hop.indptr.to(dtype), hop.source.to(dtype), hop.num_sources, hop.edge_attr)
+    kept = torch.rand(hop.num_edges, generator=torch.Generator().manual_seed(0)) < share
+    fewer = hop.only(kept)
+    assert fewer.num_targets == hop.num_targets
+    assert torch.equal(fewer.source, hop.source[kept])
+    assert torch.equal(fewer.target, hop.target[kept])
+    assert fewer.edge_attr is not None
+    assert hop.edge_attr is not None
+    assert torch.equal(fewer.edge_attr, hop.edge_attr[kept])
+    again = Hop(fewer.indptr, fewer.source, fewer.num_sources).transpose  # computed from scratch
+    for found, expected in zip(fewer.transpose, again, strict=True):
+        assert torch.equal(found, expected)
+        assert found.dtype == dtype

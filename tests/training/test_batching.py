@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from unimp.tasks.task import Task
 from unimp.training.batching import (
     Batch,
     Batches,
+    FewerEdges,
     FullBatch,
     NeighborSampling,
     RandomPartition,
@@ -489,3 +491,49 @@ def test_a_consumer_that_stops_early_ends_all_threads_and_jobs() -> None:
     results.close()  # type: ignore[attr-defined]
     assert len(ran) <= 4
     assert not [t for t in threading.enumerate() if t.name.startswith("batch")]
+
+
+def pairs_of(batch: Batch, layer: int) -> list[tuple[int, int]]:
+    hop = batch.hops[layer]
+    ends = zip(batch.nodes[hop.source].tolist(), batch.nodes[hop.target].tolist(), strict=True)
+    return sorted(ends)
+
+
+@pytest.mark.parametrize("options", REGIMES, ids=str)
+def test_each_step_leaves_out_another_share_of_the_edges_and_no_self_loop(
+    options: dict[str, Any],
+) -> None:
+    task = some_task(num_edges=1500)
+    task = replace(task, graph=task.graph.with_self_loops())
+    whole = batches_of(task, masks_of(task, redraw="run"), **options)
+    fewer = FewerEdges(whole, 0.25, 3)
+    kept: list[Any] = []
+    left = total = 0
+    for epoch in (1, 2):
+        for before, after in zip(whole.epoch(epoch), fewer.epoch(epoch), strict=True):
+            assert torch.equal(before.nodes, after.nodes)
+            assert torch.equal(before.observed, after.observed)
+            assert [b is before.hops[0] for b in before.hops] == [
+                a is after.hops[0] for a in after.hops
+            ]
+            for layer in range(LAYERS):
+                old, new = pairs_of(before, layer), pairs_of(after, layer)
+                assert set(new) <= set(old)
+                assert [p for p in new if p[0] == p[1]] == [p for p in old if p[0] == p[1]]
+                left += sum(p[0] != p[1] for p in new)
+                total += sum(p[0] != p[1] for p in old)
+            kept.append(pairs_of(after, 0))
+    assert abs(left / total - 0.75) < 0.05
+    half = len(kept) // 2
+    assert kept[:half] != kept[half:]
+
+
+@pytest.mark.parametrize("options", REGIMES, ids=str)
+def test_the_edges_of_a_step_do_not_depend_on_earlier_steps(options: dict[str, Any]) -> None:
+    task = some_task()
+    batches = FewerEdges(batches_of(task, masks_of(task), **options), 0.5, 3)
+    whole = [[pairs_of(batch, 1)] for batch in batches.epoch(2)]
+    torch.rand(5)  # nor on torch's own random numbers
+    assert [[pairs_of(batch, 1)] for batch in batches.epoch(2, 1)] == whole[1:]
+    other = FewerEdges(batches_of(task, masks_of(task), **options), 0.5, 4)
+    assert [[pairs_of(batch, 1)] for batch in other.epoch(2)] != whole

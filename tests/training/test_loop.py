@@ -416,3 +416,143 @@ def test_a_run_leaves_the_random_state_of_torch_as_it_found_it() -> None:
     torch.manual_seed(5)
     run(Recipe(name="small").with_settings(["task.name=synthetic", *SMALL]))
     assert torch.equal(torch.rand(3), expected)
+
+
+def by_loss(values: Sequence[float], **schedule: Any) -> Fit:
+    """Train with these validation losses, while the validation score only falls."""
+    remaining, score = iter(values), 1.0
+
+    def evaluate() -> dict[str, float]:
+        nonlocal score
+        score -= 0.01
+        return {"val": score, "val_loss": next(remaining)}
+
+    return fit(
+        OneVector(),
+        OneBatch(),
+        LABELS,
+        Schedule(epochs=len(values), select="loss", **schedule),
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=evaluate,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "best"), [((0.5, 0.3, 0.4), 2), ((0.3, 0.5, 0.3), 3), ((0.5, math.nan, 0.6), 1)]
+)
+def test_the_epoch_with_the_lowest_validation_loss_can_be_chosen(
+    values: tuple[float, ...], best: int
+) -> None:
+    result = by_loss(values)
+    assert result.best is not None
+    assert result.best.epoch == best
+    assert result.best.as_line()["val_loss"] == values[best - 1]
+
+
+def test_patience_follows_the_validation_loss() -> None:
+    result = by_loss([0.9, 0.5, 0.6, 0.6, 0.6, 0.1], patience=3)
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3, 4, 5]
+    assert result.best is not None
+    assert result.best.epoch == 2
+    assert "loss" in result.stopped
+    assert "3 epochs" in result.stopped
+
+
+def test_a_cosine_schedule_scales_the_rate_of_each_epoch() -> None:
+    schedule = Schedule(epochs=4, rate="cosine")
+    assert schedule.rate_at(1) == 1.0
+    assert schedule.rate_at(3) == pytest.approx(0.5)
+    rates = [schedule.rate_at(epoch) for epoch in range(1, 5)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > 0.0
+    assert {Schedule(epochs=4).rate_at(epoch) for epoch in range(1, 5)} == {1.0}
+
+
+def test_a_step_of_adam_has_the_rate_of_its_epoch() -> None:
+    """With a constant gradient, a step of Adam changes a weight by the learning rate."""
+
+    class Slope(OneVector):
+        def read_out(self, h: Tensor) -> Tensor:
+            return h + 1000.0 * torch.tensor([-1.0, 1.0])  # every label is 0: the slope is constant
+
+    steps: list[float] = []
+    model = Slope()
+    before = model.logits[0].item()
+
+    def note(epoch: Epoch) -> None:
+        nonlocal before
+        steps.append(model.logits[0].item() - before)
+        before = model.logits[0].item()
+
+    schedule = Schedule(epochs=4, rate="cosine")
+    fit(
+        model,
+        OneBatch(),
+        torch.zeros(4, dtype=torch.int64),
+        schedule,
+        lr=0.1,
+        weight_decay=0.0,
+        evaluate=lambda: {"val": 0.0},
+        on_epoch=note,
+    )
+    assert steps == pytest.approx([0.1 * schedule.rate_at(e) for e in range(1, 5)], rel=1e-3)
+
+
+def averaged(
+    *, decay: float, epochs: int, **options: Any
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """The weights after each epoch, those that are scored, and those that are left at the end."""
+    model = OneVector((2.0, -2.0))
+    raw: list[Tensor] = []
+    scored: list[Tensor] = []
+
+    def evaluate() -> dict[str, float]:
+        scored.append(model.logits.detach().clone())
+        return {"val": 0.0}
+
+    fit(
+        model,
+        OneBatch(),
+        LABELS,
+        Schedule(epochs, **options),
+        lr=0.1,
+        weight_decay=0.0,
+        ema=decay,
+        evaluate=evaluate,
+        on_epoch=lambda epoch: raw.append(model.logits.detach().clone()),
+    )
+    return raw, scored, model.logits.detach()
+
+
+def test_the_moving_average_of_the_weights_is_scored_and_left_in_the_model() -> None:
+    raw, scored, left = averaged(decay=0.5, epochs=9)
+    average = torch.tensor([2.0, -2.0])
+    for step, weights in enumerate(raw):
+        decay = min(0.5, (1 + step) / (10 + step))
+        average = decay * average + (1 - decay) * weights
+        torch.testing.assert_close(scored[step], average)
+    assert torch.equal(left, scored[-1])
+    assert not torch.equal(left, raw[-1])
+
+
+def test_averaging_does_not_change_training() -> None:
+    plain, scored, left = averaged(decay=0.0, epochs=5)
+    with_average, *_ = averaged(decay=0.9, epochs=5)
+    assert all(map(torch.equal, plain, with_average))
+    assert all(map(torch.equal, plain, scored))
+    assert torch.equal(left, plain[-1])
+
+
+def test_without_a_score_the_average_is_left_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    def perf_counter() -> float:
+        clock.now += 1.0
+        return clock.now
+
+    monkeypatch.setattr("unimp.training.loop.time", SimpleNamespace(perf_counter=perf_counter))
+    raw, scored, left = averaged(decay=0.5, epochs=9, eval_from=9, time_limit=1.0)
+    assert not scored
+    assert len(raw) == 1
+    torch.testing.assert_close(left, 0.1 * torch.tensor([2.0, -2.0]) + 0.9 * raw[0])

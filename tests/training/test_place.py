@@ -237,3 +237,12 @@ def test_only_small_batches_whose_layers_share_their_edges_are_parts(
     assert set(kinds(sampled)) == {FixedPlace}
     monkeypatch.setattr("unimp.training.place.MOST_EDGES", 10)
     assert set(kinds(parts_of(task))) == {FixedPlace}
+
+
+def test_without_padding_every_place_has_exactly_the_rows_of_its_batch() -> None:
+    parts = parts_of(some_task())
+    place: Place | None = None
+    for part in parts:
+        place = place_for(part, place, None)
+        assert isinstance(place, FixedPlace)
+        assert torch.equal(place.batch().nodes, part.nodes)

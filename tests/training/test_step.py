@@ -19,7 +19,7 @@ from unimp.runs.preparation import graph_for
 from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, Gathered, make_batches
+from unimp.training.batching import Batch, FewerEdges, Gathered, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 from unimp.training.objective import ONE_PASS, Consistency, consistency_loss, masked_label_loss
@@ -48,6 +48,10 @@ def losses(
     lr: float = 1e-2,
     parts: int = 0,
     kind: str = "unimp",
+    norm: str = "layer",
+    edge_dropout: float = 0.0,
+    rate: Any = "constant",
+    ema: float = 0.0,
     propagated: bool = False,
     consistency: Consistency = ONE_PASS,
     resume: TrainingState | None = None,
@@ -56,7 +60,7 @@ def losses(
     torch.manual_seed(0)
     settings = [
         "model.layers=2", "model.width=8", f"model.name={kind}", f"model.dropout={dropout}",
-        f"model.drop_node={dropout}",
+        f"model.norm={norm}", f"model.drop_node={dropout}",
         f"model.input_dropout={dropout}", f"model.attention_dropout={dropout}",
         f"model.propagated_labels={str(propagated).lower()}",
     ]  # fmt: skip
@@ -71,13 +75,16 @@ def losses(
         cut["propagate"] = model.propagated
     layers = model.num_layers
     batches = make_batches(graph, task.labels, masks, num_layers=layers, device="cuda", **cut)
+    if edge_dropout:
+        batches = FewerEdges(batches, edge_dropout, 0)
     done = fit(
         model,
         batches,
         task.labels,
-        Schedule(epochs),
+        Schedule(epochs, rate=rate),
         lr=lr,
         weight_decay=0.0,
+        ema=ema,
         evaluate=lambda: {"val": 0.0},
         device="cuda",
         consistency=consistency,
@@ -193,7 +200,7 @@ def test_replayed_steps_equal_normal_steps(multilabel: int, propagated: bool) ->
 
 
 @gpu
-@pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "appnp", "grand", "gcn-lpa"])
+@pytest.mark.parametrize("kind", ["unimp", "gcn", "gat", "sage", "appnp", "grand", "gcn-lpa"])
 def test_replayed_steps_on_parts_equal_normal_steps(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +216,30 @@ def test_replayed_steps_on_parts_equal_normal_steps(
     taken, replayed = (losses(task, replay=replay, **options) for replay in (False, True))
     torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
     assert len(replays) > 12  # of 24 steps
+
+
+@gpu
+@pytest.mark.parametrize("parts", [0, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "batch"},
+        {"norm": "none"},
+        {"norm": "batch", "edge_dropout": 0.3},
+        {"edge_dropout": 0.3, "kind": "sage"},
+        {"rate": "cosine"},
+        {"ema": 0.9},
+    ],
+    ids=str,
+)
+def test_replayed_steps_equal_normal_steps_with_each_option(
+    options: dict[str, Any], parts: int
+) -> None:
+    """Padding must not enter a batch norm, and a recorded step must follow the learning rate."""
+    task = some_task(num_nodes=900, num_edges=9000)
+    taken, replayed = (losses(task, replay=r, parts=parts, **options) for r in (False, True))
+    assert len(set(taken)) == len(taken)
+    torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
 
 
 @gpu

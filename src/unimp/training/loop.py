@@ -85,11 +85,8 @@ class Schedule:
     def quality(self, epoch: Epoch | None) -> float:
         """A number that is larger for a better epoch; −∞ if no validation label can be scored."""
         scores = (epoch and epoch.scores) or {}
-        value = (
-            -scores.get("val_loss", math.nan)
-            if self.select == "loss"
-            else scores.get("val", math.nan)
-        )
+        name, sign = ("val_loss", -1.0) if self.select == "loss" else ("val", 1.0)
+        value = sign * scores.get(name, math.nan)
         return -math.inf if math.isnan(value) else value
 
     def end(self, fit: Fit, *, spent: float, scoring: float) -> End | None:

@@ -22,6 +22,16 @@ from unimp.model.unimp import UniMP
 from unimp.tasks.task import Sizes
 
 CLASSES = 3
+
+
+def with_statistics(model: NodeModel) -> NodeModel:
+    """Give the batch norms of a model other running statistics than 0 and 1."""
+    for name, value in model.named_buffers():
+        if "running" in name:
+            value.uniform_(0.5, 2.0)
+    return model
+
+
 MODELS = {
     "unimp": lambda sizes: UniMP(sizes, width=4, heads=2, gate="all"),
     "without edge features": lambda sizes: UniMP(sizes, width=4, use_edge_features=False),
@@ -36,6 +46,10 @@ MODELS = {
     "one layer": lambda sizes: UniMP(sizes, layers=1, width=4),
     "gcn": lambda sizes: UniMP(sizes, width=4, layer="gcn", residual="none"),
     "gat": lambda sizes: UniMP(sizes, width=4, layer="gat", residual="none"),
+    "sage": lambda sizes: UniMP(sizes, width=4, layer="sage", residual="simple"),
+    "without a norm": lambda sizes: UniMP(sizes, width=4, norm="none"),
+    "batch norm": lambda sizes: with_statistics(UniMP(sizes, width=4, norm="batch")),
+    "gcn, batch norm": lambda sizes: with_statistics(UniMP(sizes, layer="gcn", norm="batch")),
     "appnp": lambda sizes: APPNP(sizes, width=4, steps=4),
     "grand": lambda sizes: GRAND(sizes, width=4, steps=4),
     "grand with batch norm": lambda sizes: GRAND(sizes, width=4, steps=2, norm="batch"),
