@@ -117,6 +117,7 @@ def read_labels(path: Path, task: Task) -> Tensor:
     truth = Names(("0", "1"), 2, "value")
     written_truths = cells[values].to_pylist() if values else ()
     truths = [_known(text and _TRUTHS.get(text.lower(), text), truth) for text in written_truths]
+    are_amounts = any(_FRACTION.fullmatch(text or "") for text in truths)
     whole_sets = task.is_multilabel and not truths
     between = label_separator(task) if task.is_multilabel else ""
     pairs = zip(cells[label].to_pylist(), without_point(cells[label]).to_pylist(), strict=True)
@@ -126,9 +127,7 @@ def read_labels(path: Path, task: Task) -> Tensor:
     if task.is_multilabel and truths:
         named = [names if v is not None else None for names, v in zip(named, truths, strict=True)]
         value = _places(table, values, truths, truth, problems)
-    elif "0" in truths and not any(
-        _FRACTION.fullmatch(text or "") for text in truths
-    ):  # not a column of amounts
+    elif "0" in truths and not are_amounts:
         problems.note(
             table.name,
             "the value is 0, so the row names a class that the node does not have",
