@@ -7,7 +7,7 @@ alike; a later member of a family is left out if the family was weak before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from unimp.config.choices import Portfolio
@@ -29,28 +29,39 @@ class Member:
     settings: Mapping[str, Any]
     presets: tuple[Portfolio, ...]
     cost: float = 1.0  # time relative to the other members
-    only_few_labels: bool = field(default=False, kw_only=True)
-
-    def suits(self, task: Task) -> bool:
-        """Whether the member can be trained on a task."""
-        inputs = self.settings.get("model.inputs") or find_model(self.model).inputs[0]
-        if "X" in inputs and task.sizes.features == 0:
-            return False
-        few = task.split.train.numel() <= FEW_PER_CLASS * task.num_classes
-        return few or not self.only_few_labels
+    few_labels: bool = False  # only for tasks with few train labels per class
 
     @property
     def model(self) -> str:
         return str(self.settings.get("model.name", "unimp"))
 
+    def suits(self, task: Task) -> bool:
+        """Whether the member can be trained on a task, and is worth it."""
+        inputs = self.settings.get("model.inputs") or find_model(self.model).inputs[0]
+        needs_features = "X" in inputs and "A,Y" not in find_model(self.model).inputs
+        needs_features = needs_features or "Y" not in inputs
+        if needs_features and not (task.sizes.features or self.settings.get("task.structure")):
+            return False
+        if self.settings.get("model.name") == "trees" and task.is_multilabel:
+            return task.num_classes <= MOST_TREES
+        few = task.split.train.numel() <= FEW_PER_CLASS * task.num_classes
+        return few or not self.few_labels
+
+
+MOST_TREES = 40
+"""Binary tasks that boosted trees are fitted to; each needs trees of its own."""
 
 FRAME: Mapping[str, Any] = {
+    "model.width": 64,
+    "model.layers": 3,
+    "model.dropout": 0.4,
     "train.epochs": 500,
-    "train.eval_every": 1,
     "train.patience": 40,
     "train.lr": 0.005,
 }
-"""Options of all members that are trained by gradient descent."""
+"""Options of the members that are trained by gradient descent; a member may change them."""
+OF_BINARY_TASKS: Mapping[str, Any] = {"train.select": "loss"}
+"""Further options for binary tasks, whose ROC-AUC changes little in the first epochs."""
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""
@@ -65,26 +76,150 @@ KEPT_OPTIONS = (
 )
 """Options of other sections that members keep."""
 
-ALL_PRESETS: tuple[Portfolio, ...] = ("quick", "good", "best")
-LONGER: tuple[Portfolio, ...] = ("good", "best")
+EVERY: tuple[Portfolio, ...] = ("quick", "good", "best")
+LONG: tuple[Portfolio, ...] = ("good", "best")
+BEST: tuple[Portfolio, ...] = ("best",)
+
+HOMOPHILOUS = {"model.norm": "none", "model.input_norm": False, "train.weight_decay": 5e-4}
+LINEAR = {"model.residual": "simple", "model.head": "linear"}
+DEEP = {
+    **LINEAR,
+    "model.norm": "batch",
+    "model.layers": 8,
+    "model.dropout": 0.2,
+    "model.input_dropout": 0.2,
+}
+GRAND = {
+    "model.name": "grand",
+    "model.width": 16,
+    "train.lr": 0.01,
+    "train.weight_decay": 5e-4,
+    "train.select": "loss",
+    "train.epochs": 1000,
+    "train.patience": 100,
+}
 
 PORTFOLIO: tuple[Member, ...] = (
     Member(
         "label-propagation",
         "labels",
-        {"model.name": "label-propagation", "model.inputs": "A,Y"},
-        ALL_PRESETS,
+        {"model.name": "label-propagation", "model.normalization": "sym"},
+        EVERY,
         0.1,
     ),
+    Member("ridge", "ridge", {"model.name": "ridge"}, EVERY, 0.3),
+    Member(
+        "ridge-hops",
+        "ridge",
+        {"model.name": "ridge", "model.hop_features": "concat"},
+        EVERY,
+        0.3,
+    ),
+    Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7),
     Member(
         "gcn",
         "convolution",
-        {"model.name": "gcn", "model.inputs": "X,A", "model.width": 64, "model.layers": 2},
-        ALL_PRESETS,
+        {"model.name": "gcn", "model.propagated_labels": True, "model.dropout": 0.5, **LINEAR},
+        EVERY,
     ),
-    Member("mlp", "features", {"model.name": "mlp", "model.inputs": "X"}, LONGER),
-    Member("unimp-xa", "attention", {"model.inputs": "X,A"}, LONGER, 3.0),
-    Member("unimp", "attention", {}, LONGER, 3.0),
+    Member(
+        "grand-2",
+        "consistency",
+        {
+            **GRAND,
+            "model.propagation_steps": 2,
+            "model.dropout": 0.2,
+            "model.input_dropout": 0.0,
+            "train.samples": 2,
+            "train.consistency": 0.7,
+            "train.sharpening": 0.3,
+        },
+        LONG,
+        few_labels=True,
+    ),
+    Member(
+        "grand-8",
+        "consistency",
+        {
+            **GRAND,
+            "model.propagation_steps": 8,
+            "model.dropout": 0.5,
+            "model.input_dropout": 0.5,
+            "train.samples": 4,
+            "train.consistency": 1.0,
+        },
+        LONG,
+        2.0,
+        few_labels=True,
+    ),
+    Member("unimp", "attention", {"model.propagated_labels": True}, LONG, 2.0),
+    Member(
+        "appnp",
+        "appnp",
+        {"model.name": "appnp", "model.layers": 2, "model.dropout": 0.5, **HOMOPHILOUS},
+        LONG,
+    ),
+    Member("unimp-features", "attention", {"model.inputs": "X,A"}, LONG, 2.0),
+    Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
+    Member("gcn-deep", "deep", {"model.name": "gcn", "model.inputs": "X,A", **DEEP}, LONG, 2.0),
+    Member(
+        "gat",
+        "attention",
+        {"model.name": "gat", "model.inputs": "X,A", "model.dropout": 0.5, **LINEAR},
+        BEST,
+        1.5,
+    ),
+    Member(
+        "sage-structure",
+        "sage",
+        {
+            "model.name": "sage",
+            "model.propagated_labels": True,
+            "model.dropout": 0.5,
+            "task.structure": True,
+            **LINEAR,
+        },
+        BEST,
+    ),
+    Member(
+        "unimp-deep",
+        "deep",
+        {**DEEP, "model.layers": 6, "model.propagated_labels": True},
+        BEST,
+        3.0,
+    ),
+    Member("trees-structure", "trees", {"model.name": "trees", "task.structure": True}, BEST, 0.7),
+    Member(
+        "mlp-structure",
+        "features",
+        {"model.name": "mlp", "model.dropout": 0.5, "task.structure": True},
+        BEST,
+        0.5,
+    ),
+    Member(
+        "unimp-average",
+        "attention",
+        {"model.propagated_labels": True, "train.ema": 0.95, "train.select": "loss"},
+        BEST,
+        2.0,
+    ),
+    Member("sage-deep", "deep", {"model.name": "sage", "model.inputs": "X,A", **DEEP}, BEST, 2.0),
+    Member(
+        "gcn-plain",
+        "convolution",
+        {
+            "model.name": "gcn",
+            "model.inputs": "X,A",
+            "model.layers": 2,
+            "model.dropout": 0.6,
+            "model.input_dropout": 0.5,
+            "model.head": "linear",
+            "train.lr": 0.01,
+            **HOMOPHILOUS,
+        },
+        BEST,
+    ),
+    Member("unimp-labels", "labels", {"model.inputs": "A,Y"}, BEST, 2.0),
 )
 
 
@@ -104,9 +239,13 @@ def members_for(portfolio: Portfolio, task: Task, names: Iterable[str] = ()) -> 
     return found
 
 
-def settings_of(member: Member) -> dict[str, Any]:
-    """The options of a member that differ from the defaults."""
-    return {**FRAME, **member.settings}
+def settings_of(member: Member, task: Task) -> dict[str, Any]:
+    """The options of a member that differ from the defaults, for a task."""
+    more = dict(OF_BINARY_TASKS) if task.is_multilabel else {}
+    settings = {**FRAME, **more, **member.settings}
+    if not (task.sizes.features or settings.get("task.structure")):
+        settings["model.inputs"] = "A,Y"  # `suits` left out the members that need features
+    return settings
 
 
 def member_recipe(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Recipe:

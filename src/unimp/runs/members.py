@@ -86,7 +86,7 @@ def fit_ensemble(
         if limit is not None and limit <= 0 and trained:
             notes[member.name] = "there was no time left"
             continue
-        inner = _experiment_of(member, experiment, task, limit)
+        inner, settings = _experiment_of(member, experiment, task, limit)
         was_finished = inner.folder is not None and is_finished(inner.folder)
         try:
             run = train(inner)
@@ -95,7 +95,7 @@ def fit_ensemble(
             experiment.progress.note(f"{member.name}: {error}")
             continue
         spent_before += run.metrics["seconds"] if was_finished else 0.0
-        trained.append(_answered(member, _settings(inner), run))
+        trained.append(_answered(member, settings, run))
         experiment.progress.note(_progress(trained, labels, task.metric))
     if not trained:
         raise TrainingError(
@@ -151,9 +151,9 @@ def _answered(member: Member, settings: Mapping[str, Any], run: Run) -> Trained:
 
 def _experiment_of(
     member: Member, experiment: Experiment, task: Task, limit: float | None
-) -> Experiment:
-    """The experiment that trains one member of another experiment."""
-    settings = settings_of(member)
+) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment that trains one member of another experiment, and the member's settings."""
+    settings = settings_of(member, task)
     if limit is not None:
         settings["train.time_limit"] = round(max(limit, 1.0), 2)
     folder = None if experiment.folder is None else experiment.folder / MEMBERS / member.name
@@ -161,7 +161,7 @@ def _experiment_of(
     if folder is not None and is_finished(folder):  # it was trained with another time left
         settings["train.time_limit"] = read_run(folder)[0].train.time_limit
     recipe = member_recipe(base, member.name, settings)
-    return replace(
+    inner = replace(
         experiment,
         recipe=recipe,
         folder=folder,
@@ -171,18 +171,7 @@ def _experiment_of(
         log=(),
         report=False,
     )
-
-
-def _settings(experiment: Experiment) -> dict[str, Any]:
-    """The options of a member's recipe that are not those of its ensemble or the defaults."""
-    defaults = Recipe().settings()
-    given = experiment.recipe.settings()
-    sections = ("model", "mask", "train", "smooth")
-    return {
-        option: value
-        for option, value in given.items()
-        if option.partition(".")[0] in sections and value != defaults[option]
-    }
+    return inner, settings
 
 
 def _mark_begun(experiment: Experiment, data_hash: str) -> None:
