@@ -6,7 +6,7 @@ alike; a later member of a family is left out if the family was weak before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,15 +223,20 @@ PORTFOLIO: tuple[Member, ...] = (
 )
 
 
-def members_for(portfolio: Portfolio, task: Task, names: Iterable[str] = ()) -> list[Member]:
-    """The members of a portfolio that suit a task, the cheapest first; `names` limits them."""
-    wanted = set(names)
-    if unknown := wanted - {member.name for member in PORTFOLIO}:
-        known = ", ".join(member.name for member in PORTFOLIO)
+OWN = "recipe"
+"""The name of the member that is the model of the recipe itself, if the recipe describes one."""
+
+
+def members_for(recipe: Recipe, task: Task) -> list[Member]:
+    """The members of a recipe's portfolio that suit a task, the cheapest first."""
+    portfolio, wanted = recipe.ensemble.portfolio, set(recipe.ensemble.members)
+    members = (*PORTFOLIO, *_own_member(recipe))
+    if unknown := wanted - {member.name for member in members}:
+        known = ", ".join(member.name for member in members)
         raise ModelError(f"there is no member {', '.join(sorted(unknown))}; members are {known}")
     found = [
         member
-        for member in PORTFOLIO
+        for member in members
         if (member.name in wanted if wanted else portfolio in member.presets) and member.suits(task)
     ]
     if not found:
@@ -239,9 +244,27 @@ def members_for(portfolio: Portfolio, task: Task, names: Iterable[str] = ()) -> 
     return found
 
 
+def _own_member(recipe: Recipe) -> list[Member]:
+    """The model that the recipe describes, as a member; none if it describes no model."""
+    defaults = Recipe().settings()
+    settings = {
+        option: value
+        for option, value in recipe.settings().items()
+        if option.startswith(("model.", "mask.", "train."))
+        and option not in (*KEPT_OPTIONS, "train.time_limit")
+        and value != defaults[option]
+    }
+    if not any(option.startswith("model.") for option in settings):
+        return []
+    settings.setdefault("train.patience", 2 * FRAME["train.patience"])
+    return [Member(OWN, OWN, settings, LONG, 4.0)]
+
+
 def settings_of(member: Member, task: Task) -> dict[str, Any]:
     """The options of a member that differ from the defaults, for a task."""
-    more = dict(OF_BINARY_TASKS) if task.is_multilabel else {}
+    if member.name == OWN:
+        return dict(member.settings)
+    more = OF_BINARY_TASKS if task.is_multilabel else {}
     settings = {**FRAME, **more, **member.settings}
     if not (task.sizes.features or settings.get("task.structure")):
         settings["model.inputs"] = "A,Y"  # `suits` left out the members that need features

@@ -16,8 +16,11 @@ from unimp.config.choices import Metric
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.metrics import score
 
-ROUNDS = 50
-"""The largest number of members that are added, with repetitions; weights are multiples of 1/n."""
+ROUNDS = 25
+"""The largest number of members that one selection adds, with repetitions."""
+BAGS, BAGS_BY_SCORE = 20, 4
+"""The number of random halves whose weights are averaged; a score takes longer than a loss."""
+SMALLEST_WEIGHT = 0.02
 MOST_ROWS = 2000
 """So many rows are enough to choose weights by a score that has to sort them."""
 PATIENCE = 5
@@ -94,10 +97,27 @@ def greedy_by_score(
 
 
 def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
-    """The weights of members, from calibrated probabilities [n, C] of labeled nodes."""
-    if metric == "accuracy":
-        return greedy_weights(torch.stack([chances_of_answers(p, labels) for p in probabilities]))
-    return greedy_by_score(probabilities, labels, metric)
+    """The weights of members, from calibrated probabilities [n, C] of labeled nodes.
+
+    They are the mean of the weights that several random halves of the nodes give, because the
+    weights of one selection depend on single nodes. Weights below SMALLEST_WEIGHT become 0.
+    """
+    draw = torch.Generator().manual_seed(0)
+    by_loss = metric == "accuracy"
+    if by_loss:
+        chances = torch.stack([chances_of_answers(p, labels) for p in probabilities])
+    rows = chances.shape[1] if by_loss else len(labels)
+    found = []
+    for _ in range(BAGS if by_loss else BAGS_BY_SCORE):
+        half = torch.randperm(rows, generator=draw)[: (rows + 1) // 2]
+        if by_loss:
+            found.append(greedy_weights(chances[:, half]))
+        else:
+            given = [p[half] for p in probabilities]
+            found.append(greedy_by_score(given, labels[half], metric))
+    weights = torch.stack(found).mean(0)
+    weights[weights < min(SMALLEST_WEIGHT, float(weights.max()))] = 0
+    return weights / weights.sum()
 
 
 def mixed(probabilities: Sequence[Tensor], weights: Tensor) -> Tensor:

@@ -67,10 +67,9 @@ def fit_ensemble(
 
     train: trains one member, or resumes it, or loads it if it is finished; raises if it failed.
     """
-    options = experiment.recipe.ensemble
     _mark_begun(experiment, data_hash)
     try:
-        members = members_for(options.portfolio, task, options.members)
+        members = members_for(experiment.recipe, task)
     except ModelError as error:
         raise RecipeError(f"ensemble.members: {error}") from None
     labels = task.labels[task.split.val]
