@@ -42,14 +42,17 @@ class Member:
         needs_features = needs_features or "Y" not in inputs
         if needs_features and not (task.sizes.features or self.settings.get("task.structure")):
             return False
-        if self.settings.get("model.name") == "trees" and task.is_multilabel:
-            return task.num_classes <= MOST_TREES
+        if self.model == "trees":
+            labels = task.split.train.numel() * task.num_classes
+            limit = MOST_TREES if task.is_multilabel else task.num_classes
+            return labels <= MOST_LABELS and task.num_classes <= limit
         few = task.split.train.numel() <= FEW_PER_CLASS * task.num_classes
         return few or not self.few_labels
 
 
-MOST_TREES = 40
-"""Binary tasks that boosted trees are fitted to; each needs trees of its own."""
+MOST_TREES, MOST_LABELS = 40, 2_000_000
+"""Boosted trees are fitted to at most so many binary tasks, and so many train labels × classes: each
+class needs trees of its own."""
 
 FRAME: Mapping[str, Any] = {
     "model.width": 64,
