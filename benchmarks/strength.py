@@ -125,6 +125,7 @@ def table() -> str:
         "`quick` | `good` | `best` | with validation labels | must reach |",
         "|" + "---|" * 12,
     ]
+    gains = []
     for name, (_, target) in SETS.items():
         of_set = {p: [r for r in rows if r["set"] == name and r["preset"] == p] for p in PRESETS}
         if not of_set["best"]:
@@ -148,8 +149,16 @@ def table() -> str:
             target,
         ]
         lines.append(f"| {' | '.join(cells)} |")
+        gains.append(
+            mean(r["test"] - m["test"] for r, m in zip(of_set["best"], chosen, strict=True))
+        )
     optimism = mean(r["optimism"] for r in rows if r["preset"] == "best")
-    lines += ["", f"Mean optimism of `best` on validation: {100 * optimism:.2f} points."]
+    lines += [
+        "",
+        f"`best` is above the member with the best validation score on {sum(g > 0 for g in gains)} "
+        f"of {len(gains)} sets, by {100 * mean(gains):.2f} points in the mean. Choosing weights "
+        f"made its validation score look better by {100 * optimism:.2f} points in the mean.",
+    ]
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from unimp import __version__
-from unimp.config.options import TablesOptions, TaskOptions
+from unimp.config.data_options import TablesOptions, TaskOptions
 from unimp.data.files import write_atomically
 from unimp.data.synthetic import synthetic_task
 from unimp.report.evidence import Evidence, Explanations, StoredExplanation

@@ -101,7 +101,7 @@ def test_the_tables_are_those_of_the_files(results: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("script", "page"),
-    [("labels", "findings"), ("small", "findings"), ("presets", "training")],
+    [("labels", "findings"), ("small", "findings")],
 )
 def test_a_benchmark_s_own_table_is_that_of_its_file(
     script: str, page: str, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch

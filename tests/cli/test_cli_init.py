@@ -55,8 +55,8 @@ def test_the_recipe_and_the_command_state_the_preset_and_how_to_choose_another()
     assert f"preset {FOR_TABLES} decides" in text
     for name, preset in PRESETS.items():
         assert f"--preset {name:<7}{preset.about}" in text
-        chosen = recipe_with_preset("recipe.toml", preset=name).train.epochs
-        assert chosen == preset.options["train.epochs"]
+        chosen = recipe_with_preset("recipe.toml", preset=name)
+        assert (chosen.ensemble.portfolio, chosen.train.time_limit) == (name, preset.seconds)
     assert recipe_with_preset("recipe.toml") == recipe_with_preset("recipe.toml", preset=FOR_TABLES)
 
 

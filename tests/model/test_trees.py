@@ -16,6 +16,7 @@ import unimp
 from unimp.cli import app
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.errors import ModelError, RunError
 from unimp.graph.features import SparseFeatures
@@ -415,9 +416,10 @@ def test_weights_are_restored_bit_by_bit(task: Task, tmp_path: Path) -> None:
 def test_trees_are_restored_as_members_of_an_ensemble(task: Task, tmp_path: Path) -> None:
     one, two = solved(task), solved(task, use_labels=False)
     entries = [Entry(name, {}, 0.5, 1.0) for name in ("one", "two")]
-    save_weights(Ensemble([one, two], entries), tmp_path / "weights")
+    numbers = [Calibration(torch.ones(1).double(), torch.zeros(1).double())] * 2
+    save_weights(Ensemble([one, two], entries, numbers), tmp_path / "weights")
     others = [Trees(task.sizes), Trees(task.sizes, use_labels=False)]
-    load_weights(Ensemble(others, entries), tmp_path / "weights")
+    load_weights(Ensemble(others, entries, numbers), tmp_path / "weights")
     assert same_weights(one, others[0])
     assert same_weights(two, others[1])
 

@@ -20,7 +20,7 @@ from unimp.runs.run import Run
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
-NAMES = ["label-propagation", "gcn", "unimp"]
+NAMES = ["label-propagation", "mlp", "unimp"]
 SETTINGS = {
     "task.scale": 0.05,
     "task.split": 0,
@@ -57,22 +57,22 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_ensemble_is_stored_and_loaded_and_predicts_the_same(stored: Path) -> None:
-    run = unimp.load_run(stored)
+    run = unimp.load_run(stored, device="cpu")
     assert isinstance(run.model, Ensemble)
     assert [member.recipe.model.name for member in run.members] == NAMES
     assert torch.equal(run.predict(), train().predict())
     shutil.copytree(stored, moved := stored.parent / "moved")
     shutil.rmtree(moved / MEMBERS)  # the run does not depend on the folders of its members
-    assert torch.equal(unimp.load_run(moved).predict(), run.predict())
+    assert torch.equal(unimp.load_run(moved, device="cpu").predict(), run.predict())
 
 
 def test_the_answer_is_the_weighted_mean_of_the_members_answers(stored: Path) -> None:
-    run = unimp.load_run(stored)
+    run = unimp.load_run(stored, device="cpu")
     observed = run.observed_labels(reveal="train")
     expected = torch.zeros(run.task.graph.num_nodes, run.task.num_classes)
     assert isinstance(run.model, Ensemble)
     for row, scale in zip(run.metrics["ensemble"]["members"], run.model.scale, strict=True):
-        alone = unimp.load_run(stored / MEMBERS / row["name"])
+        alone = unimp.load_run(stored / MEMBERS / row["name"], device="cpu")
         chances = alone.probabilities_of(alone.outputs(observed)).clamp(min=1e-12) ** scale
         expected += row["weight"] * chances / chances.sum(1, keepdim=True)
     found = run.outputs(observed).softmax(1)
@@ -80,17 +80,17 @@ def test_the_answer_is_the_weighted_mean_of_the_members_answers(stored: Path) ->
 
 
 def test_the_leaderboard_states_weights_scores_times_and_label_inputs(stored: Path) -> None:
-    summary = unimp.load_run(stored).metrics["ensemble"]
+    summary = unimp.load_run(stored, device="cpu").metrics["ensemble"]
     rows = {row["name"]: row for row in summary["members"]}
     assert list(rows) == NAMES
     assert sum(row["weight"] for row in rows.values()) == pytest.approx(1)
-    assert not rows["gcn"]["takes_labels"]
+    assert not rows["mlp"]["takes_labels"]
     assert rows["unimp"]["takes_labels"]
     assert summary["optimism"] == pytest.approx(summary["val"] - summary["val_nested"])
 
 
 def test_a_change_gives_the_answer_of_a_cold_prediction(stored: Path) -> None:
-    run = unimp.load_run(stored)
+    run = unimp.load_run(stored, device="cpu")
     observed = run.observed_labels(reveal="train")
     nodes = run.task.split.test[:3]
     labels = run.task.labels[nodes]
@@ -105,7 +105,7 @@ def test_a_change_gives_the_answer_of_a_cold_prediction(stored: Path) -> None:
 
 
 def test_everything_that_a_run_can_be_asked_works_on_an_ensemble(stored: Path) -> None:
-    run = unimp.load_run(stored)
+    run = unimp.load_run(stored, device="cpu")
     assert run.evaluate()["test"] == pytest.approx(run.metrics["scores"]["train"]["test"])
     assert len(run.predictions().to_arrow()) == run.task.graph.num_nodes
     assert run.explain(3).probability == pytest.approx(

@@ -97,7 +97,8 @@ def recipe_with_preset(
     if not bundled:  # the options of a bundled recipe were tuned for its task, not set by the user
         for section in loaded.model_fields_set - {"name", "about"}:
             keep |= {f"{section}.{key}" for key in getattr(loaded, section).model_fields_set}
-    if any(name.startswith(("model.", "mask.", "train.")) for name in keep - ABOUT_ANY_MODEL):
+    alone = any(name.startswith(("model.", "mask.", "train.")) for name in keep - ABOUT_ANY_MODEL)
+    if alone or ("ensemble.portfolio" in keep and loaded.ensemble.portfolio == "none"):
         filled = PRESETS[preset].alone
         if bundled:  # it was tuned for its task, so only the length of training changes
             filled = {name: value for name, value in filled.items() if name.startswith("train.")}

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from unimp.config.arguments import FilePath, checked
 from unimp.config.choices import Regime
+from unimp.config.data_options import TablesOptions, TaskOptions
 from unimp.config.input_files import MOST_BYTES, open_input, read_opened
 from unimp.config.options import (
     BatchOptions,
@@ -26,13 +27,11 @@ from unimp.config.options import (
     InferenceOptions,
     MaskOptions,
     ModelOptions,
-    Section,
     SmoothOptions,
-    TablesOptions,
-    TaskOptions,
     TrainOptions,
 )
 from unimp.config.run_files import GUESSED
+from unimp.config.section import Section
 from unimp.config.task_names import BUNDLED, OGB, task_names
 from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names

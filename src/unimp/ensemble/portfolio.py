@@ -51,8 +51,8 @@ class Member:
 
 
 MOST_TREES, MOST_LABELS = 40, 2_000_000
-"""Boosted trees are fitted to at most so many binary tasks, and so many train labels × classes: each
-class needs trees of its own."""
+"""Boosted trees are fitted to at most so many binary tasks, and to so many train labels × classes,
+because each class needs trees of its own."""
 
 FRAME: Mapping[str, Any] = {
     "model.width": 64,

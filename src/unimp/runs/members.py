@@ -67,11 +67,8 @@ def fit_ensemble(
 
     train: trains one member, or resumes it, or loads it if it is finished; raises if it failed.
     """
+    members = checked_members(experiment.recipe, task)
     _mark_begun(experiment, data_hash)
-    try:
-        members = members_for(experiment.recipe, task)
-    except ModelError as error:
-        raise RecipeError(f"ensemble.members: {error}") from None
     labels = task.labels[task.split.val]
     trained: list[Trained] = []
     notes: dict[str, str] = {}
@@ -89,7 +86,7 @@ def fit_ensemble(
         was_finished = inner.folder is not None and is_finished(inner.folder)
         try:
             run = train(inner)
-        except TrainingError as error:
+        except (TrainingError, RecipeError) as error:  # others may still succeed
             notes[member.name] = str(error)
             experiment.progress.note(f"{member.name}: {error}")
             continue
@@ -113,6 +110,20 @@ def fit_ensemble(
     )
     models = [t.run.model for t, _ in chosen]
     return Ensemble(models, entries, [t.calibration for t, _ in chosen]), fit
+
+
+def checked_members(recipe: Recipe, task: Task) -> list[Member]:
+    """The members of a recipe's ensemble; refused if there is nothing to learn from."""
+    count = task.split.train.numel()
+    if count < 2:
+        raise RecipeError(
+            f"there is {count} train label, and members that receive labels as inputs hide some "
+            f"of them (mask.label_rate is {recipe.mask.label_rate:g}); provide more labels"
+        )
+    try:
+        return members_for(recipe, task)
+    except ModelError as error:
+        raise RecipeError(f"ensemble.members: {error}") from None
 
 
 def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensemble:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.config.options import TaskOptions
+from unimp.config.data_options import TaskOptions
 from unimp.config.presets import FOR_TABLES, recipe_with_preset
 from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
 from unimp.config.run_files import TASK

@@ -138,7 +138,8 @@ def subject_of(
     settings, seeds = tuple(settings), tuple(seeds)
     recipe = quickened(recipe_for(name)) if quick else recipe_for(name)
     # A run on tables applies a preset. Apply it here too, so that its recipe is recognized later.
-    recipe = recipe_with_preset(recipe, settings).with_absolute_paths()
+    single = {"ensemble.portfolio": "none"}  # a study compares single models
+    recipe = recipe_with_preset(recipe.with_settings(single), settings).with_absolute_paths()
     task = task_of(recipe, seeds[0])
     folder = Path(name).stem if name.endswith((".npz", ".toml")) else name
     if folder == "recipe":  # `unimp init` gives every recipe this name: use that of the nodes

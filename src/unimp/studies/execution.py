@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from unimp.config.options import TaskOptions
+from unimp.config.data_options import TaskOptions
 from unimp.config.recipe import Recipe
 from unimp.config.run_files import TASK, is_finished
 from unimp.errors import RunError, TrainingError
