@@ -20,7 +20,7 @@ from unimp.runs.run import Run
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
-NAMES = ["label-propagation", "mlp", "unimp"]
+NAMES = ["label-propagation", "unimp", "mlp"]
 SETTINGS = {
     "task.scale": 0.05,
     "task.split": 0,

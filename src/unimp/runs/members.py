@@ -31,7 +31,7 @@ from unimp.errors import ModelError, RecipeError, TrainingError
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
-from unimp.runs.preparation import member_task, model_of
+from unimp.runs.preparation import member_task, model_of, refuse_nothing_hidden
 from unimp.runs.run import Run
 from unimp.tasks.labels import is_known
 from unimp.tasks.metrics import score
@@ -114,12 +114,7 @@ def fit_ensemble(
 
 def checked_members(recipe: Recipe, task: Task) -> list[Member]:
     """The members of a recipe's ensemble; refused if there is nothing to learn from."""
-    count = task.split.train.numel()
-    if count < 2:
-        raise RecipeError(
-            f"there is {count} train label, and members that receive labels as inputs hide some "
-            f"of them (mask.label_rate is {recipe.mask.label_rate:g}); provide more labels"
-        )
+    refuse_nothing_hidden(recipe, task)
     try:
         return members_for(recipe, task)
     except ModelError as error:

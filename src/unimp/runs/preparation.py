@@ -159,14 +159,19 @@ def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) ->
     groups_of(recipe, task, model)
     refuse_too_many_parts(recipe, task, model)
     refuse_smoothing(recipe, task, model)
-    count = task.split.train.numel()
-    rate = recipe.mask.label_rate
-    if factory is None and model.learns_from_labels and round(rate * count) >= count:
+    if factory is None and model.learns_from_labels:
+        refuse_nothing_hidden(recipe, task)
+    return model
+
+
+def refuse_nothing_hidden(recipe: Recipe, task: Task) -> None:
+    """Refuse a task with so few train labels that none of them would be hidden and predicted."""
+    count, rate = task.split.train.numel(), recipe.mask.label_rate
+    if round(rate * count) >= count:
         raise RecipeError(
             f"mask.label_rate is {rate:g}, but there are only {count} train labels: none of them "
             "would be hidden and predicted; provide more labels, or lower mask.label_rate"
         )
-    return model
 
 
 def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
