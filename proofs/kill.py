@@ -30,6 +30,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ RESUMED = {
     "train": "train synthetic --out run",
     "train-seeds": "train synthetic --seeds 0-1 --out run",
     "reproduce": "reproduce table-5 --task synthetic --seeds 0-1 --out run",
+    "train-ensemble": "train synthetic --set=ensemble.portfolio=good --out run "
+    '--set=ensemble.members=["label-propagation","ridge","mlp"]',
 }
 # Commands that do not train. Each works in a folder that contains the run `run` and two tables,
 # and writes files into `out`, or pages into the run.
@@ -90,7 +93,7 @@ OTHERS = {
     "export": "data export california --out out/tables",
     "init": "init nodes.csv edges.csv --out out/recipe.toml",
 }
-REPEATED = ("train-seeds", "reproduce", *OTHERS)  # every command other than `train`
+REPEATED = (*tuple(RESUMED)[1:], *OTHERS)  # every command other than `train`
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,9 @@ def write_tables(folder: Path) -> None:
     (folder / "edges.csv").write_text("\n".join(("from,to", *edges)) + "\n")
 
 
-def kills_of(regime: str, kills: int, aimed: int, others: int, seed: int) -> list[Kill]:
+def kills_of(
+    regime: str, kills: int, aimed: int, others: int, seed: int, commands: Sequence[str]
+) -> list[Kill]:
     """The processes to kill in one regime."""
     return [
         *(Kill(regime, "train", seed + number) for number in range(kills)),
@@ -292,7 +297,7 @@ def kills_of(regime: str, kills: int, aimed: int, others: int, seed: int) -> lis
         *(
             Kill(
                 regime,
-                REPEATED[number // 2 % len(REPEATED)],
+                commands[number // 2 % len(commands)],
                 seed + number,
                 TEMPORARY if number % 2 else "",
             )
@@ -313,6 +318,7 @@ def main() -> int:
     add("--aimed", type=int, default=20, help="Further kills during the writing of files.")
     add("--others", type=int, default=81, help="Kills of other commands in each regime.")
     add("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)
+    add("--commands", nargs="+", default=list(REPEATED), choices=REPEATED, help="Others to kill.")
     add("--seed", type=int, default=0, help="Seed of the random moments.")
     add("--set", action="append", default=[], help="section.key=value for all runs.")
     add("--jobs", type=int, default=1, help="Number of kills at a time.")
@@ -324,14 +330,16 @@ def main() -> int:
         ProcessPoolExecutor(options.jobs, mp_context=FORKS) as pool,
     ):
         place = Path(name)
-        commands = list(REPEATED[: (options.others + 1) // 2])
+        commands = options.commands[: (options.others + 1) // 2]
         regimes = options.regimes
         ready = [pool.submit(prepare, one, commands, place, options.set) for one in regimes]
         lasts = {regime: task.result() for regime, task in zip(regimes, ready, strict=True)}
         waiting = [
             pool.submit(prove, kill, place, lasts[kill.regime][kill.command], options.set)
             for regime in regimes
-            for kill in kills_of(regime, options.kills, options.aimed, options.others, options.seed)
+            for kill in kills_of(
+                regime, options.kills, options.aimed, options.others, options.seed, commands
+            )
         ]
         for task in waiting:
             done.append(task.result())

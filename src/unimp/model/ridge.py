@@ -94,7 +94,10 @@ class Ridge(SolvedModel):
         terms = 1 if self.average else self.candidates[-1] + 1
         self.weight = nn.Parameter(torch.empty(sizes.features, terms, sizes.classes))
         self.bias = nn.Parameter(torch.zeros(sizes.classes))
-        nn.init.normal_(self.weight, std=sizes.features**-0.5)
+        bound = (
+            3 / sizes.features
+        ) ** 0.5  # on a device without memory, normal_ imports a compiler
+        nn.init.uniform_(self.weight, -bound, bound)
         # A buffer, because the number of hops is a result that is stored with the weights.
         self.register_buffer("steps", torch.tensor(self.candidates[0]))
         self.takes_labels = self.takes_propagated_labels = use_labels

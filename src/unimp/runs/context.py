@@ -52,7 +52,7 @@ class Experiment:
     folder: Path | None = None  # None: nothing is stored
     own_task: Task | None = None  # a task without a name: an object, or read from tables
     own_model: ModelFactory | None = None  # in place of the recipe's model
-    prepared: Task | None = None  # the task, if it was loaded and prepared before
+    prepared: Task | None = None  # of a member: the task, which the ensemble loaded and prepared
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
@@ -74,6 +74,11 @@ class Experiment:
         folder = None if self.folder is None else self.folder / seed_folder(seed)
         refuse_linked_seed(folder)
         return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this experiment trains a member of an ensemble."""
+        return self.prepared is not None
 
     @property
     def stored_recipe(self) -> Recipe:

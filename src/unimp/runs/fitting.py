@@ -161,7 +161,8 @@ def scored_run(
             raise
         raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
-    scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
+    if not experiment.is_member:  # an ensemble scores further protocols for all members together
+        scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
     metrics: dict[str, Any] = {
         "metric": task.metric,
         "scores": scores,
