@@ -25,12 +25,11 @@ def read(name: str) -> Result:
 
 def killed(result: Result) -> str:
     states = Counter(entry["command"] for entry in result["moments"])
-    train = states.pop("train")
-    return (
-        f"{result['equal']:,} of {result['kills']:,} ended like an uninterrupted command: "
-        f"{train:,} kills of training in {len(result['by_regime'])} regimes, {states.total():,} of "
-        f"{', '.join(sorted(states))}"
-    )
+    train, regimes = states.pop("train", 0), len(result["by_regime"])
+    parts = [f"{train:,} kills of training in {regimes} regimes"] if train else []
+    parts.append(f"{states.total():,} of {', '.join(sorted(states))}")
+    ended = f"{result['equal']:,} of {result['kills']:,} ended like an uninterrupted command"
+    return f"{ended}: {', '.join(parts)}"
 
 
 def tables(result: Result) -> str:
@@ -76,6 +75,7 @@ def pages(result: Result) -> str:
 
 ROWS = {
     "kill": ("commands killed at random moments and while they write, then repeated", killed),
+    "kill_ensemble": ("the training of an ensemble, killed and repeated in the same way", killed),
     "tampered_runs": ("run folders with a changed, truncated or exchanged file", tampered),
     "bad_tables": ("malformed tables, label files and recipes", tables),
     "outputs": ("every command that writes a file, to every kind of target", outputs),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimp.cli.console import Settings, app, out
 from unimp.config.presets import FOR_TABLES, PRESETS
+
+if TYPE_CHECKING:
+    from unimp.config.recipe import Recipe
+    from unimp.tasks.task import Task
 
 
 @app.command("estimate")
@@ -28,6 +32,9 @@ def estimate_run(
     recipe = resolve_recipe(name, settings or (), preset)
     device = choose_device(recipe.train.device)
     task = task_of(recipe, 0)
+    if recipe.ensemble.portfolio != "none":
+        out.print(largest_member(recipe, task, device))
+        return
     with seeded(0, device):
         model = model_of(recipe, task).to(device)
         if isinstance(model, SolvedModel):
@@ -43,3 +50,28 @@ def estimate_run(
     if preset or recipe.task.name == "tables":
         why = f" (preset {preset or f'{FOR_TABLES}, the default for tables'})"
     out.print(f"training stops after {train.epochs:,} epochs{stops}{why}")
+
+
+def largest_member(recipe: Recipe, task: Task, device: str) -> str:
+    """The time limit of an ensemble, and the memory of the member that needs most."""
+    from unimp.ensemble.portfolio import member_recipe, settings_of
+    from unimp.model.solved_model import SolvedModel
+    from unimp.runs.estimate import estimate
+    from unimp.runs.members import checked_members
+    from unimp.runs.preparation import member_task, model_of, seeded
+
+    members, found = checked_members(recipe, task), []
+    with seeded(0, device):
+        for member in members:
+            own = member_recipe(recipe, member.name, settings_of(member, task))
+            own_task = member_task(recipe, own, task)
+            model = model_of(own, own_task)
+            if model.learns and not isinstance(model, SolvedModel):
+                found.append((member.name, estimate(own, model, own_task, device, timed=False)))
+    limit = recipe.train.time_limit
+    text = f"an ensemble of {len(members)} members, trained one after the other"
+    text += f" within {limit:g} s" if limit else ", without a time limit"
+    if found:
+        name, largest = max(found, key=lambda one: one[1].memory)
+        text += f"\nthe largest member, {name}: {largest.in_words()}"
+    return text
