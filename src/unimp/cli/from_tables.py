@@ -92,7 +92,7 @@ class TrainingTables:
     def write_predictions(self, runs: Runs) -> None:
         """Write the predictions of each run, and print where everything is."""
         assert runs.folder is not None
-        out.print(f"recipe: {runs.folder / GUESSED} (to change it, edit it and train it)")
+        out.print(f"recipe: {runs.folder / GUESSED} (edit it, then run unimp train with this file)")
         for run in runs:
             assert run.folder is not None
             if not (run.folder / LABELED).exists():

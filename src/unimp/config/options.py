@@ -206,8 +206,8 @@ class BatchOptions(Section):
     )
     prune: bool = option(
         True,
-        "full, on CPU, without train.consistency: compute only the rows that hidden nodes depend "
-        "on; the loss is equal",
+        "full on CPU: compute only the rows that hidden nodes depend on, with the same loss; not "
+        "used with train.consistency or a batch norm",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)

@@ -1,4 +1,4 @@
-"""Structural columns: what a node's place in the graph says, as further node features."""
+"""Structural columns: degrees, PageRank and Laplacian positions as further node features."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The strongest answer: members, their weights, and the ensemble that combines them."""
+"""Ensembles: the portfolio of members, their calibration and weights, and the combined model."""

@@ -71,13 +71,13 @@ class Ensemble(NodeModel):
         return (log_odds(total) if multilabel else as_logits(total)).float()
 
     def embed(self, x: Any, observed: Tensor) -> Tensor:
-        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+        raise ModelError("an ensemble has no layers; call run.outputs() instead")
 
     def propagate(self, h: Tensor, hop: Any, index: int) -> Tensor:
-        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+        raise ModelError("an ensemble has no layers; call run.outputs() instead")
 
     def read_out(self, h: Tensor) -> Tensor:
-        raise ModelError("an ensemble has no layers of its own; ask the run for its logits")
+        raise ModelError("an ensemble has no layers; call run.outputs() instead")
 
 
 class EnsembleLogits:

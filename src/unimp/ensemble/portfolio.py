@@ -17,7 +17,7 @@ from unimp.model.registry import find_model
 from unimp.tasks.task import Task
 
 FEW_PER_CLASS = 60
-"""Consistency training is for tasks with at most so many train labels per class, on average."""
+"""The most train labels per class, on average, for which members with few_labels are trained."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Member:
 
 
 MOST_TREES, MOST_LABELS = 40, 2_000_000
-"""Boosted trees are fitted to at most so many binary tasks, and to so many train labels × classes,
-because each class needs trees of its own."""
+"""The most binary tasks, and the most train nodes × classes, for which boosted trees are trained,
+because each class needs separate trees."""
 
 FRAME: Mapping[str, Any] = {
     "model.width": 64,
@@ -236,14 +236,17 @@ def members_for(recipe: Recipe, task: Task) -> list[Member]:
     members = (*PORTFOLIO, *_own_member(recipe))
     if unknown := wanted - {member.name for member in members}:
         known = ", ".join(member.name for member in members)
-        raise ModelError(f"there is no member {', '.join(sorted(unknown))}; members are {known}")
+        raise ModelError(f"unknown member {', '.join(sorted(unknown))}. Choose from: {known}")
     found = [
         member
         for member in members
         if (member.name in wanted if wanted else portfolio in member.presets) and member.suits(task)
     ]
     if not found:
-        raise ModelError("no member of the portfolio suits this task; name others, or none")
+        raise ModelError(
+            "no member of the portfolio suits this task. Name other members in ensemble.members, "
+            "or set ensemble.portfolio to none"
+        )
     return found
 
 

@@ -22,7 +22,7 @@ BAGS, BAGS_BY_SCORE = 20, 4
 """The number of random halves whose weights are averaged; a score takes longer than a loss."""
 SMALLEST_WEIGHT = 0.02
 MOST_ROWS = 2000
-"""So many rows are enough to choose weights by a score that has to sort them."""
+"""The most rows that a score is computed on, because ROC-AUC sorts them in each round."""
 PATIENCE = 5
 """Rounds without a better score after which the search ends."""
 SMALLEST = 1e-9
@@ -97,7 +97,7 @@ def greedy_by_score(
 
 
 def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
-    """The weights of members, from calibrated probabilities [n, C] of labeled nodes.
+    """The weights of members, from calibrated probabilities [n, C] of the validation nodes.
 
     They are the mean of the weights that several random halves of the nodes give, because the
     weights of one selection depend on single nodes. Weights below SMALLEST_WEIGHT become 0.

@@ -34,8 +34,8 @@ class KnownLabels:
 class SolvedModel(NodeModel):
     """A model that computes its weights in one step.
 
-    The labels of `known.train` are inputs of its predictions, as they are after training. A label
-    that is an input must not be visible where the same label is fitted: such a model uses folds.
+    The labels of `known.train` are inputs of its predictions, as they are after training. A model
+    must not receive a label as input while it is fitted to the same label, so it uses folds.
     """
 
     @abstractmethod

@@ -29,7 +29,7 @@ FOLDS = 5
 LEAVES, L2, COLUMNS_PER_SPLIT = 31, 1e-3, 0.25
 MOST_ROUNDS, FEWEST_ROUNDS, ROUNDS_WITHOUT_VALIDATION = 300, 20, 100
 PATIENCE = 20
-"""Boosting ends if the last rounds, so many, did not reduce the validation loss."""
+"""Boosting ends after this many rounds without a lower validation loss."""
 WORK = 4e9
 """Rounds are limited so that rounds × trees per round × rows × columns is at most this number."""
 LEAF = -1

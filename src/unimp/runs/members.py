@@ -1,8 +1,8 @@
 """Train the members of an ensemble one after the other, and choose their weights on validation.
 
-Each member is a run of its own, stored in the folder members/NAME of the ensemble's run. So a
-command that was interrupted resumes in the member that was training, and does not train the
-finished ones again.
+Each member is a separate run, stored in the folder members/NAME of the ensemble's run. An
+interrupted command therefore resumes the member that was being trained, and does not train finished
+members again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SHARE_AFTER = 0.1
 SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
 WEAK = 0.05
-"""A family whose best validation score is lower than the best by more than this gets no further
-member, unless the ensemble uses it."""
+"""If the best validation score of a family is lower than that of the best member by more than this,
+the other members of the family are left out, unless the ensemble uses the family."""
 
 
 @dataclass(frozen=True, eq=False)
