@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from unimp.ensemble.selection import _half, chances_of_answers, greedy_weights, mixed, nested_score
+from unimp.ensemble.selection import (
+    _half,
+    chances_of_answers,
+    choose_weights,
+    greedy_weights,
+    mixed,
+    nested_score,
+)
 
 
 def log_loss(chances: torch.Tensor, weights: torch.Tensor) -> float:
@@ -78,3 +85,14 @@ def test_the_halves_of_the_nested_score_keep_groups_together() -> None:
         assert 0 < int(half.sum()) < len(groups)
         for group in (1, 3, 7, 9):
             assert half[groups == group].unique().numel() == 1
+
+
+def test_a_half_without_a_defined_score_does_not_vote_for_the_first_member() -> None:
+    """ROC-AUC is not defined if a half contains only one class."""
+    labels = torch.zeros(40, dtype=torch.int64)
+    labels[3] = 1
+    good = torch.nn.functional.one_hot(labels, 2) * 0.8 + 0.1
+    weights = choose_weights([1 - good, good], labels, "rocauc")
+    assert weights[1] > 0.9
+    two = torch.tensor([0, 1])
+    assert torch.isfinite(choose_weights([1 - good[2:4], good[2:4]], two, "rocauc")).all()

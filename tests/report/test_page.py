@@ -382,10 +382,6 @@ def test_a_failed_run_has_a_page_with_a_warning_and_without_nan(tmp_path: Path) 
     ("changes", "untrained"),
     [
         (
-            {"stopped": "time limit of 1 s after epoch 0 of 4", "best_epoch": None, "epochs": 0},
-            True,
-        ),
-        (
             {"stopped": "time limit of 1 s after epoch 2 of 4", "best_epoch": None, "epochs": 2},
             True,
         ),
@@ -411,6 +407,14 @@ def test_training_that_was_cut_short_is_the_first_thing_on_the_page(
     assert changes["stopped"] in note
     assert ("No epoch was scored" in note) == untrained
     assert page.words.index("cut short") < page.words.index("Results")
+
+
+@pytest.mark.parametrize("stopped", ["12 of 12 members trained", "solved with 8 hops"])
+def test_a_run_without_epochs_is_not_called_cut_short(folder: Path, stopped: str) -> None:
+    found = gather(folder)
+    changes = {"stopped": stopped, "best_epoch": None, "epochs": 0}
+    page = Page(page_html([replace(found, metrics={**found.metrics, **changes})]))
+    assert "cut short" not in page.words
 
 
 def test_the_same_seed_twice_is_counted_as_two_runs(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -86,6 +85,8 @@ def train(
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
+    if recipe.ensemble.portfolio == "none" and (preset or recipe.task.name == "tables"):
+        out.print("one model is trained instead of an ensemble, because its options are set")
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if tables is not None:
         chosen = chosen or tables.unfinished_folder(Path("runs"), recipe, numbers)
@@ -223,7 +224,8 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     print_rows(rows)
     for name, why in summary["left_out"].items():
         out.print(f"{name} was left out: {why}")
-    if math.isfinite(summary["optimism"] or math.nan):
+    out.print("weights minimize the log-loss on validation, so the score of a member may be higher")
+    if (summary["optimism"] or 0.0) > 0:
         out.print(
             "choosing the weights on validation makes the validation score look better by about "
             f"{100 * summary['optimism']:.2f} points"

@@ -42,8 +42,7 @@ class TaskOptions(Section):
     self_loops: bool = option(False, "add a self-loop to every node")
     structure: bool = option(
         False,
-        "append structural columns to the node features: log degrees, log PageRank and 8 "
-        "Laplacian positions",
+        "append structural columns to the node features: log degrees and log PageRank",
     )
 
 

@@ -57,14 +57,16 @@ PRESETS: dict[Portfolio, Preset] = {
     ),
 }
 
-ABOUT_ANY_MODEL = {
-    "train.time_limit",
-    "train.checkpoint_every",
+OF_EVERY_MODEL = (
+    "mask.unit",
+    "model.backend",
+    "model.edge_features",
     "train.device",
     "train.precision",
     "train.replay",
-}
-"""Options of [train] that do not describe a single model."""
+    "train.checkpoint_every",
+)
+"""Options that all members of an ensemble keep, so that they do not select a single model."""
 
 FOR_TABLES = "good"
 """The preset of a recipe of tables if none is given."""
@@ -97,7 +99,10 @@ def recipe_with_preset(
     if not bundled:  # the options of a bundled recipe were tuned for its task, not set by the user
         for section in loaded.model_fields_set - {"name", "about"}:
             keep |= {f"{section}.{key}" for key in getattr(loaded, section).model_fields_set}
-    alone = any(name.startswith(("model.", "mask.", "train.")) for name in keep - ABOUT_ANY_MODEL)
+    alone = any(
+        name.startswith(("model.", "mask.", "train."))
+        for name in keep - {*OF_EVERY_MODEL, "train.time_limit"}
+    )
     if alone or ("ensemble.portfolio" in keep and loaded.ensemble.portfolio == "none"):
         filled = PRESETS[preset].alone
         if bundled:  # it was tuned for its task, so only the length of training changes

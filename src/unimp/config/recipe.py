@@ -310,7 +310,16 @@ def _recipe_folder() -> Any:
 def _validate(values: dict[str, Any]) -> Recipe:
     recipe = Recipe(**values)
     _check_tables(recipe)
+    _check_members(recipe)
     return recipe
+
+
+def _check_members(recipe: Recipe) -> None:
+    if recipe.ensemble.members and recipe.ensemble.portfolio == "none":
+        raise RecipeError(
+            "ensemble.members names members, but ensemble.portfolio is none; set "
+            "ensemble.portfolio=best, or leave out the members"
+        )
 
 
 def _check_tables(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unimp.config.choices import Portfolio
+from unimp.config.presets import OF_EVERY_MODEL
 from unimp.config.recipe import Recipe
 from unimp.errors import ModelError
 from unimp.model.registry import find_model
@@ -18,6 +19,11 @@ from unimp.tasks.task import Task
 
 FEW_PER_CLASS = 60
 """The most train labels per class, on average, for which members with few_labels are trained."""
+
+
+MOST_TREES, MOST_LABELS = 40, 2_000_000
+"""The most binary tasks, and the most train nodes × classes, for which boosted trees are trained,
+because each class needs separate trees."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Member:
     presets: tuple[Portfolio, ...]
     cost: float = 1.0  # time relative to the other members
     few_labels: bool = False  # only for tasks with few train labels per class
+    by_gradient: bool = True  # whether it is trained by gradient descent, with the options of FRAME
 
     @property
     def model(self) -> str:
@@ -38,9 +45,9 @@ class Member:
     def suits(self, task: Task) -> bool:
         """Whether the member can be trained on a task, and is worth it."""
         inputs = self.settings.get("model.inputs") or find_model(self.model).inputs[0]
-        needs_features = "X" in inputs and "A,Y" not in find_model(self.model).inputs
-        needs_features = needs_features or "Y" not in inputs
-        if needs_features and not (task.sizes.features or self.settings.get("task.structure")):
+        has_features = task.sizes.features or self.settings.get("task.structure")
+        does_without = "Y" in inputs and "A,Y" in find_model(self.model).inputs
+        if not (has_features or does_without):
             return False
         if self.model == "trees":
             labels = task.split.train.numel() * task.num_classes
@@ -49,10 +56,6 @@ class Member:
         few = task.split.train.numel() <= FEW_PER_CLASS * task.num_classes
         return few or not self.few_labels
 
-
-MOST_TREES, MOST_LABELS = 40, 2_000_000
-"""The most binary tasks, and the most train nodes × classes, for which boosted trees are trained,
-because each class needs separate trees."""
 
 FRAME: Mapping[str, Any] = {
     "model.width": 64,
@@ -68,17 +71,6 @@ OF_BINARY_TASKS: Mapping[str, Any] = {"train.select": "loss"}
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""
-KEPT_OPTIONS = (
-    "mask.unit",
-    "model.backend",
-    "model.edge_features",
-    "train.device",
-    "train.precision",
-    "train.replay",
-    "train.checkpoint_every",
-)
-"""Options of other sections that members keep."""
-
 EVERY: tuple[Portfolio, ...] = ("quick", "good", "best")
 LONG: tuple[Portfolio, ...] = ("good", "best")
 BEST: tuple[Portfolio, ...] = ("best",)
@@ -109,16 +101,18 @@ PORTFOLIO: tuple[Member, ...] = (
         {"model.name": "label-propagation", "model.normalization": "sym"},
         EVERY,
         0.1,
+        by_gradient=False,
     ),
-    Member("ridge", "ridge", {"model.name": "ridge"}, EVERY, 0.3),
+    Member("ridge", "ridge", {"model.name": "ridge"}, EVERY, 0.3, by_gradient=False),
     Member(
         "ridge-hops",
         "ridge",
         {"model.name": "ridge", "model.hop_features": "concat"},
         EVERY,
         0.3,
+        by_gradient=False,
     ),
-    Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7),
+    Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7, by_gradient=False),
     Member(
         "gcn",
         "convolution",
@@ -191,7 +185,14 @@ PORTFOLIO: tuple[Member, ...] = (
         BEST,
         3.0,
     ),
-    Member("trees-structure", "trees", {"model.name": "trees", "task.structure": True}, BEST, 0.7),
+    Member(
+        "trees-structure",
+        "trees",
+        {"model.name": "trees", "task.structure": True},
+        BEST,
+        0.7,
+        by_gradient=False,
+    ),
     Member(
         "mlp-structure",
         "features",
@@ -257,7 +258,7 @@ def _own_member(recipe: Recipe) -> list[Member]:
         option: value
         for option, value in recipe.settings().items()
         if option.startswith(("model.", "mask.", "train."))
-        and option not in (*KEPT_OPTIONS, "train.time_limit")
+        and option not in (*OF_EVERY_MODEL, "train.time_limit")
         and value != defaults[option]
     }
     if not any(option.startswith("model.") for option in settings):
@@ -271,7 +272,8 @@ def settings_of(member: Member, task: Task) -> dict[str, Any]:
     if member.name == OWN:
         return dict(member.settings)
     more = OF_BINARY_TASKS if task.is_multilabel else {}
-    settings = {**FRAME, **more, **member.settings}
+    frame = {**FRAME, **more} if member.by_gradient else {}
+    settings = {**frame, **member.settings}
     if not (task.sizes.features or settings.get("task.structure")):
         settings["model.inputs"] = "A,Y"  # `suits` left out the members that need features
     return settings
@@ -283,6 +285,8 @@ def member_recipe(recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Rec
     A setting of the member takes precedence. `settings` are those of `settings_of`.
     """
     kept = {section: getattr(recipe, section).model_dump() for section in KEPT}
-    given = {option: value for option, value in recipe.settings().items() if option in KEPT_OPTIONS}
+    given = {
+        option: value for option, value in recipe.settings().items() if option in OF_EVERY_MODEL
+    }
     base = Recipe.model_validate({"name": f"{recipe.name} {name}", **kept})
     return base.with_settings({**given, **settings})

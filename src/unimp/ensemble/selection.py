@@ -7,6 +7,7 @@ node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -89,7 +90,7 @@ def greedy_by_score(
         counts = counts.clone()
         counts[chosen] += 1
         total += given[chosen]
-        if not scores[chosen] <= best_score:
+        if scores[chosen] > best_score:
             best_score, best = scores[chosen], counts
         if number + 1 - int(best.sum()) >= PATIENCE:
             break
@@ -112,9 +113,11 @@ def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metr
         half = torch.randperm(rows, generator=draw)[: (rows + 1) // 2]
         if by_loss:
             found.append(greedy_weights(chances[:, half]))
-        else:
+        elif math.isfinite(score(metric, probabilities[0][half], labels[half])):
             given = [p[half] for p in probabilities]
             found.append(greedy_by_score(given, labels[half], metric))
+    if not found:  # no half contains both classes
+        return choose_weights(probabilities, labels, "accuracy")
     weights = torch.stack(found).mean(0)
     weights[weights < min(SMALLEST_WEIGHT, float(weights.max()))] = 0
     return weights / weights.sum()
@@ -149,7 +152,7 @@ def nested_score(
         weights = choose_weights(given, labels[chosen_on], metric)
         answer = mixed([p[~chosen_on] for p in probabilities], weights)
         scores.append(score(metric, answer, labels[~chosen_on]))
-    return sum(scores) / len(scores)
+    return sum(scores) / len(scores)  # not defined if one half contains only one class
 
 
 def _half(count: int, groups: Tensor | None, seed: int) -> Tensor:

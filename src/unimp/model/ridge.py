@@ -25,7 +25,7 @@ from unimp.model.least_squares import solve_by_gradients, solve_directly
 from unimp.model.propagated_labels import PropagatedLabels
 from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
 from unimp.tasks.labels import UNLABELED, reveal_only
-from unimp.tasks.metrics import score
+from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.task import Sizes
 
 Array = NDArray[np.float64]
@@ -420,11 +420,11 @@ def _positive(value: float) -> float:
 def _factor(found: _Solution, known: KnownLabels) -> float:
     """The factor of the outputs that makes validation labels most likely.
 
-    Without validation labels, the outputs of train nodes get a standard deviation of 2, which is a
+    With few validation labels, the outputs of train nodes get a standard deviation of 2, which is a
     probability of about 0.98 for a class if the labels are fitted exactly.
     """
     usual = 2.0 / _positive(float(found.train.std()))
-    if not len(found.val):
+    if len(found.val) < FEW_NODES:
         return usual
     outputs, labels = torch.from_numpy(found.val), known.labels[known.val]
     seen = labels != UNLABELED

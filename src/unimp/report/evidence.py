@@ -96,9 +96,12 @@ class Evidence:
 
     @property
     def cut_short(self) -> bool:
-        """Whether a time limit ended training, or no epoch was scored."""
-        untrained = self.metrics["best_epoch"] is None and self.metrics["parameters"] > 0
-        return untrained or bool(self.metrics.get("cut_short"))
+        """Whether a time limit ended training, or no epoch was scored.
+
+        Ensembles, and models that are solved at once, have no epochs.
+        """
+        unscored = self.metrics["best_epoch"] is None and self.metrics["epochs"] > 0
+        return unscored or bool(self.metrics.get("cut_short"))
 
     def score(self, part: str, protocol: str = "train") -> float | None:
         """A score; None if there is none."""

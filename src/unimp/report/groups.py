@@ -36,6 +36,10 @@ class Group:
         return self.runs[0].takes_labels
 
     @property
+    def is_ensemble(self) -> bool:
+        return "ensemble" in self.runs[0].metrics
+
+    @property
     def is_smoothed(self) -> bool:
         """Whether predictions are smoothed after training."""
         return self.recipe.smooth.form != "none"
@@ -57,7 +61,7 @@ class Group:
         """The model and its inputs."""
         if self.runs[0].own_model:
             return f"{self.runs[0].own_model} (custom model)"
-        if self.recipe.ensemble.portfolio != "none":
+        if self.is_ensemble:
             return f"ensemble ({self.recipe.ensemble.portfolio})"
         model = self.recipe.model
         chosen = len(find_model(model.name).inputs) > 1

@@ -75,7 +75,7 @@ def run(
     good state is stored, the other seeds are trained, and TrainingError is raised at the end.
     """
     check_arguments(run, locals())
-    resolved = resolve_recipe(recipe, settings, preset)
+    resolved = resolve_recipe(recipe, settings, preset, own_model=model is not None)
     numbers = check_seeds([seed] if seeds is None else seeds)
     first = Experiment(
         resolved,

@@ -27,14 +27,14 @@ from unimp.ensemble.selection import (
     mixed,
     nested_score,
 )
-from unimp.errors import ModelError, RecipeError, TrainingError
+from unimp.errors import ModelError, RecipeError, RunError, TrainingError
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
 from unimp.runs.preparation import member_task, model_of, refuse_nothing_hidden
 from unimp.runs.run import Run
 from unimp.tasks.labels import is_known
-from unimp.tasks.metrics import score
+from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_checkpoint
 from unimp.training.loop import Fit, Position, TrainingState
@@ -72,21 +72,23 @@ def fit_ensemble(
     labels = task.labels[task.split.val]
     trained: list[Trained] = []
     notes: dict[str, str] = {}
-    spent_before = 0.0
+    spent_before, cut_short = 0.0, False
+    time_limit = experiment.recipe.train.time_limit
     for position, member in enumerate(members):
         if why := _why_left_out(member, trained, labels):
             notes[member.name] = why
             continue
         spent = time.perf_counter() - experiment.started + spent_before
-        limit = _time_for(members[position:], experiment.recipe.train.time_limit, spent)
-        if limit is not None and limit <= 0 and trained:
-            notes[member.name] = "there was no time left"
-            continue
+        limit = _time_for(members[position:], time_limit, spent)
         inner, settings = _experiment_of(member, experiment, task, limit)
         was_finished = inner.folder is not None and is_finished(inner.folder)
+        if limit is not None and limit <= 0 and trained and not was_finished:
+            notes[member.name] = "there was no time left"
+            cut_short = True
+            continue
         try:
             run = train(inner)
-        except (TrainingError, RecipeError) as error:  # others may still succeed
+        except (TrainingError, RecipeError, RunError) as error:  # others may still succeed
             notes[member.name] = str(error)
             experiment.progress.note(f"{member.name}: {error}")
             continue
@@ -102,9 +104,12 @@ def fit_ensemble(
     summary = _summary(trained, weights, notes, task, experiment.seed)
     chosen = [(one, float(w)) for one, w in zip(trained, weights, strict=True) if w > 0]
     entries = [Entry(t.member.name, t.settings, w, t.run.temperature) for t, w in chosen]
+    stopped = f"{len(trained)} of {len(members)} members trained"
+    if cut_short:
+        stopped = f"cut short by the time limit of {time_limit:g} s after {stopped}"
     fit = Fit(
-        stopped=f"{len(trained)} of {len(members)} members trained, {len(chosen)} in the ensemble",
-        cut_short=any(why == "there was no time left" for why in notes.values()),
+        stopped=stopped,
+        cut_short=cut_short,
         spent_before=spent_before,
         ensemble=summary,
     )
@@ -128,6 +133,8 @@ def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensem
         for row in summary["members"]
         if row["weight"] > 0
     ]
+    if not entries:
+        raise RunError("no member of the ensemble has a weight in metrics.json. Train again.")
     recipes = [member_recipe(recipe, entry.name, entry.settings) for entry in entries]
     models = [model_of(r, member_task(recipe, r, task)) for r in recipes]
     width = task.num_classes if task.is_multilabel else 1
@@ -136,8 +143,8 @@ def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensem
 
 
 def weights_of(trained: Sequence[Trained], labels: Tensor) -> Tensor:
-    """The weights of the members; equal ones if no validation label is known."""
-    if not bool(is_known(labels).any()):
+    """The weights of the members; equal ones if there are few validation labels to choose by."""
+    if int(is_known(labels).sum()) < FEW_NODES:
         return torch.full((len(trained),), 1 / len(trained), dtype=torch.float64)
     metric = trained[0].run.task.metric
     return choose_weights([one.chances for one in trained], labels, metric)
@@ -212,7 +219,8 @@ def _why_left_out(member: Member, trained: Sequence[Trained], labels: Tensor) ->
     best, own = (max(one.val for one in some) for some in (scored, family))
     weights = weights_of(trained, labels)
     used = any(float(w) > 0 for one, w in zip(trained, weights, strict=True) if one in family)
-    if used or best - own <= WEAK:
+    noise = 1 / math.sqrt(len(labels))  # about two standard errors of an accuracy
+    if used or best - own <= max(WEAK, noise):
         return ""
     return f"{family[0].member.name} was {100 * (best - own):.1f} points below the best member"
 

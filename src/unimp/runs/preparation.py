@@ -43,11 +43,16 @@ ONE_AT_A_TIME = threading.RLock()
 
 
 def resolve_recipe(
-    recipe: Recipe | str | Task, settings: Settings = (), preset: str | None = None
+    recipe: Recipe | str | Task,
+    settings: Settings = (),
+    preset: str | None = None,
+    *,
+    own_model: bool = False,
 ) -> Recipe:
     """The complete recipe with settings and preset applied, checked, with absolute paths.
 
-    The recipe of a task that is given as an object has defaults, like the recipe of its tables.
+    The recipe of a task that is given as an object has defaults, like the recipe of its tables. A
+    user's own model is trained alone.
     """
     own = isinstance(recipe, Task)
     if isinstance(recipe, Task):
@@ -55,6 +60,9 @@ def resolve_recipe(
         recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
     if not isinstance(settings, dict):
         settings = (settings,) if isinstance(settings, str) else tuple(settings)
+        settings = (*settings, "ensemble.portfolio=none") if own_model else settings
+    elif own_model:
+        settings = {**settings, "ensemble.portfolio": "none"}
     resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
     if own:
         resolved = resolved.with_options("task", name=TASK)

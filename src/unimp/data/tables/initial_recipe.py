@@ -91,7 +91,7 @@ def initial_recipe(found: Guess, nodes: Table, edges: Table | None, folder: Path
         "# Every other option has a default. List them: unimp recipe show PATH_OF_THIS_FILE",
         f"# The preset {FOR_TABLES} decides how long to train, unless you name another one:",
         *(f"#   unimp train --preset {name:<7}{preset.about}" for name, preset in PRESETS.items()),
-        "# Options that are set here take precedence over the preset:",
+        "# If you set options of one model, it is trained alone instead of an ensemble:",
         "# [train]",
         "# epochs = 200",
         "# patience = 50  # stop after this many epochs without an equal or better score",

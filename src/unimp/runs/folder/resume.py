@@ -27,6 +27,7 @@ from unimp.config.run_files import (
     HISTORY,
     LOCK,
     MANIFEST,
+    MEMBERS,
     METRICS,
     PREDICTIONS,
     RECIPE,
@@ -145,7 +146,7 @@ def refuse_special_files(folder: Path) -> None:
                 f"{folder / name} is {kind}, and a run writes a file of that name. Remove it, or "
                 "choose another folder."
             )
-    for name in (EXPLANATIONS, *trackers.TRACKERS):
+    for name in (EXPLANATIONS, MEMBERS, *trackers.TRACKERS):
         if special_kind(folder / name) not in ("", "a folder"):
             raise RunError(
                 f"{folder / name} is not a folder, and a run writes a folder of that name. Remove "
