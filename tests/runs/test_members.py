@@ -217,3 +217,27 @@ def test_binary_tasks_are_combined_per_task() -> None:
     given = run.predict(reveal="train")
     assert given.shape == (graph.graph.num_nodes, 3)
     assert bool(((given >= 0) & (given <= 1)).all())
+
+
+def test_a_finished_member_is_used_even_if_no_time_is_left(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored / MEMBERS, tmp_path / "run" / MEMBERS)
+    run = train(tmp_path / "run", **{"train.time_limit": 0.01})
+    assert [row["name"] for row in run.metrics["ensemble"]["members"]] == NAMES
+    assert not run.metrics["cut_short"]
+
+
+def test_a_damaged_member_is_left_out_and_named(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored / MEMBERS, tmp_path / "run" / MEMBERS)
+    (tmp_path / "run" / MEMBERS / "unimp" / "metrics.json").write_text("{}")
+    summary = train(tmp_path / "run").metrics["ensemble"]
+    assert [row["name"] for row in summary["members"]] == ["label-propagation", "mlp"]
+    assert "metrics.json" in summary["left_out"]["unimp"]
+
+
+def test_your_own_model_is_trained_alone(task: Task) -> None:
+    def own(sizes: Any) -> Any:
+        return unimp.MaskedLabels(torch.nn.Linear(8, sizes.classes), sizes, width=8, inputs="X")
+
+    run = unimp.run(task, model=own, preset="good", settings={"train.epochs": 1})
+    assert run.recipe.ensemble.portfolio == "none"
+    assert "ensemble" not in run.metrics

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,13 +81,14 @@ def fit_ensemble(
             continue
         spent = time.perf_counter() - experiment.started + spent_before
         limit = _time_for(members[position:], time_limit, spent)
-        inner, settings = _experiment_of(member, experiment, task, limit)
-        was_finished = inner.folder is not None and is_finished(inner.folder)
+        folder = None if experiment.folder is None else experiment.folder / MEMBERS / member.name
+        was_finished = folder is not None and is_finished(folder)
         if limit is not None and limit <= 0 and trained and not was_finished:
             notes[member.name] = "there was no time left"
             cut_short = True
             continue
         try:
+            inner, settings = _experiment_of(member, experiment, task, folder, limit)
             run = train(inner)
         except (TrainingError, RecipeError, RunError) as error:  # others may still succeed
             notes[member.name] = str(error)
@@ -162,13 +164,16 @@ def _answered(member: Member, settings: Mapping[str, Any], run: Run) -> Trained:
 
 
 def _experiment_of(
-    member: Member, experiment: Experiment, task: Task, limit: float | None
+    member: Member,
+    experiment: Experiment,
+    task: Task,
+    folder: Path | None,
+    limit: float | None,
 ) -> tuple[Experiment, dict[str, Any]]:
     """The experiment that trains one member of another experiment, and the member's settings."""
     settings = settings_of(member, task)
     if limit is not None:
         settings["train.time_limit"] = round(max(limit, 1.0), 2)
-    folder = None if experiment.folder is None else experiment.folder / MEMBERS / member.name
     base = experiment.stored_recipe
     if folder is not None and is_finished(folder):  # it was trained with another time left
         settings["train.time_limit"] = read_run(folder)[0].train.time_limit
