@@ -85,8 +85,6 @@ def train(
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
-    if recipe.ensemble.portfolio == "none" and (preset or recipe.task.name == "tables"):
-        out.print("one model is trained instead of an ensemble, because its options are set")
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if tables is not None:
         chosen = chosen or tables.unfinished_folder(Path("runs"), recipe, numbers)
@@ -133,6 +131,8 @@ def train(
                     if tables is not None and [f.name for f in chosen.iterdir()] == [GUESSED]:
                         (chosen / GUESSED).unlink()
                     chosen.rmdir()
+    if recipe.ensemble.portfolio == "none" and (preset or recipe.task.name == "tables"):
+        out.print("one model was trained instead of an ensemble, because its options are set")
     print_runs(runs)
     if tables is not None:
         tables.write_predictions(runs)
