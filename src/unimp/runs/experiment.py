@@ -5,9 +5,7 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
     recipe    apply settings and preset, check    runs.preparation.resolve_recipe
     folder    start, resume or load the run       runs.folder.resume.find_run
     task      graph, labels, split and metric     runs.context.Experiment.task
-    model     the row of model/registry.py        runs.preparation.model_of
-    regime    how much of the graph fits          runs.estimate.choose_regime
-    fit       masked label prediction             runs.fitting.fit_model → training.loop.fit
+    fit       a model, or members of an ensemble  runs.fitting.fit_recipe → training.loop.fit
     score     under each label protocol           runs.fitting.scored_run
     write     every file, the manifest last       runs.folder.files.write_run
 """
@@ -24,15 +22,12 @@ from unimp.config.arguments import FilePath, check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
 from unimp.errors import TrainingError
-from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
-from unimp.runs.estimate import choose_regime
-from unimp.runs.fitting import fit_model, scored_run
+from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import held_folder
 from unimp.runs.loading import load_finished
-from unimp.runs.members import fit_ensemble
-from unimp.runs.preparation import ModelFactory, device_of, model_of, resolve_recipe, seeded
+from unimp.runs.preparation import ModelFactory, device_of, resolve_recipe, seeded
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -120,13 +115,7 @@ def run_seed(experiment: Experiment) -> Run:
         if folder is not None and experiment.own_task is not None and found.state == "new":
             write_task(folder, experiment.own_task)
         experiment = replace(experiment, recipe=found.recipe)
-        model: NodeModel
-        if found.recipe.ensemble.portfolio != "none" and experiment.own_model is None:
-            model, fit = fit_ensemble(experiment, task, data_hash, run_seed)
-        else:
-            model = model_of(found.recipe, task, experiment.own_model).to(device)
-            experiment = choose_regime(experiment, model, task)
-            fit = fit_model(experiment, model, task, data_hash)
+        experiment, model, fit = fit_recipe(experiment, task, data_hash, run_seed)
         run, probabilities = scored_run(experiment, model, task, fit)
         if folder is not None:
             write_run(run, fit, probabilities, data_hash, experiment.own_model is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -16,12 +17,15 @@ from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
+from unimp.runs.estimate import choose_regime
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
+from unimp.runs.members import fit_ensemble
 from unimp.runs.preparation import (
     consistency_of,
     graph_for,
     groups_of,
     inference_options,
+    model_of,
     prunes,
 )
 from unimp.runs.run import LOWER_RATE, Run
@@ -36,6 +40,20 @@ from unimp.training.objective import masked_label_loss
 
 SCORINGS_AFTER = 5
 """How often all nodes may be predicted after training: both protocols, the file, the report."""
+
+
+def fit_recipe(
+    experiment: Experiment, task: Task, data_hash: str, train: Callable[[Experiment], Run]
+) -> tuple[Experiment, NodeModel, Fit]:
+    """Train the model of the recipe in the regime that fits, or the members of an ensemble.
+
+    train: trains one member as an experiment of its own.
+    """
+    if experiment.recipe.ensemble.portfolio != "none":
+        return experiment, *fit_ensemble(experiment, task, data_hash, train)
+    model = model_of(experiment.recipe, task, experiment.own_model).to(experiment.device)
+    experiment = choose_regime(experiment, model, task)
+    return experiment, model, fit_model(experiment, model, task, data_hash)
 
 
 def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: str) -> Fit:
