@@ -411,7 +411,7 @@ def test_a_finished_run_is_loaded_and_not_trained(
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("unimp.runs.experiment.fit_model", refuse)
+    monkeypatch.setattr("unimp.runs.experiment.fit_recipe", refuse)
     again = run(RECIPE, seed=2, out=tmp_path / "run")
     assert torch.equal(again.predict(), made.predict())
     assert again.metrics == load_run(tmp_path / "run").metrics
