@@ -1,6 +1,7 @@
 """Boosted trees: equal to scikit-learn, no label in its own row, stored and checked as tensors."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,11 @@ from unimp.inference.incremental.changes import Change
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import predict_logits
 from unimp.model import trees
-from unimp.model.solved_model import KnownLabels
+from unimp.model.solved_model import FOLDS, KnownLabels, cross_fitted, draw_folds
 from unimp.model.trees import (
     MAX_FEATURES,
     MAX_TASKS,
     Trees,
-    draw_folds,
 )
 from unimp.runs.fitting import labels_to_solve
 from unimp.tasks.labels import UNLABELED, Split, reveal_only
@@ -172,13 +172,14 @@ def test_the_row_of_a_train_node_does_not_depend_on_its_own_label(multilabel: in
     task = make_task(num_nodes=60, num_edges=240, multilabel_tasks=multilabel)
     graph = task.graph.with_self_loops()  # a label returns to its node after one step
     train, model = task.split.train, Trees(task.sizes)
-    folds = draw_folds(train, None, 0)
-    before = model.cross_fitted(graph, task.labels, train, folds)
+    rows_of = partial(model.propagated, graph)
+    folds = draw_folds(known_labels(task.labels, train), seed=0)
+    before = cross_fitted(known_labels(task.labels, train), rows_of, seed=0)
     changed = torch.zeros(len(train), dtype=torch.bool)
     for place, node in enumerate(train):
         labels = task.labels.clone()
         labels[node] = 1 - labels[node] if multilabel else (labels[node] + 1) % 3
-        after = model.cross_fitted(graph, labels, train, folds)
+        after = cross_fitted(known_labels(labels, train), rows_of, seed=0)
         inside = folds == folds[place]
         assert torch.equal(after[inside], before[inside])
         changed |= (after != before).any(1)
@@ -194,17 +195,24 @@ def test_the_mass_does_not_depend_on_the_share_of_observed_labels() -> None:
     torch.testing.assert_close(half[:, 2::3], whole[:, 2::3])
 
 
+def known_labels(labels: Tensor, train: Tensor, groups: Tensor | None = None) -> KnownLabels:
+    return KnownLabels(labels, train, train[:0], "accuracy", groups)
+
+
 def test_folds_keep_groups_together_and_are_similar_in_size() -> None:
-    train = torch.arange(10, 110)
-    groups = torch.arange(120) // 4
-    folds = draw_folds(train, groups, 3)
+    train, groups = torch.arange(10, 110), torch.arange(120) // 4
+    labels = torch.zeros(120, dtype=torch.int64)
+    known = known_labels(labels, train, groups)
+    folds = draw_folds(known, seed=3)
     for group in groups[train].unique():
         assert len(folds[groups[train] == group].unique()) == 1
-    assert len(folds.unique()) == trees.FOLDS
+    assert len(folds.unique()) == FOLDS
     assert int(folds.bincount().max()) <= 24
-    assert not torch.equal(folds, draw_folds(train, groups, 4))
-    assert draw_folds(train, None, 0).bincount().tolist() == [20] * trees.FOLDS
-    assert draw_folds(train, torch.zeros_like(groups), 0).tolist() == [0] * 100
+    assert not torch.equal(folds, draw_folds(known, seed=4))
+    single = draw_folds(known_labels(labels, train), seed=0)
+    assert single.bincount().tolist() == [20] * FOLDS
+    one_group = known_labels(labels, train, torch.zeros_like(groups))
+    assert draw_folds(one_group, seed=0).tolist() == [0] * 100
 
 
 def test_the_columns_of_features_are_computed_as_by_hand() -> None:

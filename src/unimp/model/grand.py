@@ -18,33 +18,6 @@ from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
 
 
-class ColumnScale(nn.Module):
-    """The factor of each feature column that gives it a mean square of 1: x [N, F] → [F].
-
-    As in a batch norm, the mean is over the rows of a batch in training, and a running mean of
-    these in evaluation. Columns are not centered, so that sparse features stay sparse; the bias
-    after the product takes the place of the center.
-    """
-
-    mean_square: Tensor
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.register_buffer("mean_square", torch.ones(columns))
-
-    def forward(self, x: Tensor | SparseFeatures) -> Tensor:
-        mean_square = self.mean_square
-        if self.training:
-            if isinstance(x, SparseFeatures):
-                squares = torch.zeros_like(mean_square)
-                squares.index_add_(0, x.column, x.value.square())
-            else:
-                squares = x.square().sum(0)
-            mean_square = squares / x.shape[0]
-            self.mean_square.lerp_(mean_square, 0.1)
-        return (mean_square + 1e-5).rsqrt()
-
-
 class GRAND(NodeModel):
     """Random propagation of node features, followed by a perceptron with one hidden layer.
 
@@ -55,7 +28,6 @@ class GRAND(NodeModel):
     Nodes and entries are dropped in training only. W₁ is applied first, so that only `width`
     columns are propagated. Between hops, a row is [Σ_{k≤l} Âᵏ x̃ W₁ | Âˡ x̃ W₁]. GRAND is meant to be
     trained with a consistency loss, which makes the predictions of different draws of δ agree.
-    With a batch norm, the columns of x are scaled too.
     """
 
     takes_labels = False
@@ -79,7 +51,6 @@ class GRAND(NodeModel):
         self.num_layers, self.drop_node = steps, drop_node
         self.input_dropout, self.dropout = input_dropout, dropout
         self.mixes_rows = norm == "batch"
-        self.scale = ColumnScale(sizes.features) if norm == "batch" else None
         self.encoder = nn.Linear(sizes.features, width)
         self.head = nn.Linear(width, sizes.classes)
         for linear in (self.encoder, self.head):
@@ -95,10 +66,7 @@ class GRAND(NodeModel):
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         assert isinstance(x, Tensor | SparseFeatures)  # `__init__` refuses a task without features
-        weight = self.encoder.weight
-        if self.scale is not None:
-            weight = weight * self.scale(x)
-        rows = project(x, weight, drop=self.input_dropout if self.training else 0.0)
+        rows = project(x, self.encoder.weight, drop=self.input_dropout if self.training else 0.0)
         # A node is dropped after the product, which has no bias: the result is the same.
         kept = dropout(torch.ones_like(rows[:, :1]), self.drop_node, self.training)
         rows = rows * kept

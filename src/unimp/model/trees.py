@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.propagated_labels import FLOOR, STEPS, propagated_labels
-from unimp.model.solved_model import KnownLabels, SolvedModel
+from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.task import Sizes
@@ -25,7 +26,6 @@ MAX_FEATURES = 64
 """Wider features are projected to this number of columns."""
 MAX_TASKS = 128
 """The largest number of binary tasks; each needs its own classifier."""
-FOLDS = 5
 LEAVES, L2, COLUMNS_PER_SPLIT = 31, 1e-3, 0.25
 MOST_ROUNDS, FEWEST_ROUNDS, ROUNDS_WITHOUT_VALIDATION = 300, 20, 100
 PATIENCE = 20
@@ -117,14 +117,13 @@ class Trees(SolvedModel):
         if self.projection is not None:
             assert graph.x is not None
             self.projection.copy_(singular_vectors(graph.x, self.width, seed))
-        labels, train, val = known.labels.cpu(), known.train.cpu(), known.val.cpu()
+        labels, train, val = known.labels, known.train, known.val
         h = self.embed(self.features(graph, reveal_only(train, labels)), labels)
         for index in range(self.num_layers):
             h = self.propagate(h, graph.hop, index)
         rows, val_rows = h[train].float(), h[val].float().numpy()
         if self.takes_labels:
-            folds = draw_folds(train, known.groups, seed)
-            rows[:, self.shared :] = self.cross_fitted(graph, labels, train, folds)
+            rows[:, self.shared :] = cross_fitted(known, partial(self.propagated, graph), seed=seed)
         y, y_val = labels[train].numpy(), labels[val].numpy()
         if self.multilabel:
             grown = [
@@ -143,15 +142,6 @@ class Trees(SolvedModel):
         rounds = max(len(one.rounds) for one in grown)
         how = "chosen by the validation loss" if len(val) else "a fixed number without validation"
         return f"{rounds} rounds of boosting, {how}"
-
-    def cross_fitted(self, graph: Graph, labels: Tensor, train: Tensor, folds: Tensor) -> Tensor:
-        """The propagated labels of train nodes, each from the labels of the other folds."""
-        found = torch.empty(len(train), self.columns - self.shared)
-        for fold in torch.unique(folds):
-            inside = folds == fold
-            rows = self.propagated(graph, reveal_only(train[~inside], labels))
-            found[inside] = rows[train[inside]]
-        return found
 
     def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
         """Propagate observed labels, with the mass m of a node divided by the share of observed
@@ -392,15 +382,3 @@ def singular_vectors(x: Tensor | SparseFeatures, count: int, seed: int) -> Tenso
     rank = min(count, *matrix.shape)
     _, _, vectors = randomized_svd(matrix, rank, random_state=seed)
     return F.pad(torch.from_numpy(np.ascontiguousarray(vectors.T)).float(), (0, count - rank))
-
-
-def draw_folds(train: Tensor, groups: Tensor | None, seed: int) -> Tensor:
-    """Divide train nodes into FOLDS folds of similar size that keep groups together: [train]."""
-    unit = torch.arange(len(train)) if groups is None else groups.cpu()[train]
-    names, unit, sizes = torch.unique(unit, return_inverse=True, return_counts=True)
-    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
-    # The fold of a group follows from the number of nodes in the groups before it.
-    before = sizes[order].cumsum(0) - sizes[order]
-    fold = torch.empty_like(order)
-    fold[order] = before * FOLDS // len(train)
-    return fold[unit]

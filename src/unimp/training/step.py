@@ -47,7 +47,9 @@ class Step:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
-        passes = [self._logits(batch) for _ in range(self.consistency.samples)]
+        with autocast(self.labels.device, self.precision):
+            inputs = batch.x, batch.observed, batch.hops
+            passes = [self.model(*inputs).float() for _ in range(self.consistency.samples)]
         labels = self.labels[batch.seeds]
         losses = [masked_label_loss(logits, labels, batch.hidden) for logits in passes]
         loss = torch.stack(losses).mean()
@@ -72,11 +74,6 @@ class Step:
             loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
-
-    def _logits(self, batch: Batch) -> Tensor:
-        with autocast(self.labels.device, self.precision):
-            logits: Tensor = self.model(batch.x, batch.observed, batch.hops)
-        return logits.float()
 
 
 class ReplayedStep:

@@ -83,7 +83,7 @@ class Rows:
         return split_classes(self.labels, seed=number, **shares)
 
     def with_edges(self, split: int) -> Rows:
-        """Return these rows with the edges to nearest neighbors, if there is no table of edges.
+        """Return these rows with the edges to nearest neighbors, if no table of edges was given.
 
         The number of neighbors may depend on the split of this number.
         """

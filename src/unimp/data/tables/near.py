@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CANDIDATES = (4, 8, 16, 32)
 """The numbers of neighbors among which neighbors = "auto" chooses."""
 UNCHOSEN = 8
-"""The number of neighbors if there are no validation labels to choose by."""
+"""The number of neighbors without validation labels to choose by."""
 MOST_STORED = 32_000_000
 """The most coordinates that a run stores. A larger run cannot add nodes later."""
 _LONGITUDE = ("longitude", "lon", "lng", "long")
@@ -327,6 +327,6 @@ def refuse_near_and_edges(near: Sequence[str], edges: Any) -> None:
         )
     if not near and edges is None:
         raise TaskError(
-            "there are no edges. Give a table of edges, or name columns with near (--near "
+            "edges are missing. Give a table of edges, or name columns with near (--near "
             "COLUMNS): then each node gets edges from its nearest neighbors in these columns."
         )
