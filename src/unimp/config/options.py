@@ -19,6 +19,7 @@ from unimp.config.choices import (
     Normalization,
     Portfolio,
     Precision,
+    Propagated,
     Rate,
     Residual,
     Select,
@@ -142,6 +143,11 @@ class ModelOptions(Section):
     propagation_steps: int = option(
         10, "appnp and grand: number of propagation steps", ge=1, le=1000
     )
+    propagated_rows: Propagated = option(
+        "hidden",
+        "grand: propagate the features themselves, or the hidden rows after the first weights, "
+        "which have fewer columns",
+    )
     drop_node: float = option(
         0.5, "grand: probability that all features of a node are dropped in training", ge=0, lt=1
     )
@@ -253,10 +259,15 @@ class TrainOptions(Section):
         1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
     )
     select: Select = option(
-        "score", "keep the epoch with the best validation score, or with the lowest validation loss"
+        "score",
+        "keep the epoch with the best validation score, or with the lowest validation loss",
     )
     patience: int = option(
-        0, "stop after this many epochs without an equal or better score; 0: never", ge=0, le=MANY
+        0,
+        "stop after this many epochs without an equal or better score (select=loss: nor a lower "
+        "loss); 0: never",
+        ge=0,
+        le=MANY,
     )
     ema: float = option(
         0.0,

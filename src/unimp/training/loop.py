@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +48,23 @@ class Fit:
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
     ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
+    best_score: float = -math.inf  # on validation, of all epochs
+    progress: int = 0  # the last epoch that was as good as all before it, by score or as chosen
+
+    def keep_if_better(self, epoch: Epoch, schedule: Schedule) -> bool:
+        """Keep a scored epoch as the best one if it is; count it as progress if its score is best.
+
+        The validation loss often rises while the score still improves, so training should not stop
+        then, even if the epoch with the lowest loss is kept.
+        """
+        is_best = schedule.quality(epoch) >= schedule.quality(self.best)
+        if is_best:
+            self.best = epoch
+        score = replace(schedule, select="score").quality(epoch)
+        if is_best or score >= self.best_score:
+            self.progress = epoch.epoch
+        self.best_score = max(score, self.best_score)
+        return is_best
 
 
 class End(NamedTuple):
@@ -100,9 +117,9 @@ class Schedule:
             return None
         last = fit.history[-1]
         # Only a scored epoch shows whether the model became better.
-        waited = last.epoch - fit.best.epoch if last.scores is not None and fit.best else 0
+        waited = last.epoch - fit.progress if last.scores is not None and fit.best else 0
         if self.patience and waited >= self.patience:
-            better = "lower validation loss" if self.select == "loss" else "better validation score"
+            better = "better validation score" + " or loss" * (self.select == "loss")
             return End(f"no {better} in {self.patience} epochs")
         if last.epoch >= self.epochs:
             return End("all epochs done")
@@ -201,7 +218,9 @@ def fit(
         at = Position(**vars(resume.position))
         result.spent_before = resume.position.spent
         result.history = list(resume.history)
-        result.best = next((e for e in result.history if e.epoch == resume.best), None)
+        for done in result.history:
+            if done.scores is not None:
+                result.keep_if_better(done, schedule)
     started = time.perf_counter() - at.spent
 
     def state() -> TrainingState:
@@ -248,8 +267,8 @@ def fit(
             result.history.append(record)
             if scores is not None:
                 at.scoring = now - trained
-                if schedule.quality(record) >= schedule.quality(result.best):
-                    result.best, best_state = record, _state(model)
+                if result.keep_if_better(record, schedule):
+                    best_state = _state(model)
         at = Position(epoch + 1, scoring=at.scoring)
         on_epoch(record)
         keep(state, False)
