@@ -179,8 +179,9 @@ def fit(
     not finite, training stops at once and the model returns to the last good state. Of equally good
     epochs, the latest wins. With `ema`, the moving average of the weights with this decay is scored
     and stored instead of the weights. `precision` applies to the forward pass: weights, loss
-    and optimizer stay in single precision. `further` is added to the loss of each
-    step. `replay`: on a GPU, record a step that does not change and replay it. Training continues from `resume`, if given; `keep` may store such a state.
+    and optimizer stay in single precision. `further` is added to the loss of each step. `replay`:
+    on a GPU, record a step that does not change and replay it. Training continues from `resume`, if
+    given; `keep` may store such a state.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
