@@ -213,7 +213,7 @@ class BatchOptions(Section):
     prune: bool = option(
         True,
         "full on CPU: compute only the rows that hidden nodes depend on, with the same loss; not "
-        "used with train.consistency or a batch norm",
+        "used with train.consistency, train.teacher or a batch norm",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
@@ -253,6 +253,20 @@ class TrainOptions(Section):
         "consistency: temperature of the mean prediction; a lower one sharpens more",
         gt=0,
         le=1,
+    )
+    teacher: str = option(
+        "",
+        "folder of a finished run whose answers for nodes outside the train set are also learned; "
+        "`unimp distill` sets it; empty: none",
+    )
+    teacher_sha256: str = option(
+        "", "SHA-256 of predictions.parquet of the teacher; a run with another one is refused"
+    )
+    teacher_weight: float = option(
+        1.0,
+        "weight of the teacher's answers in the loss, relative to the hidden labels",
+        gt=0,
+        le=1e30,
     )
     eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
     eval_every: int = option(

@@ -16,7 +16,7 @@ from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.average import WeightAverage
 from unimp.training.batching import Batch, Batches
-from unimp.training.objective import ONE_PASS, Consistency
+from unimp.training.objective import ONE_PASS, Consistency, FurtherLoss
 from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
@@ -48,6 +48,7 @@ class Fit:
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
     ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
+    teacher: Mapping[str, Any] | None = None  # the teacher and its scores, if there was one
     best_score: float = -math.inf  # on validation, of all epochs
     progress: int = 0  # the last epoch that was as good as all before it, by score or as chosen
 
@@ -184,6 +185,7 @@ def fit(
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
     consistency: Consistency = ONE_PASS,
+    further: FurtherLoss | None = None,
     replay: bool = True,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
@@ -194,8 +196,9 @@ def fit(
     not finite, training stops at once and the model returns to the last good state. Of equally good
     epochs, the latest wins. With `ema`, the moving average of the weights with this decay is scored
     and stored instead of the weights. `precision` applies to the forward pass: weights, loss
-    and optimizer stay in single precision. `replay`: on a GPU, record a step that does not change
-    and replay it. Training continues from `resume`, if given; `keep` may store such a state.
+    and optimizer stay in single precision. `further` is added to the loss of each step. `replay`:
+    on a GPU, record a step that does not change and replay it. Training continues from `resume`, if
+    given; `keep` may store such a state.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
@@ -206,7 +209,7 @@ def fit(
         fused=on_gpu or None,
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision, consistency)
+    step = Step(model, optimizer, labels.to(device), precision, consistency, further)
     # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay else step
     result, at = Fit(), Position()
