@@ -21,6 +21,7 @@ from unimp.config.choices import (
     Precision,
     Propagated,
     Rate,
+    Refit,
     Residual,
     Select,
 )
@@ -365,3 +366,8 @@ class EnsembleOptions(Section):
         "the model of [model] alone",
     )
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
+    refit: Refit = option(
+        "own",
+        "after scoring, train the chosen members again on train and validation labels: for your "
+        "own data (own), always or never",
+    )

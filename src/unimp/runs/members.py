@@ -263,6 +263,7 @@ def _summary(
             "takes_labels": one.run.takes_labels,
             **{name: one.run.metrics["scores"]["train"].get(name) for name in ("val", "test")},
             "seconds": one.run.metrics["seconds"],
+            "epochs": one.run.metrics["best_epoch"],
             "settings": dict(one.settings),
         }
         for one, weight in zip(trained, weights, strict=True)

@@ -18,6 +18,7 @@ from unimp.analysis.table import Table
 from unimp.config.arguments import FilePath, Seed, checked_methods
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.recipe import Settings
+from unimp.config.run_files import REFIT
 from unimp.data.catalog import prepare
 from unimp.data.structure import without_structure
 from unimp.data.tables.extending import extend_task
@@ -40,13 +41,24 @@ LOWER_RATE = "Try a smaller train.lr, or scale the features."
 class Run(TrainedModel):
     """A trained run, and everything it can be asked."""
 
-    def evaluate(self, reveal: str = "train") -> dict[str, float]:
+    def evaluate(self, reveal: str | None = None) -> dict[str, float]:
         """Scores under a protocol: train labels are inputs, or train and validation labels.
 
-        A set whose labels are inputs is not scored, because the model would see the answers.
+        A set whose labels are inputs is not scored, because the model would see the answers. The
+        only protocol of a run that was trained again on validation labels is `refit`: the test set
+        is scored with train and validation labels as inputs.
         """
-        known = self.task.split.known(reveal)
-        return score_split(self.outputs(reveal_only(known, self.task.labels)), self.task, reveal)
+        reveal = reveal or (REFIT if self.is_refitted else "train")
+        if self.is_refitted and reveal != REFIT:
+            raise RunError(
+                f"protocol {reveal!r}: this run was trained again on validation labels, so it has "
+                f"only the protocol {REFIT!r}. The scores from before are in metrics.json."
+            )
+        if reveal == REFIT and not self.is_refitted:
+            raise RunError("protocol 'refit': this run was not trained again on validation labels.")
+        shown = "train+val" if reveal == REFIT else reveal
+        observed = reveal_only(self.task.split.known(shown), self.task.labels)
+        return score_split(self.outputs(observed), self.task, shown)
 
     def predict(self, labels: Given | None = None, *, reveal: Reveal | None = None) -> Tensor:
         """Probabilities of each class for all nodes, [N, classes], without training.

@@ -69,9 +69,11 @@ def teacher_of(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Tea
             )
         outputs = teacher.outputs(teacher.observed_labels(reveal="train"))
         probabilities = teacher.probabilities_of(outputs)
+    # The answers of a refitted teacher for validation nodes contain their labels.
+    learned = task.split.known("train+val" if teacher.is_refitted else "train")
     loss = Distillation.of(
         probabilities.to(device),
-        task.split.train,
+        learned,
         weight=options.teacher_weight,
         multilabel=task.is_multilabel,
     )

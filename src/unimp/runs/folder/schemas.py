@@ -94,6 +94,7 @@ class MemberRow(Schema):
     val: Score
     test: Score
     seconds: Seconds
+    epochs: Count | None
     settings: dict[str, Any]
 
 
@@ -105,6 +106,8 @@ class EnsembleRows(Schema):
     val: Score
     val_nested: Score
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
+    refitted: bool = False  # the stored members were trained on train and validation labels
+    not_refitted: dict[str, str] = {}
 
 
 class StudentScores(Schema):
@@ -128,7 +131,7 @@ class Metrics(Schema):
     """Scores per label protocol, calibration, epochs, time."""
 
     metric: Metric
-    scores: dict[Protocol, dict[Literal["val", "test"], Score]]
+    scores: dict[Protocol | Literal["refit"], dict[Literal["val", "test"], Score]]
     calibration: Calibration
     best_epoch: Count | None
     epochs: Count
