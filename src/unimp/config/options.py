@@ -340,3 +340,10 @@ class EnsembleOptions(Section):
         "the model of [model] alone",
     )
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
+    jobs: int = option(
+        0,
+        "members that are trained at the same time, each in its own process; 0: as many as cores "
+        "and memory allow; 1: one after the other in this process",
+        ge=0,
+        le=256,
+    )
