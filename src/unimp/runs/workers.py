@@ -39,7 +39,7 @@ from unimp.training.loop import Epoch
 
 MOST, MOST_ON_GPU = 8, 4
 """The largest number of workers that is chosen automatically."""
-SMALL = 5_000
+SMALL = 10_000
 """With fewer nodes and edges than this, training takes less time than the start of workers."""
 SHORT = 30.0
 """With a time limit of fewer seconds than this, no workers are started."""
@@ -120,21 +120,13 @@ class Trainer:
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
-        if self._plan.jobs > 1:
-            experiment = self._experiment
-            message = {
-                "recipe": experiment.stored_recipe.model_dump(),
-                "seed": experiment.seed,
-                "device": experiment.device,
-                "name": self._task.name,
-                "data_hash": experiment.data_hash(self._task),
-                "threads": self._plan.threads,
-                "command": sys.argv,
-            }
-            for _ in range(self._plan.jobs):
-                with suppress(OSError):  # no further process can be started
-                    self._workers.append(Worker(self._plan.threads, self._events))
-                    self._workers[-1].send(message)
+        for _ in range(self._plan.jobs if self._plan.jobs > 1 else 0):
+            with suppress(OSError):  # no further process can be started
+                self._workers.append(Worker(self._plan.threads, self._events))
+        if self._workers:
+            about = self._about()
+            for worker in self._workers:
+                worker.send(about)
         return self
 
     def __exit__(
@@ -178,6 +170,19 @@ class Trainer:
                 yield key, self._attempt(experiment)
         while any(worker.job is not None for worker in self._alive()):
             yield from self._next_results()
+
+    def _about(self) -> dict[str, Any]:
+        """What a worker needs to know to load the task."""
+        experiment = self._experiment
+        return {
+            "recipe": experiment.stored_recipe.model_dump(),
+            "seed": experiment.seed,
+            "device": experiment.device,
+            "name": self._task.name,
+            "data_hash": experiment.data_hash(self._task),
+            "threads": self._plan.threads,
+            "command": sys.argv,
+        }
 
     def _attempt(self, experiment: Experiment) -> Run | UnimpError:
         try:
