@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unimp.config.choices import Metric
 from unimp.config.recipe import Recipe
-from unimp.config.run_files import CHECKPOINT, MEMBERS, is_finished
+from unimp.config.run_files import CHECKPOINT, MEMBERS, is_finished, is_started
 from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import Member, member_recipe, members_for, settings_of
@@ -74,17 +74,16 @@ def fit_ensemble(
     """Train the members that suit the task, as far as the time limit allows, and combine them."""
     members = checked_members(experiment.recipe, task)
     _mark_begun(experiment, data_hash)
-    how = _plan(experiment, members, task)
-    with _stored(experiment, how) as stored, Trainer(stored, task, train, how) as trainer:
-        training = _Training(stored, task, members, how)
-        cheap = list(takewhile(lambda member: member.cost <= CHEAP, members))
-        training.add(trainer.here(training.due(cheap)))
-        training.add(trainer.each(training.due(members[len(cheap) :])))
-    trained, notes, time_limit = (
-        training.trained,
-        training.notes,
-        experiment.recipe.train.time_limit,
-    )
+    cheap = list(takewhile(lambda member: member.cost <= CHEAP, members))
+    others = members[len(cheap) :]
+    jobs, threads = _plan(experiment, others, task)
+    with _stored(experiment, jobs) as stored:
+        training = _Training(stored, task, members, jobs)
+        workers = min(jobs, sum(map(training.is_unfinished, others))) if jobs > 1 else 0
+        with Trainer(stored, task, train, workers=workers, threads=threads) as trainer:
+            training.add(trainer.here(training.due(cheap)))
+            training.add(trainer.each(training.due(others)))
+    trained, notes = training.trained, training.notes
     if not trained:
         raise TrainingError(
             "no member of the ensemble could be trained: "
@@ -96,7 +95,8 @@ def fit_ensemble(
     entries = [Entry(t.member.name, t.settings, w, t.run.temperature) for t, w in chosen]
     stopped = f"{len(trained)} of {len(members)} members trained"
     if training.cut_short:
-        stopped = f"cut short by the time limit of {time_limit:g} s after {stopped}"
+        limit = experiment.recipe.train.time_limit
+        stopped = f"cut short by the time limit of {limit:g} s after {stopped}"
     fit = Fit(
         stopped=stopped,
         cut_short=training.cut_short,
@@ -123,27 +123,31 @@ class _Training:
     """
 
     def __init__(
-        self, experiment: Experiment, task: Task, members: Sequence[Member], how: Plan
+        self, experiment: Experiment, task: Task, members: Sequence[Member], jobs: int
     ) -> None:
         self.trained: list[Trained] = []
         self.notes: dict[str, str] = {}  # why a member is not part of the ensemble
         self.cut_short = False
         self.spent_before = 0.0
         self.labels = task.labels[task.split.val]
-        self._experiment, self._task, self._members, self._plan = experiment, task, members, how
+        self._experiment, self._task, self._members, self._jobs = experiment, task, members, jobs
+
+    def is_unfinished(self, member: Member) -> bool:
+        folder = self._folder_of(member)
+        return folder is None or not is_finished(folder)
 
     def due(self, members: Sequence[Member]) -> Iterator[tuple[_Due, Experiment]]:
         """The members to train; the results before decide which, and how long each may take."""
         experiment = self._experiment
         for member in members:
-            if why := _why_left_out(member, self.trained, self.labels):
+            folder, was_finished = self._folder_of(member), not self.is_unfinished(member)
+            begun = was_finished or (folder is not None and is_started(folder))
+            if not begun and (why := _why_left_out(member, self.trained, self.labels)):
                 self.notes[member.name] = why
                 continue
             spent = time.perf_counter() - experiment.started + self.spent_before
             later = self._members[self._members.index(member) :]
-            limit = _time_for(later, experiment.recipe.train.time_limit, spent, self._plan.jobs)
-            folder = _folder_of(member, experiment)
-            was_finished = folder is not None and is_finished(folder)
+            limit = _time_for(later, experiment.recipe.train.time_limit, spent, self._jobs)
             if limit is not None and limit <= 0 and self.trained and not was_finished:
                 self.notes[member.name] = "there was no time left"
                 self.cut_short = True
@@ -162,11 +166,15 @@ class _Training:
                 self._failed(member, result)
                 continue
             if was_finished:
-                self.spent_before += result.metrics["seconds"] / self._plan.jobs
+                self.spent_before += result.metrics["seconds"] / self._jobs
             newest = _answered(member, settings, result)
             insort(self.trained, newest, key=lambda one: self._members.index(one.member))
             text = _progress(newest, self.trained, self.labels, self._task.metric)
             self._experiment.progress.note(text)
+
+    def _folder_of(self, member: Member) -> Path | None:
+        folder = self._experiment.folder
+        return None if folder is None else folder / MEMBERS / member.name
 
     def _failed(self, member: Member, error: UnimpError) -> None:
         self.notes[member.name] = str(error)
@@ -174,35 +182,23 @@ class _Training:
 
 
 def _plan(experiment: Experiment, members: Sequence[Member], task: Task) -> Plan:
-    """How the members that are not cheap and not finished are trained."""
+    """How these members are trained; waits until the workers of a killed command have ended."""
     if experiment.folder is not None:
         wait_for_workers((experiment.folder / MEMBERS).glob("*"))
-    remaining = []
-    for member in members:
-        folder = _folder_of(member, experiment)
-        if member.cost > CHEAP and not (folder is not None and is_finished(folder)):
-            settings = settings_of(member, task)
-            remaining.append(member_recipe(experiment.stored_recipe, member.name, settings))
-    how = plan(experiment, remaining, task)
-    if how.jobs > 1:
-        experiment.progress.note(how.in_words())
-    return how
+    recipes = [member_recipe(experiment.recipe, m.name, settings_of(m, task)) for m in members]
+    return plan(experiment, recipes, task)
 
 
 @contextmanager
-def _stored(experiment: Experiment, how: Plan) -> Iterator[Experiment]:
+def _stored(experiment: Experiment, jobs: int) -> Iterator[Experiment]:
     """The experiment with a folder if workers train its members: a temporary one if it has none."""
-    if experiment.folder is not None or how.jobs == 1:
+    if experiment.folder is not None or jobs == 1:
         yield experiment
         return
     with TemporaryDirectory(prefix="unimp-", ignore_cleanup_errors=True) as name:
         if experiment.own_task is not None:
             write_task(Path(name), experiment.own_task)
         yield replace(experiment, folder=Path(name))
-
-
-def _folder_of(member: Member, experiment: Experiment) -> Path | None:
-    return None if experiment.folder is None else experiment.folder / MEMBERS / member.name
 
 
 def checked_members(recipe: Recipe, task: Task) -> list[Member]:

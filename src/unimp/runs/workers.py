@@ -59,16 +59,13 @@ class Plan(NamedTuple):
     jobs: int = 1  # 1: in this process, with its threads
     threads: int = 1
 
-    def in_words(self) -> str:
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{self.jobs} members are trained at the same time, with {threads} each"
-
 
 def plan(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Plan:
-    """The number of workers for the recipes of an ensemble's members.
+    """How the recipes of an ensemble's members are trained.
 
     `ensemble.jobs` decides. If it is 0, there is one worker per core, as far as memory allows, and
-    none if training would take less time than their start.
+    none if training would take less time than their start. Which members are finished does not
+    matter, so that a command that resumes trains the others with the same number of threads.
     """
     recipe, device, cores = experiment.recipe, experiment.device, usable_cores()
     jobs = recipe.ensemble.jobs
@@ -108,22 +105,35 @@ def number_that_fits(recipes: Sequence[Recipe], task: Task, device: str) -> int:
 
 
 class Trainer:
-    """Trains experiments on one task, in this process or in the workers of a plan.
+    """Trains experiments on one task, in this process or in worker processes.
 
     experiment and task: those of the ensemble; workers load the task by the stored recipe of the
-    experiment, which needs a folder, and compare the hash of the data.
+    experiment, which needs a folder, and compare the hash of the data. workers: the number of
+    processes; 0 trains in this process. threads: those of each worker.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, train: Train, how: Plan) -> None:
-        self._experiment, self._task, self._train, self._plan = experiment, task, train, how
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        train: Train,
+        *,
+        workers: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self._experiment, self._task, self._train = experiment, task, train
+        self._number, self._threads = workers, threads
         self._events: Queue[tuple[Worker, dict[str, Any] | None]] = Queue()
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
-        for _ in range(self._plan.jobs if self._plan.jobs > 1 else 0):
+        for _ in range(self._number):
             with suppress(OSError):  # no further process can be started
-                self._workers.append(Worker(self._plan.threads, self._events))
+                self._workers.append(Worker(self._threads, self._events))
         if self._workers:
+            threads = "1 thread" if self._threads == 1 else f"{self._threads} threads"
+            text = f"up to {len(self._workers)} at the same time, with {threads} each"
+            self._experiment.progress.note(f"members are trained in other processes: {text}")
             about = self._about()
             for worker in self._workers:
                 worker.send(about)
@@ -180,7 +190,7 @@ class Trainer:
             "device": experiment.device,
             "name": self._task.name,
             "data_hash": experiment.data_hash(self._task),
-            "threads": self._plan.threads,
+            "threads": self._threads,
             "command": sys.argv,
         }
 
