@@ -248,11 +248,12 @@ def prunes(recipe: Recipe, model: NodeModel) -> bool:
     """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
 
     Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
-    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
-    covers every node.
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss and
+    the answers of a teacher, which cover other nodes too.
     """
     independent = model.by_layer and not model.mixes_rows
-    return recipe.batch.prune and independent and not recipe.train.consistency
+    only_hidden = not (recipe.train.consistency or recipe.train.teacher)
+    return recipe.batch.prune and independent and only_hidden
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

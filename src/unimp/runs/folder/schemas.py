@@ -107,6 +107,23 @@ class EnsembleRows(Schema):
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
 
 
+class StudentScores(Schema):
+    """Scores of a student, its teacher and UniMP alone, and the part of the gain that it keeps."""
+
+    student: Score
+    teacher: Score
+    unimp: Score
+    share_of_gain: float | None
+
+
+class StudentRows(Schema):
+    """The comparison of a student with the run that it learned from."""
+
+    teacher: str
+    teacher_sha256: Sha256
+    scores: dict[Literal["val", "test"], StudentScores]
+
+
 class Metrics(Schema):
     """Scores per label protocol, calibration, epochs, time."""
 
@@ -122,6 +139,7 @@ class Metrics(Schema):
     seconds: Seconds
     seconds_per_epoch: Seconds
     ensemble: EnsembleRows | None = None
+    student: StudentRows | None = None
 
 
 class HistoryLine(Schema):
