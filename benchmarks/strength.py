@@ -66,7 +66,12 @@ def train(name: str, seed: int, limit: float, device: str) -> list[dict[str, Any
             folder = Path(place) / preset
             if preset != PRESETS[0]:  # its members are finished already
                 shutil.copytree(Path(place) / PRESETS[0] / MEMBERS, folder / MEMBERS)
-            settings = {"train.time_limit": limit, "train.device": device}
+            # Ensembles are trained at the same time instead of members.
+            settings = {
+                "train.time_limit": limit,
+                "train.device": device,
+                "ensemble.jobs": 1,
+            }
             run = unimp.run(
                 name, seed=seed, preset=preset, settings=settings, out=folder, report=False
             )

@@ -370,4 +370,10 @@ class EnsembleOptions(Section):
         "own",
         "after scoring, train the chosen members again on train and validation labels: for your "
         "own data (own), always or never",
+    jobs: int = option(
+        0,
+        "members that are trained at the same time, each in its own process; 0: as many as cores "
+        "and memory allow; 1: one after the other in this process",
+        ge=0,
+        le=256,
     )
