@@ -370,6 +370,7 @@ class EnsembleOptions(Section):
         "own",
         "after scoring, train the chosen members again on train and validation labels: for your "
         "own data (own), always or never",
+    )
     jobs: int = option(
         0,
         "members that are trained at the same time, each in its own process; 0: as many as cores "

@@ -29,8 +29,8 @@ from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import held_folder
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, device_of, resolve_recipe, seeded
-from unimp.runs.refit import refits, refitted_run
+from unimp.runs.preparation import ModelFactory, device_of, refits, resolve_recipe, seeded
+from unimp.runs.refit import refitted_run
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs

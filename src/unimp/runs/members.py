@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unimp.config.choices import Metric
 from unimp.config.recipe import Recipe
-from unimp.config.run_files import CHECKPOINT, MEMBERS, is_finished, is_started
+from unimp.config.run_files import CHECKPOINT, MEMBERS, REFIT, is_finished, is_started
 from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import Member, member_recipe, members_for, settings_of
@@ -36,7 +36,7 @@ from unimp.errors import ModelError, RecipeError, RunError, TrainingError, Unimp
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run, write_task
 from unimp.runs.folder.resume import depends_on, load_state
-from unimp.runs.preparation import member_task, model_of, refuse_nothing_hidden
+from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
 from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
 from unimp.tasks.labels import is_known
@@ -47,6 +47,8 @@ from unimp.training.loop import Fit, Position, TrainingState
 
 SHARE_AFTER = 0.1
 """The part of the time limit that is reserved for scoring and writing the ensemble."""
+SHARE_OF_REFIT = 0.25
+"""The part of the time limit that is reserved for training members again on all known labels."""
 SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
 CHEAP = 0.3
@@ -76,11 +78,11 @@ def fit_ensemble(
     _mark_begun(experiment, data_hash)
     cheap = list(takewhile(lambda member: member.cost <= CHEAP, members))
     others = members[len(cheap) :]
-    jobs, threads = _plan(experiment, others, task)
-    with _stored(experiment, jobs) as stored:
-        training = _Training(stored, task, members, jobs)
+    jobs, threads = plan_of(experiment, [_recipe(experiment, m, task) for m in others], task)
+    with stored(experiment, jobs) as in_folder:
+        training = _Training(in_folder, task, members, jobs)
         workers = min(jobs, sum(map(training.is_unfinished, others))) if jobs > 1 else 0
-        with Trainer(stored, task, train, workers=workers, threads=threads) as trainer:
+        with Trainer(in_folder, task, train, workers=workers, threads=threads) as trainer:
             training.add(trainer.here(training.due(cheap)))
             training.add(trainer.each(training.due(others)))
     trained, notes = training.trained, training.notes
@@ -130,6 +132,8 @@ class _Training:
         self.cut_short = False
         self.spent_before = 0.0
         self.labels = task.labels[task.split.val]
+        share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
+        self._time_limit = share * experiment.recipe.train.time_limit
         self._experiment, self._task, self._members, self._jobs = experiment, task, members, jobs
 
     def is_unfinished(self, member: Member) -> bool:
@@ -147,7 +151,7 @@ class _Training:
                 continue
             spent = time.perf_counter() - experiment.started + self.spent_before
             later = self._members[self._members.index(member) :]
-            limit = _time_for(later, experiment.recipe.train.time_limit, spent, self._jobs)
+            limit = _time_for(later, self._time_limit, spent, self._jobs)
             if limit is not None and limit <= 0 and self.trained and not was_finished:
                 self.notes[member.name] = "there was no time left"
                 self.cut_short = True
@@ -181,16 +185,19 @@ class _Training:
         self._experiment.progress.note(f"{member.name}: {error}")
 
 
-def _plan(experiment: Experiment, members: Sequence[Member], task: Task) -> Plan:
+def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Plan:
     """How these members are trained; waits until the workers of a killed command have ended."""
-    if experiment.folder is not None:
-        wait_for_workers((experiment.folder / MEMBERS).glob("*"))
-    recipes = [member_recipe(experiment.recipe, m.name, settings_of(m, task)) for m in members]
+    for kind in (MEMBERS, REFIT) if experiment.folder is not None else ():
+        wait_for_workers((experiment.folder / kind).glob("*"))  # type: ignore[operator]
     return plan(experiment, recipes, task)
 
 
+def _recipe(experiment: Experiment, member: Member, task: Task) -> Recipe:
+    return member_recipe(experiment.recipe, member.name, settings_of(member, task))
+
+
 @contextmanager
-def _stored(experiment: Experiment, jobs: int) -> Iterator[Experiment]:
+def stored(experiment: Experiment, jobs: int) -> Iterator[Experiment]:
     """The experiment with a folder if workers train its members: a temporary one if it has none."""
     if experiment.folder is not None or jobs == 1:
         yield experiment

@@ -8,135 +8,153 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from unimp.config.recipe import Recipe
 from unimp.config.run_files import REFIT
 from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe
-from unimp.errors import TrainingError, UnimpError
+from unimp.errors import UnimpError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
-from unimp.runs.preparation import graph_for
+from unimp.runs.members import plan_of, stored
+from unimp.runs.preparation import graph_for, member_task
 from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel
-from unimp.tasks.labels import Split, is_known, reveal_only
+from unimp.runs.workers import Train, Trainer
+from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 
-SHARE_OF_REFIT = 0.25
-"""The part of the time limit that is reserved for this step."""
-NO_TIME = "there was no time left to train it again"
+NO_TIME = "there was no time left"
 
 
-def refits(recipe: Recipe, task: Task) -> bool:
-    """Whether the members of a recipe's ensemble are trained again on all known labels."""
-    wanted = recipe.ensemble.refit
-    asked = wanted == "always" or (wanted == "own" and recipe.is_of_own_data)
-    is_ensemble = recipe.ensemble.portfolio != "none"
-    return is_ensemble and asked and bool(is_known(task.labels[task.split.val]).any())
-
-
-def refitted_run(experiment: Experiment, run: Run, train: Callable[[Experiment], Run]) -> Run:
+def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     """The run of an ensemble whose members were trained again on train and validation labels.
 
-    Weights, calibration and the number of epochs are those that validation chose before. Members
-    with large weights come first. A member that cannot be trained again in the time that is left
-    stays as it is. train: trains one member as an experiment of its own, or resumes or loads it.
+    Weights, calibration and the number of epochs are those that validation chose before. A member
+    that cannot be trained again in the time that is left stays as it is.
     """
-    ensemble, began = run.model, time.perf_counter()
-    assert isinstance(ensemble, Ensemble)
-    models, entries = list(ensemble.members), list(ensemble.entries)
-    rows = {row["name"]: row for row in run.metrics["ensemble"]["members"]}
-    limit, before = run.recipe.train.time_limit, run.metrics["seconds"]
-    kept: dict[str, str] = {}
-    for index in sorted(range(len(entries)), key=lambda i: -entries[i].weight):
-        entry, member = entries[index], run.members[index]
-        spent = before + time.perf_counter() - began
-        left = 0.95 * limit - spent if limit else None
-        try:
-            found = _trained_again(experiment, member, entry, rows[entry.name], left, train)
-        except UnimpError as error:  # the member from before is still there
-            kept[entry.name] = str(error)
-            continue
-        models[index], entries[index] = found
-        experiment.progress.note(f"{entry.name}: trained again with the validation labels")
-    calibrations = [Calibration(*one) for one in zip(ensemble.scale, ensemble.shift, strict=True)]
-    again = replace(run, model=Ensemble(models, entries, calibrations).eval())  # type: ignore[arg-type]
-    summary = _summary(run.metrics["ensemble"], entries, kept)
-    again = replace(again, metrics={**run.metrics, "ensemble": summary})
-    scores = {**run.metrics["scores"], "refit": again.evaluate("refit")}
-    seconds = round(before + time.perf_counter() - began, 2)
-    return replace(again, metrics={**again.metrics, "scores": scores, "seconds": seconds})
+    assert isinstance(run.model, Ensemble)
+    began = time.perf_counter()
+    refit = _Refit(experiment, run, began)
+    recipes = [member.recipe for member in run.members]
+    jobs, threads = plan_of(experiment, recipes, run.task)
+    with stored(experiment, jobs) as in_folder:
+        refit.solve_again()
+        due = refit.due(in_folder)
+        workers = jobs if jobs > 1 else 0
+        with Trainer(in_folder, run.task, train, workers=workers, threads=threads) as trainer:
+            for (index, entry), result in trainer.each(due):
+                refit.add(index, entry, result)
+    scale, shift = run.model.scale, run.model.shift
+    calibrations = [Calibration(*one) for one in zip(scale, shift, strict=True)]
+    ensemble = Ensemble(refit.models, refit.entries, calibrations).eval()
+    metrics = {**run.metrics, "ensemble": refit.summary()}
+    again = replace(run, model=ensemble, metrics=metrics)
+    scores = {**metrics["scores"], REFIT: again.evaluate(REFIT)}
+    seconds = round(metrics["seconds"] + time.perf_counter() - began, 2)
+    return replace(again, metrics={**metrics, "scores": scores, "seconds": seconds})
 
 
-def _trained_again(
-    experiment: Experiment,
-    member: TrainedModel,
-    entry: Entry,
-    row: Mapping[str, Any],
-    left: float | None,
-    train: Callable[[Experiment], Run],
-) -> tuple[NodeModel, Entry]:
-    """A member that was trained on all known labels, and its entry.
+class _Refit:
+    """The members of an ensemble, some of them trained again, and why the others were not."""
 
-    left: seconds that are left; None: there is no limit.
-    """
-    if not member.model.learns:  # it uses all labels that it is given
-        return member.model, entry
-    if left is not None and left < row["seconds"] / 2:
-        raise TrainingError(NO_TIME)
-    task = _with_all_known(member.task)
-    if isinstance(member.model, SolvedModel):
-        model = copy.deepcopy(member.model)
-        graph = graph_for(member.recipe, model, task, member.device)
-        labels = reveal_only(task.split.train, task.labels)
-        known = KnownLabels(labels, task.split.train, task.split.val, task.metric, task.groups)
-        model.solve_again(graph, known, seed=member.seed)
-        return model, entry
-    epochs = max(1, row["epochs"] or 1)
-    settings = {
-        **entry.settings,
-        "train.epochs": epochs,
-        "train.eval_from": epochs,
-        "train.patience": 0,
-        "train.time_limit": 0.0 if left is None else round(max(left, 1.0), 2),
-    }
-    inner = replace(
-        experiment,
-        recipe=member_recipe(experiment.stored_recipe, entry.name, settings),
-        folder=None if experiment.folder is None else experiment.folder / REFIT / entry.name,
-        own_task=None,
-        prepared=task,
-        show=False,
-        log=(),
-        report=False,
-    )
-    run = train(inner)
-    if run.metrics["cut_short"]:  # half of a training is worse than the member from before
-        raise TrainingError(NO_TIME)
-    return run.model, replace(entry, settings=settings)
+    def __init__(self, experiment: Experiment, run: Run, began: float) -> None:
+        assert isinstance(run.model, Ensemble)
+        self._experiment, self._run, self._began = experiment, run, began
+        self.models: list[NodeModel] = [member.model for member in run.members]
+        self.entries = list(run.model.entries)
+        self.rows = {row["name"]: row for row in run.metrics["ensemble"]["members"]}
+        self.kept: dict[str, str] = {}
 
+    def _time_left(self, entry: Entry) -> float | None:
+        """Seconds that are left; None: there is no limit. Fewer than a member needs are 0."""
+        limit = self._run.recipe.train.time_limit
+        if not limit:
+            return None
+        spent = self._run.metrics["seconds"] + time.perf_counter() - self._began
+        left = 0.95 * limit - spent
+        return left if left > self.rows[entry.name]["seconds"] / 2 else 0.0
 
-def _with_all_known(task: Task) -> Task:
-    """The task with the validation nodes among the train nodes, and no validation nodes."""
-    split = task.split
-    train = torch.cat((split.train, split.val)).sort()[0]
-    return replace(task, split=Split(train=train, val=split.val[:0], test=split.test))
+    def _by_weight(self) -> Iterator[tuple[int, Entry, TrainedModel]]:
+        """The members that learn, the most important first, as far as time allows."""
+        for index in sorted(range(len(self.entries)), key=lambda i: -self.entries[i].weight):
+            if self.models[index].learns:
+                yield index, self.entries[index], self._run.members[index]
 
+    def _task(self, member: TrainedModel) -> Task:
+        recipe = self._run.recipe
+        return member_task(recipe, member.recipe, self._run.task, refit=True)
 
-def _summary(
-    summary: Mapping[str, Any], entries: list[Entry], kept: Mapping[str, str]
-) -> dict[str, Any]:
-    """The leaderboard with the settings of the refit, and the members that were not refitted."""
-    settings = {entry.name: dict(entry.settings) for entry in entries}
-    rows = [
-        {**row, "settings": settings.get(row["name"], row["settings"])}
-        for row in summary["members"]
-    ]
-    return {**summary, "members": rows, "refitted": True, "not_refitted": dict(kept)}
+    def solve_again(self) -> None:
+        """Solve the models that are solved at once, such as ridge regression."""
+        for index, entry, member in self._by_weight():
+            if not isinstance(member.model, SolvedModel):
+                continue
+            if self._time_left(entry) == 0:
+                self.kept[entry.name] = NO_TIME
+                continue
+            task, model = self._task(member), copy.deepcopy(member.model)
+            train, val = task.split.train, task.split.val
+            known = KnownLabels(
+                reveal_only(train, task.labels), train, val, task.metric, task.groups
+            )
+            graph = graph_for(member.recipe, model, task, member.device)
+            model.solve_again(graph, known, seed=member.seed)
+            self._done(index, entry, model)
+
+    def due(self, experiment: Experiment) -> Iterator[tuple[tuple[int, Entry], Experiment]]:
+        """The members to train for the number of epochs that was best on validation."""
+        for index, entry, member in self._by_weight():
+            if isinstance(member.model, SolvedModel):
+                continue
+            left = self._time_left(entry)
+            if left == 0:
+                self.kept[entry.name] = NO_TIME
+                continue
+            epochs = self.rows[entry.name]["epochs"] or 1
+            settings = {
+                **entry.settings,
+                "train.epochs": epochs,
+                "train.eval_from": epochs,
+                "train.patience": 0,
+                "train.time_limit": round(left or 0.0, 2),
+            }
+            inner = replace(
+                experiment,
+                recipe=member_recipe(experiment.stored_recipe, entry.name, settings),
+                folder=experiment.folder and experiment.folder / REFIT / entry.name,
+                own_task=None,
+                prepared=self._task(member),
+                is_refit=True,
+                show=False,
+                log=(),
+                report=False,
+            )
+            yield (index, replace(entry, settings=settings)), inner
+
+    def add(self, index: int, entry: Entry, result: Run | UnimpError) -> None:
+        """Use a member that was trained again, unless it failed."""
+        if isinstance(result, UnimpError):
+            self.kept[entry.name] = str(result)
+        elif result.metrics["cut_short"]:  # a part of a training is worse than the whole before
+            self.kept[entry.name] = NO_TIME
+        else:
+            self._done(index, entry, result.model)
+
+    def _done(self, index: int, entry: Entry, model: NodeModel) -> None:
+        self.models[index], self.entries[index] = model, entry
+        self._experiment.progress.note(f"{entry.name}: trained again with the validation labels")
+
+    def summary(self) -> Mapping[str, Any]:
+        """The leaderboard, with the settings of the refit and the members that stayed as before."""
+        settings = {entry.name: dict(entry.settings) for entry in self.entries}
+        rows = [
+            {**row, "settings": settings.get(name, row["settings"])}
+            for name, row in self.rows.items()
+        ]
+        before = self._run.metrics["ensemble"]
+        return {**before, "members": rows, "refitted": True, "not_refitted": self.kept}

@@ -75,7 +75,7 @@ def work(lines: Queue[str], answers: Answers) -> None:
                     message["seed"],
                     device,
                     Path(message["folder"]),
-                    prepared=member_task(loaded[0], recipe, loaded[1]),
+                    prepared=member_task(loaded[0], recipe, loaded[1], refit=message["refit"]),
                     on_epoch=answers.epoch,
                     show=False,
                     report=False,

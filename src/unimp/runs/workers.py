@@ -256,7 +256,8 @@ class Worker:
     def start(self, key: Any, experiment: Experiment) -> None:
         self.job = key, experiment
         recipe, folder = experiment.recipe.model_dump(), str(experiment.folder)
-        self.send({"recipe": recipe, "folder": folder, "seed": experiment.seed})
+        message = {"recipe": recipe, "folder": folder, "seed": experiment.seed}
+        self.send({**message, "refit": experiment.is_refit})
 
     def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
