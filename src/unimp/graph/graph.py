@@ -141,6 +141,13 @@ class Graph:
             return None
         return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the reverse of every edge exists."""
+        source, target = self.source.long(), self.target.long()
+        there, back = source * self.num_nodes + target, target * self.num_nodes + source
+        return bool(torch.isin(back, there).all())
+
     @checked
     def symmetrize(self, merge: Merge = "mean") -> Graph:
         """Add the reverse of every edge, with the same features, and merge duplicate edges."""
