@@ -29,6 +29,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from unimp.serving.events import Label, NewEdge, RemovedEdge, Retraction, Undo, Withdrawal, Write
 
@@ -49,7 +50,7 @@ IN_FORCE = """
 """
 """The rule in SQL, for a row of `event`."""
 
-Row = tuple[int, str, str, str | None, str | None, int | None]
+Row = tuple[int, str, str, Any, Any, Any]
 """The version, kind, source, node, target and undone version of an event."""
 
 
@@ -66,35 +67,17 @@ def replay(rows: Iterable[Row]) -> Decided:
     """Apply the rule to all events up to some version; the rows are in descending order."""
     found = Decided()
     withdrawn: set[str] = set()
-    touched_nodes: set[str] = set()
-    touched_edges: set[tuple[str, str]] = set()
     for version, kind, source, node, target, undoes in rows:
+        in_force = version not in found.undone and not (kind in LABELS and source in withdrawn)
         if kind in LABELS:
-            assert node is not None
-            touched_nodes.add(node)
+            found.labels[node] = found.labels.get(node) or (version if in_force else 0)
         elif kind in EDGES:
-            assert node is not None
-            assert target is not None
-            touched_edges.add((node, target))
-        if version in found.undone:
-            continue
-        if kind == "undo":
-            assert undoes is not None
+            pair = (node, target)
+            found.edges[pair] = found.edges.get(pair) or (version if in_force else 0)
+        elif kind == "undo" and in_force:
             found.undone.add(undoes)
-        elif kind == "withdraw":
-            assert target is not None
+        elif kind == "withdraw" and in_force:
             withdrawn.add(target)
-        elif kind in LABELS and source not in withdrawn:
-            assert node is not None
-            found.labels.setdefault(node, version)
-        elif kind in EDGES:
-            assert node is not None
-            assert target is not None
-            found.edges.setdefault((node, target), version)
-    for one in touched_nodes:
-        found.labels.setdefault(one, 0)
-    for pair in touched_edges:
-        found.edges.setdefault(pair, 0)
     return found
 
 

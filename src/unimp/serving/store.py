@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +38,7 @@ from unimp.serving.state import take_effect
 from unimp.serving.writer import MOST_WAITING, Writer
 
 NO_HASH = bytes(32)
-"""Stands before the first event in the chain of hashes."""
+"""The hash before that of the first event."""
 
 
 class Store:
@@ -79,6 +80,8 @@ class Store:
         """Store what is waiting, and let another process open the folder."""
         self.reader.close()
         self.writer.close()
+        with suppress(OSError):  # Windows removes it when the lock is released
+            (self.folder / LABELS_LOCK).unlink()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -125,9 +128,8 @@ class Store:
         at = now.isoformat(timespec="microseconds")
         pairs = zip(request.writes, rows, strict=True)
         for version, (write, row) in enumerate(pairs, head + 1):
-            source, kind, node, target, body, undoes = row
-            values = (version, at, request.actor, source, kind, node, target, body, undoes)
-            values += (request.key, _prediction(db, request, write), _drawn(db, request, write))
+            predicted, drawn = _prediction(db, request, write), _drawn(db, request, write)
+            values = (version, at, request.actor, *row, request.key, predicted, drawn)
             before = hash_of_event(before, values)
             db.execute(INSERT, (*values, before))
             take_effect(db, version, write)

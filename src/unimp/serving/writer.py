@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unimp.errors import BrokenError, BusyError, ServiceError, UnimpError
+from unimp.errors import BrokenError, BusyError, ServiceError
 from unimp.serving.events import MOST_WRITES
 
 MOST_WAITING = 1_000
@@ -142,15 +142,14 @@ class Writer:
     def _attempt(self, job: Job) -> tuple[Any, Exception | None]:
         """Run one job; if it is refused, remove what it has written."""
         self._db.execute("savepoint job")
+        result, refused = None, None
         try:
-            result, refused = job(self._db), None
-        except (UnimpError, sqlite3.IntegrityError) as error:
-            result, refused = None, error
-            self._db.execute("rollback to job")
-        except (sqlite3.Error, OSError):
-            raise
+            result = job(self._db)
         except Exception as error:  # a mistake in one job must not end the service
-            result, refused = None, error
+            of_disk = isinstance(error, sqlite3.Error | OSError)
+            if of_disk and not isinstance(error, sqlite3.IntegrityError):
+                raise
+            refused = error
             self._db.execute("rollback to job")
         self._db.execute("release job")
         return result, refused
