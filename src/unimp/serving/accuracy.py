@@ -4,8 +4,9 @@ Each label is stored with what the model predicted just before. A prediction cou
 its node was not an input, and if its event is in force; the last such event of a node counts. The
 truth is the label that the node has now, so a correction by a reviewer counts as the truth.
 
-All labels together are biased, because the ranking prefers doubtful nodes. Items that the queue
-drew at random are not. Skipped ones among them are counted, since people skip what is difficult.
+All labels together are biased, because the ranking prefers doubtful nodes. The random sample of the
+queue is not, except for its nodes without an answer, which are counted: people skip what is
+difficult.
 """
 
 from __future__ import annotations
@@ -55,20 +56,24 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class LiveAccuracy:
-    """The accuracy on all labels and, without bias, on random items alone."""
+    """The accuracy on all labels and, without bias, on the random sample of the queue.
+
+    unanswered: nodes of the sample that do not count, because they were skipped, are still leased,
+    or have a label without a prediction before it.
+    """
 
     all: Accuracy
     random: Accuracy
-    random_skipped: int
+    unanswered: int
     version: int
 
 
 _TESTS = f"""
-    select event.node, predicted, drawn, now.label from event join now on now.node = event.node
+    select event.node, predicted, now.label, sample.node is not null
+    from event join now on now.node = event.node left join sample on sample.node = event.node
     where kind = 'label' and predicted is not null and now.label is not null and {IN_FORCE}
     order by event.version desc
 """
-_SKIPPED = f"select count(*) from event where kind = 'skip' and drawn = 'random' and {IN_FORCE}"
 
 
 def live_accuracy(
@@ -77,26 +82,27 @@ def live_accuracy(
     """Score the predictions that were stored with labels.
 
     generation: only predictions of this generation of the model. last: only the latest ones, of
-    all labels and of random items each.
+    all labels and of the sample each.
     """
     seen: set[str] = set()
     tests: list[tuple[float, bool]] = []
     random: list[tuple[float, bool]] = []
     with reader.state() as db:
         version = reader.head()
-        (skipped,) = db.execute(_SKIPPED).fetchone()
-        for node, text, drawn, label in db.execute(_TESTS):
+        (sampled,) = db.execute("select count(*) from sample").fetchone()
+        for node, text, label, is_sampled in db.execute(_TESTS):
             predicted = Predicted.model_validate_json(text)
             if predicted.informed or node in seen:
                 continue
             seen.add(node)
+            sampled -= is_sampled
             if generation is not None and predicted.generation != generation:
                 continue
             test = (predicted.probability, predicted.label == label_of(label))
             tests.append(test)
-            if drawn == "random":
+            if is_sampled:
                 random.append(test)
-    return LiveAccuracy(score(tests[:last]), score(random[:last]), skipped, version)
+    return LiveAccuracy(score(tests[:last]), score(random[:last]), sampled, version)
 
 
 def score(tests: Sequence[tuple[float, bool]]) -> Accuracy:

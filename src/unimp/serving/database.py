@@ -74,6 +74,7 @@ create table claim (
     drawn text not null
 );
 create index claim_actor on claim (actor, until);
+create table sample (node text primary key, item integer not null);
 create table setting (name text primary key, value integer not null);
 """
 

@@ -1,9 +1,12 @@
 """The next node to label, so that no two people get the same one.
 
-A node that was given to somebody is leased to them for some minutes. One item in ten is drawn at
-random from all nodes without a label; the others come from a ranking, such as that of
-`unimp suggest`. A ranking prefers nodes on which the model is doubtful, so only the answers to
-random items measure its accuracy without bias. How an item was drawn is stored with its answer.
+A node that was given to somebody is leased to them for some minutes. One item in ten is random; the
+others come from a ranking, such as that of `unimp suggest`.
+
+A ranking prefers nodes on which the model is doubtful, so accuracy is measured without bias only on
+a random sample of all nodes. For a random item, nodes are drawn until one of them is free. Each
+drawn node belongs to the sample, also one that somebody has labeled already: without these, the
+sample would lack the doubtful nodes that the ranking offered first.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ ONE_IN = 10
 MOST_LEASES = 20
 """Leases that one actor may hold; one more ends the oldest."""
 TRIES = 100
-"""Random draws before all nodes are shuffled, which takes time but finds a free one."""
+"""Random draws for one item; if none of them is free, the item comes from the ranking."""
 
 _FREE = f"""
     select not exists (select 1 from now where node = :node and label is not null)
@@ -61,8 +64,8 @@ class Queue:
 
         A node is free if it has no label, nobody else holds a lease on it, and the actor neither
         holds one nor has skipped it. ranking: nodes, the most useful first. population: the nodes
-        that random items are drawn from, without those that the run has labels for; None: those of
-        the ranking.
+        that random items are drawn from: all nodes for which the run has no label, also those that
+        events have labeled since; None: those of the ranking.
         """
         among = ranking if population is None else population
         return self._store.writer.submit(lambda db: self._next(db, actor, ranking, among))
@@ -86,15 +89,13 @@ class Queue:
         seed, number = _setting(db, "seed"), _setting(db, "items")
         block = random.Random(f"{seed} block {number // ONE_IN}")
         is_random = number % ONE_IN == block.randrange(ONE_IN)
-        draws = _draws(random.Random(f"{seed} item {number}"), among)
-        # Without random items and ranked ones, any free node is better than none. It does not count
-        # as random, because only nodes that the ranking left out are free then.
-        for drawn, nodes in (
-            ("random", draws if is_random else ()),
-            ("ranked", ranking),
-            ("ranked", draws),
-        ):
+        draw = random.Random(f"{seed} item {number}")
+        draws = draw.choices(among, k=TRIES) if is_random and among else []
+        # If nothing else is free, any node is better than none.
+        for drawn, nodes in (("random", draws), ("ranked", ranking), ("ranked", _all(draw, among))):
             for node in nodes:
+                if drawn == "random":
+                    db.execute("insert or ignore into sample values (?, ?)", (node, number))
                 values = {"node": node, "time": time, "actor": actor}
                 if db.execute(_FREE, values).fetchone()[0]:
                     item = Item(node, drawn, time + self._lease)
@@ -115,13 +116,8 @@ class Queue:
         db.execute("update setting set value = ? where name = 'items'", (number + 1,))
 
 
-def _draws(draw: random.Random, among: Sequence[str]) -> Iterator[str]:
-    """Nodes in random order: the first free one is a uniform draw from all free ones.
-
-    Most draws succeed at once. If few nodes are free, all of them are shuffled.
-    """
-    for _ in range(TRIES if among else 0):
-        yield among[draw.randrange(len(among))]
+def _all(draw: random.Random, among: Sequence[str]) -> Iterator[str]:
+    """All nodes in random order; they are shuffled only if the first one is requested."""
     yield from draw.sample(among, len(among))
 
 

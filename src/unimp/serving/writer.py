@@ -52,7 +52,7 @@ class Writer:
         most_waiting: int = MOST_WAITING,
         on_commit: Callable[[], None] | None = None,
     ) -> None:
-        self.broken: BrokenError | None = None
+        self._failure: BaseException | None = None
         self._db, self._path, self._on_commit = db, path, on_commit
         self._wal = path.with_name(f"{path.name}-wal")
         self._checkpoint_at = WAL_BYTES
@@ -64,6 +64,11 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="label log", daemon=True)
         self._thread.start()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the disk failed, so that nothing will be acknowledged anymore."""
+        return self._failure is not None
+
     def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 1) -> Future[T]:
         """Run a job in the next transaction; its result arrives after the commit.
 
@@ -72,8 +77,8 @@ class Writer:
         """
         future: Future[T] = Future()
         with self._changed:
-            if self.broken is not None:
-                raise self.broken
+            if self._failure is not None:
+                raise self._refusal()
             if self._closed:
                 raise ServiceError(f"{self._path} was closed. Open it again.")
             if len(self._waiting) >= self._most_waiting or self._events > MOST_WRITES:
@@ -104,7 +109,7 @@ class Writer:
             return group
 
     def _run(self) -> None:
-        while self.broken is None and (group := self._take()):
+        while self._failure is None and (group := self._take()):
             group = [one for one in group if one.future.set_running_or_notify_cancel()]
             try:
                 self._commit(group)
@@ -168,18 +173,20 @@ class Writer:
 
     def _stop(self, error: BaseException, group: list[Waiting]) -> None:
         """Refuse everything from now on."""
-        broken = BrokenError(
-            f"{self._path} could not be written ({error}). Nothing was acknowledged since. Check "
-            "the disk and its free space, then restart the service."
-        )
-        broken.__cause__ = error
         with suppress(sqlite3.Error):
             self._db.execute("rollback")
         with self._changed:
-            self.broken = broken
+            self._failure = error
             waiting = list(self._waiting)
             self._waiting.clear()
         group += [one for one in waiting if one.future.set_running_or_notify_cancel()]
         for one in group:
             if not one.future.done():
-                one.future.set_exception(broken)
+                one.future.set_exception(self._refusal())
+
+    def _refusal(self) -> BrokenError:
+        """A new error for each caller: an error that is raised twice would collect tracebacks."""
+        return BrokenError(
+            f"{self._path} could not be written ({self._failure}). Nothing was acknowledged since. "
+            "Check the disk and its free space, then restart the service."
+        )
