@@ -4,10 +4,12 @@
     python proofs/label_log.py --kills 4       a short form
 
 Several clients send labels, retractions, undos and withdrawals to a process that stores them, each
-with an idempotency key. The process is killed (SIGKILL) at a random moment. It starts again on the
-same folder, and the clients repeat the requests that were not acknowledged, with the same keys.
-After each kill every acknowledged event must be stored exactly once, with the version that was
-acknowledged, and versions must have no gaps. The labels must be those that follow from the events.
+with an idempotency key. The process is killed (SIGKILL) at a random moment. In every fifth start
+the disk is full before that, by a limit on file sizes, and nothing may be acknowledged afterwards.
+The process starts again on the same folder, and the clients repeat the requests that were not
+acknowledged, with the same keys. After each kill every acknowledged event must be stored exactly
+once, with the version that was acknowledged, and versions must have no gaps. The labels must be
+those that follow from the events.
 """
 
 from __future__ import annotations
@@ -40,27 +42,34 @@ NODES, LABELS = 50, ("red", "green", "blue")
 CLIENTS = 8
 # The server of one start: it reads one request per line and prints one receipt per line.
 SERVER = """
-import json, sys, threading
+import json, resource, sys, threading
 from pathlib import Path
-from unimp.errors import UnimpError
+from unimp.errors import BrokenError
 from unimp.serving.events import parse_writes
 from unimp.serving.store import Request, Store
 store = Store(Path(sys.argv[1]))
 if not store.people.all():
     for number in range(int(sys.argv[2])):
         store.people.add(f"c{number}", "admin", token=False)
+if limit := int(sys.argv[3]):
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
 out = threading.Lock()
-def answer(name, key, future):
-    error = future.exception()
-    line = [name, key, None if error else future.result().version, type(error).__name__]
+def answer(name, key, error, version=None):
     with out:
-        print(json.dumps(line), flush=True)
+        print(json.dumps([name, key, version, type(error).__name__]), flush=True)
+def done(name, key, future):
+    error = future.exception()
+    answer(name, key, error, None if error else future.result().version)
 print("ready", flush=True)
 for line in sys.stdin:
     name, key, writes = json.loads(line)
-    future = store.submit(Request(name, parse_writes(writes), key))
-    future.add_done_callback(lambda future, name=name, key=key: answer(name, key, future))
-store.close()
+    try:
+        future = store.submit(Request(name, parse_writes(writes), key))
+    except BrokenError as error:
+        answer(name, key, error)
+    else:
+        future.add_done_callback(lambda future, name=name, key=key: done(name, key, future))
 """
 
 
@@ -102,10 +111,16 @@ class Client:
         self.waiting = None
 
 
-def run_until_killed(folder: Path, clients: list[Client], after: float) -> dict[str, float]:
-    """Start the server, let all clients write, and kill it; return how long it took to start."""
+def run_until_killed(
+    folder: Path, clients: list[Client], after: float, limit: int
+) -> dict[str, float]:
+    """Start the server, let all clients write, and kill it; return what was measured.
+
+    limit: the largest size of a file that the server can write; 0: any. broken: the number of
+    requests that the server refused because of it. late: those that it acknowledged afterwards.
+    """
     started = time.perf_counter()
-    command = [sys.executable, "-c", SERVER, str(folder), str(len(clients))]
+    command = [sys.executable, "-c", SERVER, str(folder), str(len(clients)), str(limit)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -116,7 +131,7 @@ def run_until_killed(folder: Path, clients: list[Client], after: float) -> dict[
         killer = threading.Timer(after, server.kill)
         killer.start()
         by_name = {client.name: client for client in clients}
-        first = 0.0
+        first, broken, late = 0.0, 0, 0
         try:
             for client in clients:
                 server.stdin.write(client.request())
@@ -124,7 +139,16 @@ def run_until_killed(folder: Path, clients: list[Client], after: float) -> dict[
             for line in server.stdout:
                 if not line.endswith("\n"):
                     break  # it was killed while it answered, which is not an answer
-                name, key, version, _ = json.loads(line)
+                name, key, version, error = json.loads(line)
+                if error == "BrokenError":
+                    broken += 1
+                    if broken > 50:
+                        continue
+                    time.sleep(0.002)
+                    server.stdin.write(by_name[name].request())  # the same one again
+                    server.stdin.flush()
+                    continue
+                late += broken > 0
                 first = first or time.perf_counter() - started
                 by_name[name].receive(key, version)
                 server.stdin.write(by_name[name].request())
@@ -135,7 +159,7 @@ def run_until_killed(folder: Path, clients: list[Client], after: float) -> dict[
         server.wait()
         with contextlib.suppress(BrokenPipeError):
             server.stdin.close()
-    return {"ready": ready, "first": first}
+    return {"ready": ready, "first": first, "broken": broken, "late": late}
 
 
 def compare(folder: Path, clients: list[Client]) -> dict[str, Any]:
@@ -172,18 +196,21 @@ def prove(kills: int, seed: int, place: Path, clients: int = CLIENTS) -> dict[st
     problems: list[str] = []
     times: list[dict[str, float]] = []
     for number in range(kills):
-        times.append(run_until_killed(folder, people, draw.uniform(0.02, 0.6)))
+        limit = draw.randrange(50_000, 500_000) if number % 5 == 4 else 0
+        times.append(run_until_killed(folder, people, draw.uniform(0.02, 0.6), limit))
         found = compare(folder, people)
         totals.update({name: found[name] for name in ("lost", "doubled", "gaps")})
         problems += found["problems"]
         print(f"{number + 1} of {kills}: {found}", flush=True)
-    answered = [one["first"] for one in times[1:] if one["first"]]
+    answered = [one["first"] for one in times if one["first"]]
     return {
         "kills": kills,
         "acknowledged": sum(len(client.acknowledged) for client in people),
         "events": found["events"],
         **{name: totals[name] for name in ("lost", "doubled", "gaps")},
         "problems": problems,
+        "full_disks": sum(one["broken"] > 0 for one in times),
+        "acknowledged_after_a_full_disk": sum(one["late"] for one in times),
         "seconds_until_ready": max(one["ready"] for one in times),
         "seconds_until_first_write": max(answered, default=None),
     }
@@ -210,7 +237,13 @@ def main() -> int:
     }
     write_atomically(options.out, (json.dumps(result, indent=1) + "\n").encode())
     print(json.dumps(found, indent=1))
-    failed = found["lost"] + found["doubled"] + found["gaps"] + len(found["problems"])
+    failed = (
+        found["acknowledged_after_a_full_disk"]
+        + found["lost"]
+        + found["doubled"]
+        + found["gaps"]
+        + len(found["problems"])
+    )
     return 1 if failed else 0
 
 

@@ -213,9 +213,10 @@ def test_one_of_many_writers_with_the_same_expectation_succeeds(store: Store) ->
 
 def test_killed_while_writing_it_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """The short form of proofs/label_log.py."""
-    result = PROOF["prove"](kills=4, seed=1, place=tmp_path, clients=4)
-    assert result["kills"] == 4
+    result = PROOF["prove"](kills=5, seed=1, place=tmp_path, clients=4)
+    assert result["kills"] == 5
     assert result["acknowledged"] > 20
+    assert result["acknowledged_after_a_full_disk"] == 0
     assert (result["lost"], result["doubled"], result["gaps"]) == (0, 0, 0)
     assert result["problems"] == []
 
