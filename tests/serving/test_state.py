@@ -66,10 +66,25 @@ def edges_of(reader: Reader) -> dict[tuple[str, str], tuple[bool, int]]:
     return {(one.node, one.target): (bool(one.present), one.version) for one in rows if one.version}
 
 
-@settings(max_examples=120)
-@given(st.lists(step, max_size=MOST))
+undos = st.tuples(st.sampled_from(ACTORS), undo, st.none(), st.none())
+labels = st.tuples(st.sampled_from(ACTORS), label, st.none(), st.none())
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a sync there takes no time
+
+
+@settings(max_examples=80)
+@given(st.lists(step, min_size=12, max_size=MOST))
 def test_random_sequences_give_the_state_of_the_reference(steps: list[Any]) -> None:
-    folder = Path(tempfile.mkdtemp())
+    in_new_folder(steps)
+
+
+@settings(max_examples=80)
+@given(st.lists(labels, min_size=1, max_size=4), st.lists(undos, min_size=5, max_size=14))
+def test_undos_of_undos_give_the_state_of_the_reference(first: list[Any], steps: list[Any]) -> None:
+    in_new_folder(first + steps)
+
+
+def in_new_folder(steps: list[Any]) -> None:
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
     try:
         with new_store(folder) as store:
             follow(store, steps)
@@ -133,6 +148,26 @@ def test_undo_restores_what_was_current_before(store: Store) -> None:
     assert store.reader.label("a").label is None
     store.write("admin", Undo(undoes=5))  # the undo of x
     assert store.reader.label("a").label == "x"
+
+
+def test_an_event_that_two_undos_name_stays_undone_until_both_are_undone(store: Store) -> None:
+    store.write("admin", Label(node="a", label="x"))
+    for version in (1, 2, 1, 3):  # 2 undoes 1, 3 undoes 2, 4 undoes 1, and 5 brings 2 back
+        store.write("admin", Undo(undoes=version))
+    assert store.reader.label("a").label is None
+    store.write("admin", Undo(undoes=4))
+    assert store.reader.label("a").label is None
+    store.write("admin", Undo(undoes=2))
+    assert store.reader.label("a").label == "x"
+    assert check(store.reader) == []
+
+
+def test_only_what_changed_is_reported(store: Store) -> None:
+    for name in ("x", "y"):
+        store.write("admin", Label(node="a", label=name))
+    store.write("admin", Undo(undoes=1))  # y stays
+    assert store.reader.changes(2).labels == ()
+    assert store.reader.label("a").changed == 2
 
 
 def test_withdrawing_a_source_uncovers_other_labels_and_can_be_undone(store: Store) -> None:

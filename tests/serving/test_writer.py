@@ -63,6 +63,48 @@ def test_requests_that_wait_share_a_commit_and_a_refused_one_does_not_disturb(
         assert len(commits) == before + 3  # the one that waited, the group, and the last one
 
 
+def test_a_job_that_fails_after_it_wrote_leaves_nothing_behind(store: Store) -> None:
+    def job(db: sqlite3.Connection) -> None:
+        db.execute("insert into setting values ('half', 1)")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.writer.submit(job).result()
+    assert store.reader.rows("select * from setting") == []
+    assert store.write("labeler", Label(node="a", label="x")).version == 1
+
+
+def test_a_listener_that_fails_does_not_stop_the_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with Store(tmp_path, on_commit=fail) as store:
+        store.people.add("anna", "labeler", token=False)
+        assert store.write("anna", Label(node="a", label="x")).version == 1
+        assert store.write("anna", Label(node="a", label="x")).version == 2
+    assert "listener" in caplog.text
+
+
+def test_a_long_reader_delays_the_wal_but_not_the_writer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WAL_BYTES", 100_000)
+    monkeypatch.setattr(store.writer, "_checkpoint_at", 100_000)
+    store.writer.submit(lambda db: None).result()
+    store.writer._db.execute("pragma busy_timeout = 50")
+    with Reader(store.folder) as reader, reader.state():
+        assert reader.head() == 0
+        for number in range(30):
+            assert store.write("labeler", Label(node="a", label=str(number))).version == number + 1
+        assert reader.head() == 0  # still the state in which it began
+    for number in range(30):
+        store.write("labeler", Label(node="a", label=str(number)))
+    assert store.reader.head() == 60
+    assert (store.folder / "labels.db-wal").stat().st_size < 1_500_000
+
+
 def test_a_full_queue_refuses_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(tmp_path, most_waiting=3) as store:
         store.people.add("anna", "reviewer", token=False)

@@ -13,7 +13,7 @@ import sqlite3
 from pathlib import Path
 
 from unimp.config.run_files import LABELS
-from unimp.data.files import special_kind
+from unimp.data.files import special_kind, sync_folder
 from unimp.errors import RunError
 from unimp.serving.events import KINDS
 
@@ -124,6 +124,7 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
     refuse_network(folder)
     # The file contains hashes of tokens; SQLite gives its other files the same permissions.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    sync_folder(folder)
     db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
     try:
         _prepare(db, path)

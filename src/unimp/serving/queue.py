@@ -30,6 +30,8 @@ MOST_LEASES = 20
 """Leases that one actor may hold; one more ends the oldest."""
 TRIES = 100
 """Random draws for one item; if none of them is free, the item comes from the ranking."""
+MOST_TRIED = 20_000
+"""Nodes of the ranking, and of the population, that are tried: other requests wait meanwhile."""
 
 _FREE = f"""
     select not exists (select 1 from now where node = :node and label is not null)
@@ -60,7 +62,7 @@ class Queue:
     def next(
         self, actor: str, ranking: Sequence[str], population: Sequence[str] | None = None
     ) -> Future[Item | None]:
-        """Lease the next free node to an actor; None if no node is free.
+        """Lease the next free node to an actor; None if none was found.
 
         A node is free if it has no label, nobody else holds a lease on it, and the actor neither
         holds one nor has skipped it. ranking: nodes, the most useful first. population: the nodes
@@ -92,7 +94,11 @@ class Queue:
         draw = random.Random(f"{seed} item {number}")
         draws = draw.choices(among, k=TRIES) if is_random and among else []
         # If nothing else is free, any node is better than none.
-        for drawn, nodes in (("random", draws), ("ranked", ranking), ("ranked", _all(draw, among))):
+        for drawn, nodes in (
+            ("random", draws),
+            ("ranked", ranking[:MOST_TRIED]),
+            ("ranked", _some(draw, among)),
+        ):
             for node in nodes:
                 if drawn == "random":
                     db.execute("insert or ignore into sample values (?, ?)", (node, number))
@@ -116,9 +122,9 @@ class Queue:
         db.execute("update setting set value = ? where name = 'items'", (number + 1,))
 
 
-def _all(draw: random.Random, among: Sequence[str]) -> Iterator[str]:
-    """All nodes in random order; they are shuffled only if the first one is requested."""
-    yield from draw.sample(among, len(among))
+def _some(draw: random.Random, among: Sequence[str]) -> Iterator[str]:
+    """Nodes in random order; they are drawn only when the first one is requested."""
+    yield from draw.sample(among, min(len(among), MOST_TRIED))
 
 
 def _start(db: sqlite3.Connection, seed: int) -> None:

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -65,12 +65,12 @@ class Store:
         if lock is None:
             raise RunError(f"{self.folder} is served by {holder}. Stop it, or choose another run.")
         self._lock = lock
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._lock.release)
             db = open_for_writing(self.folder)
-        except BaseException:
-            self._lock.release()
-            raise
-        self.reader = Reader(self.folder)
+            opened.callback(db.close)
+            self.reader = Reader(self.folder)
+            opened.pop_all()  # `close` closes them
         self.writer = Writer(
             db, self.folder / LABELS, most_waiting=most_waiting, on_commit=on_commit
         )
