@@ -51,6 +51,8 @@ def test_a_node_belongs_to_one_person_until_the_lease_expires(tmp_path: Path) ->
         assert [item.node for item in queue.held("p0")] == [first.node]
         clock.time += 61
         assert queue.held("p0") == []
+        assert take(queue, "p0", [first.node]).node == first.node  # nobody answered in time
+        clock.time += 61
         assert take(queue, "p1", [first.node]).node == first.node
         assert queue.next("p0", [first.node]).result() is None
         queue.release("p1", first.node)

@@ -35,7 +35,7 @@ MOST_TRIED = 20_000
 
 _FREE = f"""
     select not exists (select 1 from now where node = :node and label is not null)
-    and not exists (select 1 from claim where node = :node and (until > :time or actor = :actor))
+    and not exists (select 1 from claim where node = :node and until > :time)
     and not exists (
         select 1 from event where node = :node and kind = 'skip' and actor = :actor and {IN_FORCE})
 """
@@ -64,8 +64,8 @@ class Queue:
     ) -> Future[Item | None]:
         """Lease the next free node to an actor; None if none was found.
 
-        A node is free if it has no label, nobody else holds a lease on it, and the actor neither
-        holds one nor has skipped it. ranking: nodes, the most useful first. population: the nodes
+        A node is free if it has no label, nobody holds a lease on it, and the actor has not skipped
+        it. ranking: nodes, the most useful first. population: the nodes
         that random items are drawn from: all nodes for which the run has no label, also those that
         events have labeled since; None: those of the ranking.
         """
