@@ -133,3 +133,17 @@ def test_inputs_that_fit_the_model_or_were_not_typed_for_it_are_accepted(
 ) -> None:
     wanted = dict(settings if isinstance(settings, dict) else (s.split("=") for s in settings))
     assert resolve_recipe(recipe, settings).model.name == wanted["model.name"]
+
+
+def test_an_ensemble_uses_both_directions_of_edges_unless_the_user_states_otherwise(
+    tmp_path: Path,
+) -> None:
+    assert recipe_with_preset("some-graph", [], "good").task.symmetrize
+    assert not recipe_with_preset("some-graph", ["task.symmetrize=false"], "good").task.symmetrize
+    assert not recipe_with_preset("some-graph", ["model.width=8"], "good").task.symmetrize
+    path = tmp_path / "mine.toml"
+    text = '[task]\nname = "tables"\n[tables]\nnodes = "n.csv"\nedges = "e.csv"\nlabel = "kind"\n'
+    path.write_text(text)
+    assert recipe_with_preset(path).task.symmetrize
+    path.write_text(f"{text}directed = true\n")
+    assert not recipe_with_preset(path).task.symmetrize

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from unimp.config.task_names import BUNDLED, GENERATED, OGB, data_folder, task_names
-from unimp.data.catalog import known_sizes, load_task
+from unimp.data.catalog import known_sizes, load_task, prepare_graph
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TaskError
@@ -170,3 +170,9 @@ def test_task_names_are_known_without_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_a_symmetric_graph_keeps_the_features_of_each_direction() -> None:
+    ends = torch.tensor([[0, 1], [1, 0]])
+    graph = Graph.from_edges(ends, num_nodes=2, edge_attr=torch.tensor([[1.0], [3.0]]))
+    assert prepare_graph(graph, symmetrize=True) is graph

@@ -356,3 +356,10 @@ def test_subgraphs_of_unknown_or_repeated_nodes_are_refused(
 def test_renumbering_needs_every_node(random_graph: Maker) -> None:
     with pytest.raises(GraphError, match=r"30 nodes once, not 29.*induced_subgraph"):
         random_graph().renumber(torch.arange(29))
+
+
+def test_a_graph_is_symmetric_if_every_edge_has_a_reverse() -> None:
+    one_way = Graph.from_edges(torch.tensor([[0, 1, 2], [1, 2, 2]]), num_nodes=3)
+    assert not one_way.is_symmetric
+    assert one_way.symmetrize().is_symmetric
+    assert Graph.from_edges(torch.empty(2, 0, dtype=torch.int64), num_nodes=3).is_symmetric

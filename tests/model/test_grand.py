@@ -14,6 +14,7 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import ModelError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
+from unimp.model.gcn import convolve
 from unimp.model.grand import GRAND
 from unimp.model.registry import build_model
 from unimp.runs.experiment import run
@@ -57,6 +58,36 @@ def test_without_drops_grand_is_its_equation(
     assert isinstance(graph.x, Tensor)
     found = model(graph.x, NONE, [graph.hop] * steps)
     torch.testing.assert_close(found.double(), dense_logits(model, graph, graph.x))
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_propagated_features_are_the_equation_of_the_authors(
+    random_graph: Maker, norm: str
+) -> None:
+    """Rows are propagated first; the norm and the dropout of the inputs follow."""
+    model = some_model(propagated_rows="features", norm=norm, drop_node=0.0).eval()
+    if norm == "batch":  # statistics that are not those of a new layer
+        model.input_norm.running_mean.add_(0.3)  # type: ignore[operator, union-attr]
+        model.input_norm.running_var.mul_(4.0)  # type: ignore[operator, union-attr]
+    graph = model.prepare(random_graph(features=6))
+    assert isinstance(graph.x, Tensor)
+    rows = graph.x
+    total = rows
+    for _ in range(3):
+        rows = convolve(rows, graph.hop)
+        total = total + rows
+    expected = model.head(model.norm(torch.relu(model.encoder(model.input_norm(total / 4)))))
+    found = model(graph.x, NONE, [graph.hop] * 3)
+    torch.testing.assert_close(found, expected)
+
+
+def test_sparse_features_are_made_dense_to_be_propagated(random_graph: Maker) -> None:
+    graph = random_graph(features=6)
+    assert isinstance(graph.x, Tensor)
+    sparse = graph.with_features(sp.csr_array(graph.x.numpy()))
+    model = some_model(propagated_rows="features").eval()
+    found = [model(g.x, NONE, [g.hop] * 3) for g in map(model.prepare, (graph, sparse))]
+    assert torch.equal(*found)
 
 
 def test_without_edges_grand_is_a_perceptron() -> None:

@@ -95,6 +95,33 @@ def test_it_equals_scikit_learn_on_explicit_features(
     assert model.num_layers == 3
 
 
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_solving_again_equals_solving_with_the_chosen_settings(form: str, labels: bool) -> None:
+    task = task_of(num_features=20)
+    model, _ = solved(task, hop_features=form, use_labels=labels)
+    known = labels_to_solve(task)
+    strength, factor, size = model.chosen.tolist()
+    everyone = torch.cat((known.train, known.val))
+    all_known = replace(known, train=everyone, val=everyone[:0])
+    graph = model.prepare(task.graph)
+    model.solve_again(graph, all_known, seed=0)
+    if size not in (0.0, ridge.LABEL_SIZES[0]):
+        pytest.skip("a model without validation labels uses another size")
+    fixed = Ridge(
+        task.sizes,
+        hops=model.num_layers,
+        hop_features=form,  # type: ignore[arg-type]
+        strength=strength,
+        use_labels=size > 0,
+    )
+    fixed.solve(graph, all_known, seed=0)
+    observed = reveal_only(everyone, task.labels)
+    ours = predict_logits(model, graph, observed) / factor
+    theirs = predict_logits(fixed, fixed.prepare(task.graph), observed) / fixed.chosen[1].item()
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_sparse_and_dense_features_give_equal_logits(form: str) -> None:
     task = task_of(num_features=200)  # more columns than known nodes

@@ -120,6 +120,23 @@ def test_validation_labels_choose_the_number_of_rounds(task: Task) -> None:
         assert torch.equal(getattr(model, name), getattr(whole, name)[: len(model.value)])
 
 
+@pytest.mark.parametrize("multilabel", [0, 3])
+def test_solving_again_uses_all_labels_and_the_number_of_rounds_that_was_chosen(
+    multilabel: int,
+) -> None:
+    sizes = {"num_nodes": 400, "num_edges": 1200, "num_classes": 3, "num_features": 8}
+    task = synthetic_task(**sizes, multilabel_tasks=multilabel)
+    known = labels_to_solve(task)
+    model = Trees(task.sizes)
+    graph = model.prepare(task.graph)
+    model.solve(graph, known, seed=0)
+    rounds, before = torch.bincount(model.score), model.value.clone()
+    everyone = torch.cat((known.train, known.val))
+    model.solve_again(graph, replace(known, train=everyone, val=NONE), seed=0)
+    assert torch.equal(torch.bincount(model.score), rounds)
+    assert not torch.equal(model.value, before)
+
+
 def test_trees_are_better_than_chance_and_labels_help(task: Task) -> None:
     with_labels, without = solved(task), solved(task, use_labels=False)
     chance = float(task.labels.bincount().max()) / len(task.labels)

@@ -459,6 +459,38 @@ def test_patience_follows_the_validation_loss() -> None:
     assert "3 epochs" in result.stopped
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_better_score_renews_the_patience_of_a_choice_by_loss(resumed: bool) -> None:
+    """The loss is best in epoch 1, but the score improves until epoch 3."""
+    schedule = Schedule(epochs=9, patience=2, select="loss")
+    result = Fit()
+    for number, (score, loss) in enumerate([(0.3, 0.1), (0.4, 0.2), (0.5, 0.3), (0.4, 0.4)], 1):
+        assert schedule.end(result, spent=0.0, scoring=0.0) is None
+        epoch = Epoch(number, 1.0, 0.1, {"val": score, "val_loss": loss})
+        result.history.append(epoch)
+        result.keep_if_better(epoch, schedule)
+    assert result.best is not None
+    assert result.best.epoch == 1
+    result.history.append(Epoch(5, 1.0, 0.1, {"val": 0.4, "val_loss": 0.4}))
+    if resumed:
+        history, result = result.history, Fit()
+        for epoch in history:
+            result.keep_if_better(epoch, schedule)
+        result.history = history
+    end = schedule.end(result, spent=0.0, scoring=0.0)
+    assert end is not None
+    assert "2 epochs" in end.reason
+
+
+def test_a_score_that_is_not_defined_does_not_renew_the_patience() -> None:
+    schedule, result = Schedule(epochs=9, patience=1, select="loss"), Fit()
+    for number, loss in enumerate([0.1, 0.2], 1):
+        epoch = Epoch(number, 1.0, 0.1, {"val": math.nan, "val_loss": loss})
+        result.history.append(epoch)
+        result.keep_if_better(epoch, schedule)
+    assert schedule.end(result, spent=0.0, scoring=0.0) is not None
+
+
 def test_a_cosine_schedule_scales_the_rate_of_each_epoch() -> None:
     schedule = Schedule(epochs=4, rate="cosine")
     assert schedule.rate_at(1) == 1.0

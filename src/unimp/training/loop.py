@@ -62,7 +62,7 @@ class Fit:
         if is_best:
             self.best = epoch
         score = replace(schedule, select="score").quality(epoch)
-        if is_best or score >= self.best_score:
+        if is_best or (math.isfinite(score) and score >= self.best_score):
             self.progress = epoch.epoch
         self.best_score = max(score, self.best_score)
         return is_best
