@@ -106,6 +106,7 @@ class MaskedLabels(NodeModel):
         self.num_layers, self.by_layer = self.model.num_layers, self.model.by_layer
         self.mixes_rows = self.model.mixes_rows
         self.attends, self.weighs_by_degree = self.model.attends, self.model.weighs_by_degree
+        self.adds_self_loops = self.model.adds_self_loops
         self.regularizer_weight = self.model.regularizer_weight
         self.combine, self.input_dropout = combine, input_dropout
         feature_width = label_width = width
@@ -164,6 +165,12 @@ class MaskedLabels(NodeModel):
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         return self.model.propagate(h, hop, index)
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        return self.model.project(h, index)
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        return self.model.propagate_projected(rows, targets, hop, index)
 
     def read_out(self, h: Tensor) -> Tensor:
         return self.model.read_out(h)

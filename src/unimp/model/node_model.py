@@ -33,6 +33,7 @@ class NodeModel(nn.Module):
     mixes_rows = False  # whether in training a row depends on the other rows of its batch
     attends = False  # whether it uses `graph_attention`, which has several backends
     weighs_by_degree = False  # whether its graph comes from `with_convolution_weights`
+    adds_self_loops = False  # whether `prepare` adds a self-loop to each node without one
     learns = True  # whether it has parameters that training changes
     regularizer_weight = 0.0  # weight of `regularizer` in the loss; 0: no regularizer
 
@@ -66,6 +67,18 @@ class NodeModel(nn.Module):
     @abstractmethod
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         """Run layer `index` with its norm and activation: [num_sources, …] → [num_targets, …]."""
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        """Compute what layer `index` needs of each row of h, [n, …] → [n, …], so that it can be
+        stored; None if this layer has no such projection, here or on this device."""
+        return None
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        """Run layer `index` without gradients on stored rows of `project`, one per source.
+
+        targets: [T] the sources that are the targets of the hop, which need not come first.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def read_out(self, h: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Ridge(SolvedModel):
     """
 
     takes_edge_features = False
-    weighs_by_degree = True
+    weighs_by_degree = adds_self_loops = True
     steps: Tensor
 
     def __init__(

@@ -116,7 +116,7 @@ class UniMP(NodeModel):
         self.dropout = dropout
         self.input_dropout = dropout if input_dropout is None else input_dropout
         self.layer, self.attends = layer, layer == "transformer"
-        self.weighs_by_degree = layer == "gcn"
+        self.weighs_by_degree, self.adds_self_loops = layer == "gcn", layer in ("gcn", "gat")
         with_edges = use_edge_features and sizes.edge_features > 0
         self.takes_edge_features = layer == "transformer" and with_edges
         self.mixes_rows = norm == "batch"
@@ -210,6 +210,20 @@ class UniMP(NodeModel):
         else:
             rows = F.relu(norm(self.layers[index](h, hop)))
         return dropout(rows, self.dropout, self.training)
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        layer = self.layers[index]
+        return layer.project(h) if isinstance(layer, GraphTransformerLayer) else None
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        layer = self.layers[index]
+        assert isinstance(layer, GraphTransformerLayer)
+        if index == len(self.norms):
+            return layer.of_projected(rows, targets, hop)
+        norm = self.norms[index]
+        if isinstance(norm, FusedNorm):
+            return layer.of_projected(rows, targets, hop, norm)
+        return F.relu(norm(layer.of_projected(rows, targets, hop)))
 
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.head is None else self.head(h)

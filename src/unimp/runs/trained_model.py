@@ -23,8 +23,9 @@ from unimp.errors import NonFiniteError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import ChangeableLogits, FullRecomputation
+from unimp.inference.incremental.changes import ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
+from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
