@@ -88,11 +88,7 @@ KINDS: dict[str, Kind] = {
     "sage": Kind((unimp(layer="sage", residual="simple"),)),
     "appnp": Kind((lambda sizes: APPNP(sizes, width=4, steps=4),)),
     "appnp with labels": Kind(
-        (
-            lambda sizes: MaskedLabels(
-                APPNP(sizes.with_width(6), width=4, steps=3), sizes, width=6
-            ),
-        )
+        (lambda sizes: MaskedLabels(APPNP(sizes.with_width(6), width=4, steps=3), sizes, width=6),)
     ),
     "grand": Kind((lambda sizes: GRAND(sizes, width=4, steps=3),)),
     "gcn-lpa": Kind((lambda sizes: GCNLPA(sizes, width=4),)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +33,8 @@ class Planned:
     cost: int
 
 
-class _InEdges(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _InEdges:
     """The in-edges of some rows after a change."""
 
     count: Nodes  # [T] in-edges of each row

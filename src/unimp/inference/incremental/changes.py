@@ -167,9 +167,7 @@ class Limits:
 def limits_of(graph: Graph, observed: Tensor, num_classes: int) -> Limits:
     """Return the limits of changes of a graph and its observed labels."""
     sparse, edge_features = isinstance(graph.x, SparseFeatures), graph.num_edge_features
-    return Limits(
-        graph.num_nodes, observed, num_classes, graph.num_features, sparse, edge_features
-    )
+    return Limits(graph.num_nodes, observed, num_classes, graph.num_features, sparse, edge_features)
 
 
 def checked_change(change: Change, limits: Limits) -> Change:
@@ -349,7 +347,7 @@ def _last_edges(changes: Sequence[Change]) -> tuple[Tensor | None, Tensor | None
             attrs.append(torch.zeros(given.shape[1], width) if attr is None else attr)
     if not pairs:
         return None, None, None
-    ends, is_added, attr = torch.cat(pairs, 1).long(), torch.cat(adds), torch.cat(attrs)
+    ends, adding, rows = torch.cat(pairs, 1).long(), torch.cat(adds), torch.cat(attrs)
     last = _last_of(ends[0] * (int(ends.max()) + 1) + ends[1])
-    kept, added = last[~is_added[last]], last[is_added[last]]
-    return ends[:, kept], ends[:, added], attr[added] if width else None
+    kept, added = last[~adding[last]], last[adding[last]]
+    return ends[:, kept], ends[:, added], rows[added] if width else None

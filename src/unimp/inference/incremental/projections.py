@@ -56,7 +56,9 @@ class Projections:
         for index, (h, width) in enumerate(zip(states, widths, strict=False)):
             rows = h.new_empty(len(h), width)
             for begin in range(0, len(h), ROWS):
-                rows[begin : begin + ROWS] = model.project(h[begin : begin + ROWS], index)
+                found = model.project(h[begin : begin + ROWS], index)
+                assert found is not None
+                rows[begin : begin + ROWS] = found
             layers.append(rows)
         return cls(model, layers)
 

@@ -41,9 +41,7 @@ class Reach:
         """Return the nodes that one of `nodes` has an edge to."""
         return self.distinct(self.target[pick_entries(self.out_indptr, nodes)[1]])
 
-    def with_sources(
-        self, nodes: Nodes, alone: Nodes = NO_NODES, added: Nodes = NO_PAIRS
-    ) -> Nodes:
+    def with_sources(self, nodes: Nodes, alone: Nodes = NO_NODES, added: Nodes = NO_PAIRS) -> Nodes:
         connected = np.setdiff1d(nodes, alone, assume_unique=True) if len(alone) else nodes
         more = added[0][np.isin(added[1], nodes)] if added.shape[1] else NO_NODES
         source = self.source[pick_entries(self.in_indptr, connected)[1]]

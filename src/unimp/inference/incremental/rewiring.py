@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -66,12 +67,12 @@ def rewiring_of(
     return Rewiring(gone, left, edges, attr, alone)
 
 
-def _unchanged(graph: Graph, reach: Reach, edges: Nodes, attr: Tensor | None) -> Nodes:
+def _unchanged(graph: Graph, reach: Reach, edges: Nodes, attr: Tensor | None) -> npt.NDArray[np.bool_]:
     """Return whether each of `edges` exists once, with the same features."""
     places, slots = entries_of_pairs(reach.in_indptr, reach.source, edges)
     target = np.searchsorted(reach.in_indptr, slots, side="right") - 1
     present, many = np.unique(reach.pairs(reach.source[slots], target), return_counts=True)
-    known: Nodes = np.isin(reach.pairs(*edges), present[many == 1])
+    known = np.isin(reach.pairs(*edges), present[many == 1])
     if attr is not None and known.any():
         at = torch.from_numpy(np.flatnonzero(known))
         now = graph.edge_attr_of(torch.from_numpy(places)[at])

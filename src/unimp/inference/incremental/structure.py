@@ -60,8 +60,8 @@ def _rows(
         parts = [x.to_scipy()[:, :width]]
         if change.featured is not None and isinstance(change.x, SparseFeatures):
             parts.append(change.x.to_scipy())
-            place[change.featured] = len(place) - change.new_nodes + torch.arange(
-                len(change.featured)
+            place[change.featured] = (
+                len(place) - change.new_nodes + torch.arange(len(change.featured))
             )
         return SparseFeatures.from_scipy(vstack(parts, format="csr")[place[nodes].numpy()])
     rows = x.new_zeros(len(place), width)
