@@ -19,6 +19,12 @@ ROWS = 65_536
 """Rows that are projected at a time."""
 
 
+def with_room(count: int) -> int:
+    """Return a number of rows that leaves room for more nodes. Rows that are not used take no
+    memory, and without room the first new node would wait until everything is copied."""
+    return count + count // 8 + 64
+
+
 class Computed(NamedTuple):
     """New rows of a layer, and the new projections that they were computed from."""
 
@@ -54,11 +60,11 @@ class Projections:
             return None
         layers = []
         for index, (h, width) in enumerate(zip(states, widths, strict=False)):
-            rows = h.new_empty(len(h), width)
+            rows = h.new_empty(with_room(len(h)), width)
             for begin in range(0, len(h), ROWS):
                 found = model.project(h[begin : begin + ROWS], index)
                 assert found is not None
-                rows[begin : begin + ROWS] = found
+                rows[begin : begin + len(found)] = found
             layers.append(rows)
         return cls(model, layers)
 
@@ -68,10 +74,10 @@ class Projections:
 
     def reserve(self, num_nodes: int) -> None:
         """Make room for the rows of more nodes."""
-        self._layers = [
-            torch.cat((rows, rows.new_zeros(num_nodes - len(rows), rows.shape[1])))
-            for rows in self._layers
-        ]
+        for index, rows in enumerate(self._layers):  # one at a time, to save memory
+            if num_nodes > len(rows):
+                more = rows.new_empty(num_nodes - len(rows), rows.shape[1])
+                self._layers[index] = torch.cat((rows, more))
 
     def computed(self, assembly: Assembly, one: Planned, h: Tensor, index: int) -> Computed:
         """Compute layer `index` of the planned rows from their new inputs h and stored rows."""

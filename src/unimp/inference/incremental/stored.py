@@ -19,7 +19,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
 from unimp.inference.incremental.changes import Change
-from unimp.inference.incremental.projections import Projections
+from unimp.inference.incremental.projections import Projections, with_room
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
@@ -134,7 +134,7 @@ class Stored:
         if num_nodes <= self.reach.num_nodes:
             return
         if num_nodes > len(self.logits):
-            room = num_nodes + num_nodes // 8
+            room = with_room(num_nodes)
             self.states = [_grown(rows, room, torch.nan) for rows in self.states]
             self.logits = _grown(self.logits, room, torch.nan)
             self.labels = _grown(self.labels, room, UNLABELED)
@@ -204,10 +204,10 @@ class Stored:
     ) -> None:
         """Store the rows that were computed for a change of the whole graph."""
         for state, nodes, rows in zip(self.states, one.rows, computed, strict=True):
-            state[torch.from_numpy(nodes)] = rows
+            state.index_copy_(0, torch.from_numpy(nodes), rows)
         if self.projections is not None:
             self.projections.store(one, projected)
-        self.logits[torch.from_numpy(one.rows[-1])] = logits
+        self.logits.index_copy_(0, torch.from_numpy(one.rows[-1]), logits)
         self.labels[one.nodes] = one.labels
         if self.channel is not None and one.propagated is not None:
             self.channel[torch.from_numpy(one.rows[0])] = one.propagated
