@@ -16,7 +16,7 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder, LabelEncoder, LabelTable
 from unimp.model.node_model import NodeModel
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.ops.dropout import dropout
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -136,9 +136,9 @@ class MaskedLabels(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return self.model.prepare(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def rows(self, x: Features | None, observed: Tensor) -> Tensor:
         """Combine features and observed labels into the rows of the module: [N, width]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from unimp.graph.features import Features, FeaturesWithLabels
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+
+if TYPE_CHECKING:
+    from unimp.model.propagated_labels import LabelSums
 
 
 class NodeModel(nn.Module):
@@ -46,8 +50,11 @@ class NodeModel(nn.Module):
         """Return the graph on which this model runs, without edge features that it does not use."""
         return graph if self.takes_edge_features else graph.without_edge_attr()
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
-        """Propagate the observed labels of all nodes over the graph that `prepare` returned."""
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
+        """Propagate the observed labels of all nodes over the graph that `prepare` returned.
+
+        recent: an object that remembers the previous propagation, to save time.
+        """
         raise NotImplementedError
 
     def features(self, graph: Graph, observed: Tensor) -> Features | None:

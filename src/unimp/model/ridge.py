@@ -22,7 +22,7 @@ from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
 from unimp.model.layers import project
 from unimp.model.least_squares import solve_by_gradients, solve_directly
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import FEW_NODES, score
@@ -110,9 +110,9 @@ class Ridge(SolvedModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         x, propagated = split_features(x)

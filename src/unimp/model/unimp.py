@@ -28,7 +28,7 @@ from unimp.model.layers import (
     MessageLayer,
 )
 from unimp.model.node_model import NodeModel
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
@@ -178,9 +178,9 @@ class UniMP(NodeModel):
             return graph.without_edge_attr().with_self_loops()
         return super().prepare(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         x, propagated = split_features(x)

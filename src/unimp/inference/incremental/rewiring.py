@@ -67,7 +67,9 @@ def rewiring_of(
     return Rewiring(gone, left, edges, attr, alone)
 
 
-def _unchanged(graph: Graph, reach: Reach, edges: Nodes, attr: Tensor | None) -> npt.NDArray[np.bool_]:
+def _unchanged(
+    graph: Graph, reach: Reach, edges: Nodes, attr: Tensor | None
+) -> npt.NDArray[np.bool_]:
     """Return whether each of `edges` exists once, with the same features."""
     places, slots = entries_of_pairs(reach.in_indptr, reach.source, edges)
     target = np.searchsorted(reach.in_indptr, slots, side="right") - 1

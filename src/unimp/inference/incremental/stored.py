@@ -23,6 +23,7 @@ from unimp.inference.incremental.projections import Projections, with_room
 from unimp.inference.incremental.reach import NO_NODES, Nodes, Reach
 from unimp.model.gcn import with_convolution_weights
 from unimp.model.node_model import NodeModel
+from unimp.model.propagated_labels import LabelSums
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.metrics import non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
@@ -58,7 +59,7 @@ class Stored:
         x = self.model.features(self.graph, self.labels)
         # Propagated labels depend on the edges and the labels of the whole task.
         self._edges = replace(self.graph, x=None, edge_attr=None)
-        self._all_labels = self.labels
+        self._all_labels, self._recent = self.labels, LabelSums()
         self.rows: list[Tensor] | None = None  # the stored rows of each layer; None: all
         self.leaving = NO_NODES
         if around is not None:
@@ -149,9 +150,8 @@ class Stored:
     def propagated_labels(self, change: Change) -> Tensor:
         """Propagate the labels after a change over the whole graph; return the stored rows."""
         bare = replace(change, featured=None, x=None, edge_attr=None)
-        found = self.model.propagated(
-            bare.graph_from(self._edges), change.labels_from(self._all_labels)
-        )
+        graph, labels = bare.graph_from(self._edges), change.labels_from(self._all_labels)
+        found = self.model.propagated(graph, labels, self._recent)
         return found if self.is_whole else found[self.held]
 
     def embedded(self, one: Planned) -> Tensor:
