@@ -128,6 +128,4 @@ class EnsembleLogits:
         return Update(nodes, before, after, apply)
 
     def commit(self, change: Change) -> Update:
-        update = self.prepare(change)
-        update.apply()
-        return update
+        return self.prepare(change).applied()

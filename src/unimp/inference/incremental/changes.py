@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -73,13 +73,17 @@ class Change:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is changed."""
-        parts = (self.nodes, self.without, self.featured, self.edges)
-        return not self.new_nodes and not any(part is not None and part.numel() for part in parts)
+        return not self.changes_graph and (self.nodes is None or not self.nodes.numel())
 
     @property
     def changes_graph(self) -> bool:
         """Whether nodes, features or edges are changed, and not only labels."""
-        parts = (self.without, self.featured, self.edges)
+        return self.changes_edges or (self.featured is not None and bool(self.featured.numel()))
+
+    @property
+    def changes_edges(self) -> bool:
+        """Whether nodes are added, or edges are added or removed."""
+        parts = (self.without, self.edges)
         return bool(self.new_nodes) or any(part is not None and part.numel() for part in parts)
 
     def graph_from(self, graph: Graph) -> Graph:
@@ -110,14 +114,19 @@ class Change:
 class Update:
     """The effect of a change on the logits of all nodes.
 
-    `apply` makes the change permanent and cannot fail. `nodes` are the nodes whose logits differ,
-    in increasing order; those of new nodes were NaN before.
+    `apply` makes the change permanent; everything that it stores was computed before. `nodes` are
+    the nodes whose logits differ, in increasing order; those of new nodes were NaN before.
     """
 
     nodes: Tensor  # [m]
     before: Tensor  # [m, classes]
     after: Tensor  # [m, classes]
     apply: Callable[[], None]
+
+    def applied(self) -> Update:
+        """Apply the change, and return its effect without the rows that are stored now."""
+        self.apply()
+        return replace(self, apply=_nothing)
 
     def sizes(self, chances: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
         """The largest absolute difference of each node, [m]; infinite for new nodes.
@@ -129,6 +138,10 @@ class Update:
         if bool(old.any()):
             sizes[old] = (chances(self.after[old]) - chances(self.before[old])).abs().amax(1)
         return sizes
+
+
+def _nothing() -> None:
+    """Apply a change that is applied already."""
 
 
 class ChangeableLogits(Protocol):

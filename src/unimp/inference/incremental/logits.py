@@ -163,18 +163,17 @@ class IncrementalLogits:
         refuse_non_finite(logits, nodes)
         before = stored.logits[nodes]
         differs = torch.nonzero(logits.ne(before).any(1)).squeeze(1)
+        wiring = stored.wiring_after(one.change)
 
         def apply() -> None:
-            stored.apply(one, computed, projected, logits)
+            stored.apply(one, wiring, computed, projected, logits)
             self._plans.clear()
             self.__dict__.pop("without_labels", None)
 
         return Update(nodes[differs], before[differs], logits[differs], apply)
 
     def commit(self, change: Change) -> Update:
-        update = self.prepare(change)
-        update.apply()
-        return update
+        return self.prepare(change).applied()
 
     def cost(self, change: Change, targets: Tensor) -> int:
         """Return the number of edges and rows that are computed for a change."""

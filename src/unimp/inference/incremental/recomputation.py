@@ -61,9 +61,7 @@ class FullRecomputation:
         return Update(nodes, before[nodes], scores[nodes], apply)
 
     def commit(self, change: Change) -> Update:
-        update = self.prepare(change)
-        update.apply()
-        return update
+        return self.prepare(change).applied()
 
     def _changed(self, change: Change) -> tuple[Graph, Tensor]:
         limits = limits_of(self.graph, self.observed, self._num_classes)

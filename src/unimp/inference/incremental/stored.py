@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +29,14 @@ from unimp.model.propagated_labels import LabelSums
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.metrics import non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
+
+
+class Wiring(NamedTuple):
+    """A graph, and what is derived from its edges."""
+
+    graph: Graph
+    reach: Reach
+    assembly: Assembly
 
 
 class Stored:
@@ -55,7 +65,7 @@ class Stored:
         self.is_whole = around is None
         self.held = torch.arange(self.num_nodes)
         self._place = self._placed()
-        self._use_graph(graph.to("cpu"))
+        self.graph, self.reach, self.assembly = self._wired(graph.to("cpu"))
         x = self.model.features(self.graph, self.labels)
         # Propagated labels depend on the edges and the labels of the whole task.
         self._edges = replace(self.graph, x=None, edge_attr=None)
@@ -89,14 +99,13 @@ class Stored:
         place[self.held] = torch.arange(len(self.held))
         return place
 
-    def _use_graph(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> None:
-        """Store a graph; `degrees` are those of the larger graph that it is a part of."""
-        self.graph, self.reach = graph, Reach(graph)
-        degrees = degrees or (self.reach.in_degree, self.reach.out_degree)
+    def _wired(self, graph: Graph, degrees: tuple[Nodes, Nodes] | None = None) -> Wiring:
+        """Prepare a graph; `degrees` are those of the larger graph that it is a part of."""
+        reach = Reach(graph)
+        degrees = degrees or (reach.in_degree, reach.out_degree)
         by_degree = self.model.weighs_by_degree
-        self.assembly = Assembly(
-            graph, self.reach, degrees if by_degree else None, self.chunk_edges
-        )
+        assembly = Assembly(graph, reach, degrees if by_degree else None, self.chunk_edges)
+        return Wiring(graph, reach, assembly)
 
     def _narrow(self, around: Tensor) -> None:
         """Keep the part of the graph that some nodes depend on."""
@@ -109,7 +118,8 @@ class Stored:
         degrees = self.reach.in_degree[needed[0]], self.reach.out_degree[needed[0]]
         self.held, self.labels = self.held[nodes], self.labels[nodes]
         self._place = self._placed()
-        self._use_graph(self.graph.induced_subgraph(nodes), degrees)
+        part = self.graph.induced_subgraph(nodes)
+        self.graph, self.reach, self.assembly = self._wired(part, degrees)
 
     def _edges_out_of(self, nodes: Nodes) -> Nodes:
         """Return the edges from `nodes` to other nodes, as increasing numbers that combine the
@@ -199,8 +209,28 @@ class Stored:
         with matmuls_in(self.precision), autocast(self.device, self.precision):
             yield
 
+    def wiring_after(self, change: Change) -> Wiring | None:
+        """Return the graph after a change; None if it stays the same."""
+        if not change.changes_graph:
+            return None
+        if not change.changes_edges:  # only features
+            graph = change.graph_from(self.graph)
+            assembly = copy(self.assembly)
+            assembly.graph = graph
+            return Wiring(graph, self.reach, assembly)
+        if not self.model.weighs_by_degree:
+            return self._wired(change.graph_from(self.graph))
+        # The weights of all edges are computed again, so that none are given for added edges.
+        graph = replace(change, edge_attr=None).graph_from(self.graph.without_edge_attr())
+        return self._wired(with_convolution_weights(graph))
+
     def apply(
-        self, one: Planned, computed: Sequence[Tensor], projected: Sequence[Tensor], logits: Tensor
+        self,
+        one: Planned,
+        wiring: Wiring | None,
+        computed: Sequence[Tensor],
+        projected: Sequence[Tensor],
+        logits: Tensor,
     ) -> None:
         """Store the rows that were computed for a change of the whole graph."""
         for state, nodes, rows in zip(self.states, one.rows, computed, strict=True):
@@ -211,19 +241,13 @@ class Stored:
         self.labels[one.nodes] = one.labels
         if self.channel is not None and one.propagated is not None:
             self.channel[torch.from_numpy(one.rows[0])] = one.propagated
-        if one.change.changes_graph:
+        if wiring is not None:
             self.num_nodes += one.change.new_nodes
             self.held = torch.arange(self.num_nodes)
-            self._use_graph(self._graph_after(one.change))
-            self._edges = replace(self.graph, x=None, edge_attr=None)
+            self.graph, self.reach, self.assembly = wiring
+            if one.change.changes_edges:
+                self._edges = replace(self.graph, x=None, edge_attr=None)
         self._all_labels = self.labels[: self.num_nodes]
-
-    def _graph_after(self, change: Change) -> Graph:
-        if not self.model.weighs_by_degree:
-            return change.graph_from(self.graph)
-        # The weights of all edges are computed again, so that none are given for added edges.
-        graph = replace(change, edge_attr=None).graph_from(self.graph.without_edge_attr())
-        return with_convolution_weights(graph)
 
     def to_task(self, rows: Tensor) -> Tensor:
         """Expand one row per stored node to one row per node of the task; others are NaN."""

@@ -22,11 +22,8 @@ def with_structural_rows(change: Change, graph: Graph) -> Change:
     """
     assert graph.x is not None
     bare = replace(graph, x=None, edge_attr=None)
-    rewired = change.new_nodes or any(
-        part is not None and part.numel() for part in (change.without, change.edges)
-    )
     stored = _columns(graph.x)
-    if not rewired:
+    if not change.changes_edges:
         if change.featured is None or change.x is None:
             return change
         return replace(change, x=_joined(change.x, stored[change.featured]))
