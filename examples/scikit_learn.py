@@ -52,6 +52,11 @@ def main(epochs: int = 40) -> float:
     classifier.predict(graph.nodes[~known], labels=later)  # no retraining
     # [end]
 
+    # [preset]
+    ensemble = UniMPClassifier(preset="quick", random_state=0)  # within 30 seconds
+    ensemble.fit(graph.nodes[known], y[known]).predict(graph.nodes[~known])
+    # [end]
+
     assert np.array_equal(labels[known], y[known])
     accuracy = classifier.score(graph.nodes[~known], truth[~known])
     print(f"cross-validation {scores.mean():.1%}, best {search.best_params_}, rest {accuracy:.1%}")

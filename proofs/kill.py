@@ -4,11 +4,12 @@
     python proofs/kill.py --kills 1 --aimed 0 --others 1    a short form
 
 Each command is a separate process, killed (SIGKILL) at a random moment between its start and its
-end. Training (`unimp train … --out DIR`, with one seed and with two) and `unimp reproduce` are
-killed at any moment after they locked a folder, also while they score or write. A few more kills
-are aimed at the writing of a checkpoint and of the last files. The same command then resumes, and
-must write the weights, predictions, history and tables of an uninterrupted command, byte for byte
-(the history without its seconds).
+end. Training (`unimp train … --out DIR`, with one seed and with two, and of ensembles) and `unimp
+reproduce` are killed at any moment after they locked a folder, also while they score or write. A
+few more kills are aimed at the writing of a checkpoint and of the last files. The same command then
+resumes, and must write the weights, predictions, history and tables of an uninterrupted command,
+byte for byte (the history without its seconds). Only the command is killed: the worker processes of
+`train-workers` must end by themselves.
 
 Every other command that writes a file is killed too. After the kill the run must be unchanged, and
 the file that the command writes must be absent or complete. The same command must then write the
@@ -81,6 +82,8 @@ RESUMED = {
     "reproduce": "reproduce table-5 --task synthetic --seeds 0-1 --out run",
     "train-ensemble": "train synthetic --set=ensemble.portfolio=good --out run "
     '--set=ensemble.members=["label-propagation","ridge","mlp"]',
+    "train-workers": "train synthetic --set=ensemble.portfolio=good --set=ensemble.jobs=2 "
+    '--out run --set=ensemble.members=["label-propagation","gcn","mlp"]',
 }
 # Commands that do not train. Each works in a folder that contains the run `run` and two tables,
 # and writes files into `out`, or pages into the run.

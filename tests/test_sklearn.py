@@ -1,6 +1,7 @@
 """UniMPClassifier: the interface of scikit-learn, and no label of a test fold reaches the model."""
 
 import pickle
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,7 @@ import unimp
 from unimp.data.npz import load_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.from_tables import task_from_tables
+from unimp.ensemble.model import Ensemble
 from unimp.errors import TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
@@ -571,3 +573,81 @@ def test_truth_is_not_a_node_of_later_labels(
 ) -> None:
     with pytest.raises(TaskError, match="node True"):
         fitted.predict(nodes, {True: y[0]})
+
+
+def of_preset(**changes: Any) -> UniMPClassifier:
+    members = {"ensemble.members": ["label-propagation", "ridge", "gcn"]}
+    options = {"preset": "quick", "device": "cpu", "random_state": 0, "settings": members}
+    return UniMPClassifier(**{**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def ensemble(nodes: NodeView, y: Any, known: Any) -> UniMPClassifier:
+    return of_preset().fit(nodes[known], y[known])
+
+
+def test_a_preset_fits_an_ensemble_that_answers_like_one_model(
+    ensemble: UniMPClassifier, nodes: NodeView, y: Any, known: Any, task: Task
+) -> None:
+    test = task.split.test.numpy()
+    assert isinstance(ensemble.run_.model, Ensemble)
+    assert ensemble.run_.recipe.train.time_limit == 30
+    assert ensemble.n_iter_ == 3
+    assert ensemble.score(nodes[test], y[test]) > 0.75
+    assert np.array_equal(ensemble.transduction_, ensemble.predict(nodes))
+    chances = ensemble.predict_proba(nodes)
+    assert (chances[known, y[known]] == 1).all()
+    assert chances.sum(1) == pytest.approx(1)
+    later = {int(n): y[n] for n in test[:50]}
+    assert not np.array_equal(ensemble.predict_proba(nodes, labels=later)[test[50:]], chances)
+    other = nodes.graph.renumber(torch.arange(len(y)).flip(0)).nodes
+    moved = {len(y) - 1 - int(n): y[n] for n in known}
+    found = ensemble.predict_proba(other, labels=moved)
+    assert np.allclose(found, chances[::-1], rtol=0, atol=1e-5)
+    again = pickle.loads(pickle.dumps(ensemble))
+    assert np.array_equal(again.predict_proba(nodes), chances)
+    assert clone(ensemble).get_params()["preset"] == "quick"
+
+
+def test_labels_of_a_test_fold_never_reach_an_ensemble(nodes: NodeView, y: Any) -> None:
+    fold = PredefinedSplit(np.where(np.arange(len(y)) < 100, 0, -1))
+    wrong = y.copy()
+    wrong[:100] = (wrong[:100] + 1) % 3
+    honest, deceived = (
+        cross_validate(of_preset(), nodes, labels, cv=fold, return_estimator=True)["estimator"][0]
+        for labels in (y, wrong)
+    )
+    assert np.array_equal(honest.predict_proba(nodes), deceived.predict_proba(nodes))
+
+
+def test_an_ensemble_of_the_rows_of_a_matrix(nodes: NodeView, y: Any, known: Any) -> None:
+    x = nodes[known].features
+    classifier = of_preset().fit(x, y[known])
+    assert classifier.score(x, y[known]) > 0.4
+    assert classifier.predict_proba(x[:7]).shape == (7, 3)
+
+
+@pytest.mark.parametrize("time_limit", [45, "45s"])
+def test_the_time_limit_is_that_of_the_argument(
+    nodes: NodeView, y: Any, known: Any, time_limit: Any
+) -> None:
+    for classifier in (of_preset(time_limit=time_limit), small(time_limit=time_limit)):
+        found = classifier.fit(nodes[known], y[known])
+        assert found.run_.recipe.train.time_limit == 45
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": 16}, "model.width"),
+        ({"settings": {"model.layers": 5}}, "model.layers"),
+        ({"settings": ["train.lr=0.1"]}, "train.lr"),
+        ({"preset": "better"}, "better"),
+        ({"time_limit": "soon"}, "time_limit"),
+    ],
+)
+def test_options_that_do_not_fit_a_preset_are_refused(
+    nodes: NodeView, y: Any, known: Any, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UnimpError, match=re.escape(words)):
+        of_preset(**changes).fit(nodes[known], y[known])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed
 from unimp.config.arguments import check_argument
-from unimp.config.recipe import Recipe, Settings
+from unimp.config.presets import PRESETS, of_one_model
+from unimp.config.recipe import Recipe, Settings, read_settings
 from unimp.data.catalog import prepare_graph
 from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
@@ -38,6 +39,23 @@ from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 
 DEFAULT = Recipe()
+
+OF_ONE_MODEL = {
+    "model": "model.name",
+    "inputs": "model.inputs",
+    "layers": "model.layers",
+    "width": "model.width",
+    "heads": "model.heads",
+    "dropout": "model.dropout",
+    "input_dropout": "model.input_dropout",
+    "attention_dropout": "model.attention_dropout",
+    "label_rate": "mask.label_rate",
+    "epochs": "train.epochs",
+    "lr": "train.lr",
+    "weight_decay": "train.weight_decay",
+    "patience": "train.patience",
+}
+"""The arguments that are options of one model, and the names of these options."""
 
 
 class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,13 +80,19 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     only `labels` are inputs. A label that is an input is returned with probability 1, so score
     other nodes. The other probabilities are calibrated on the validation nodes.
 
-    The arguments are options of a recipe with its defaults (`unimp recipe show`), except three:
-    `validation_fraction` is the stratified share of known labels that chooses the epoch (0: the
-    last epoch is used, and all labels are trained on); `random_state`; and `settings`, any other
-    options of a recipe, which take precedence over the arguments. Sample weights are not supported.
+    The arguments are options of a recipe with its defaults (`unimp recipe show`), except four:
+    `preset`; `validation_fraction`, the stratified share of known labels that chooses the epoch (0:
+    the last epoch is used, and all labels are trained on); `random_state`; and `settings`, any
+    other options of a recipe, which take precedence over the arguments. Sample weights are not
+    supported.
+
+    With `preset` = quick, good or best, an ensemble of several models is trained within the time
+    limit of the preset, or within `time_limit` (seconds, or a text such as "10m"). Arguments of a
+    single model, such as `width`, are then refused.
 
     After `fit`: `classes_`; `transduction_`, the given or predicted label of each node of the
-    graph; `n_features_in_`; `n_iter_`, the number of epochs; `run_`, the underlying run.
+    graph; `n_features_in_`; `n_iter_`, the number of epochs, or of the members of an ensemble;
+    `run_`, the underlying run.
     """
 
     def __init__(
@@ -87,6 +111,8 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float = DEFAULT.train.lr,
         weight_decay: float = DEFAULT.train.weight_decay,
         patience: int = DEFAULT.train.patience,
+        preset: Literal["quick", "good", "best"] | None = None,
+        time_limit: float | str | None = None,
         validation_fraction: float = 0.1,
         device: str = DEFAULT.train.device,
         random_state: Any = None,
@@ -105,6 +131,8 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.weight_decay = weight_decay
         self.patience = patience
+        self.preset = preset
+        self.time_limit = time_limit
         self.validation_fraction = validation_fraction
         self.device = device
         self.random_state = random_state
@@ -117,6 +145,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "UniMPClassifier requires y to be passed, but the target y is None; give one label "
                 "per row, -1 where it is unknown"
             )
+        check_argument("UniMPClassifier", "preset", self.preset, Literal[*PRESETS] | None)
         check_argument("UniMPClassifier", "validation_fraction", self.validation_fraction, float)
         if not 0 <= self.validation_fraction < 1:
             raise RecipeError(
@@ -144,10 +173,15 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             metric="accuracy" if labels.ndim == 1 else "rocauc",
             num_classes=len(self.classes_),
         )
-        settings = self._settings(matrix=not _is_graph(X), validated=len(val) > 0)
+        if self.preset is None:
+            settings = self._settings(matrix=not _is_graph(X), validated=len(val) > 0)
+        else:
+            settings = self._settings_of_ensemble()
+        seed = int(draw.randint(2**31 - 1))
         self.graph_ = view.graph
-        self.run_ = run(task, seed=int(draw.randint(2**31 - 1)), settings=settings)
-        self.n_iter_ = self.run_.metrics["epochs"]
+        self.run_ = run(task, seed=seed, settings=settings, preset=self.preset)
+        metrics = self.run_.metrics
+        self.n_iter_ = len(metrics["ensemble"]["members"]) if self.preset else metrics["epochs"]
         self.transduction_ = self._most_likely(_probabilities(self.run_, task.labels))
         return self
 
@@ -212,26 +246,32 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float32)
         return Graph.from_edges(np.empty((2, 0), dtype=np.int64), x=x).nodes
 
+    def _settings_of_ensemble(self) -> dict[str, Any]:
+        """The options that an ensemble has in common; refuses those of a single model."""
+        usual, given = DEFAULT.settings(), dict(read_settings(self.settings))
+        for name, option in OF_ONE_MODEL.items():
+            if getattr(self, name) != usual[option]:
+                given.setdefault(option, getattr(self, name))
+        if alone := of_one_model(given):
+            raise RecipeError(
+                f"preset={self.preset!r} trains an ensemble, but {', '.join(alone)} would describe "
+                "a single model; leave these options out, or set preset=None"
+            )
+        common = {"ensemble.portfolio": self.preset, "train.device": self.device}
+        return {**common, **self._time_limit(), **given}
+
+    def _time_limit(self) -> dict[str, Any]:
+        return {} if self.time_limit is None else {"train.time_limit": self.time_limit}
+
     def _settings(self, *, matrix: bool, validated: bool) -> dict[str, Any]:
         """Every option of the recipe that follows from the arguments and `settings`."""
         recipe = DEFAULT.with_settings(
             {
-                "model.name": self.model,
-                "model.inputs": self.inputs,
-                "model.layers": self.layers,
-                "model.width": self.width,
-                "model.heads": self.heads,
-                "model.dropout": self.dropout,
-                "model.input_dropout": self.input_dropout,
-                "model.attention_dropout": self.attention_dropout,
+                **{option: getattr(self, name) for name, option in OF_ONE_MODEL.items()},
                 # The norm of the inputs would leave nothing of one column, and little of a few.
                 "model.feature_encoder": True,
-                "mask.label_rate": self.label_rate,
-                "train.epochs": self.epochs,
-                "train.lr": self.lr,
-                "train.weight_decay": self.weight_decay,
-                "train.patience": self.patience,
                 "train.device": self.device,
+                **self._time_limit(),
                 # Without validation the last epoch is used, so no other is scored.
                 "train.eval_from": 1 if validated else self.epochs,
             }

@@ -18,7 +18,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.inference.incremental.changes import Change
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.logits import predict_logits
-from unimp.model import least_squares, ridge
+from unimp.model import least_squares, ridge, ridge_problem
 from unimp.model.ridge import Ridge
 from unimp.model.solved_model import cross_fitted, draw_folds
 from unimp.runs.experiment import run
@@ -65,7 +65,7 @@ def test_it_equals_scikit_learn_on_explicit_features(
     form: str, method: str, train: int, labels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if method == "gradients":
-        monkeypatch.setattr(ridge, "MAX_SIDE", 0)
+        monkeypatch.setattr(ridge_problem, "MAX_SIDE", 0)
         monkeypatch.setattr(least_squares, "TOLERANCE", 1e-12)
         monkeypatch.setattr(least_squares, "MAX_STEPS", 1000)
     task = task_of(num_features=20)

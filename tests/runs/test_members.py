@@ -226,6 +226,26 @@ def test_a_finished_member_is_used_even_if_no_time_is_left(stored: Path, tmp_pat
     assert not run.metrics["cut_short"]
 
 
+def test_a_finished_member_is_used_even_if_its_family_is_weak_by_now(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started when fewer members had finished."""
+    monkeypatch.setattr(members, "_why_left_out", lambda *given: "too weak")
+    shutil.copytree(stored / MEMBERS / "unimp", tmp_path / "run" / MEMBERS / "unimp")
+    summary = train(tmp_path / "run").metrics["ensemble"]
+    assert [row["name"] for row in summary["members"]] == ["unimp"]
+    assert set(summary["left_out"]) == {"label-propagation", "mlp"}
+
+
+def test_members_that_are_trained_at_the_same_time_share_the_time_limit() -> None:
+    later = [m for m in portfolio.PORTFOLIO if m.cost == 2.0]
+    one, two = (members._time_for(later, 100.0, 10.0, jobs) for jobs in (1, 2))
+    assert one == pytest.approx(2 * 80 / len(later))
+    assert two == pytest.approx(2 * one)
+    assert members._time_for(later, 100.0, 10.0, 50) == pytest.approx(80)
+    assert members._time_for(later, 0.0, 10.0, 2) is None
+
+
 def test_a_damaged_member_is_left_out_and_named(stored: Path, tmp_path: Path) -> None:
     shutil.copytree(stored / MEMBERS, tmp_path / "run" / MEMBERS)
     (tmp_path / "run" / MEMBERS / "unimp" / "metrics.json").write_text("{}")

@@ -537,3 +537,21 @@ def test_the_edges_of_a_step_do_not_depend_on_earlier_steps(options: dict[str, A
     assert [[pairs_of(batch, 1)] for batch in batches.epoch(2, 1)] == whole[1:]
     other = FewerEdges(batches_of(task, masks_of(task), **options), 0.5, 4)
     assert [[pairs_of(batch, 1)] for batch in other.epoch(2)] != whole
+
+
+def test_other_seeds_of_neighbor_batches_are_never_hidden_and_reveal_no_label() -> None:
+    task = some_task()
+    masks = masks_of(task)
+    others = torch.nonzero(~known_of(task)).squeeze(1)
+    options: dict[str, Any] = {"regime": "neighbors", "fanout": (3,), "batch_size": 7}
+    plain = list(batches_of(task, masks, **options).epoch(1))
+    more = list(batches_of(task, masks, others=others, **options).epoch(1))
+    for one, other in zip(plain, more, strict=True):
+        hidden = other.seeds[other.hidden]
+        assert torch.equal(one.seeds, hidden)  # the hidden nodes are those without others
+        added = other.seeds[one.num_seeds :]
+        assert added.numel() == one.num_seeds
+        assert torch.isin(added, others).all()
+        assert (other.observed[: other.num_seeds] == -1).all()
+    seen = torch.cat([batch.seeds for batch in more])
+    assert torch.isin(seen, others).sum() > 7  # each step draws its own

@@ -11,6 +11,7 @@ from torch import Tensor
 from unimp.config.recipe import load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.ensemble.distillation import Distillation
 from unimp.graph.hop import Hop
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
@@ -22,7 +23,13 @@ from unimp.tasks.task import Task
 from unimp.training.batching import Batch, FewerEdges, Gathered, make_batches
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
-from unimp.training.objective import ONE_PASS, Consistency, consistency_loss, masked_label_loss
+from unimp.training.objective import (
+    ONE_PASS,
+    Consistency,
+    FurtherLoss,
+    consistency_loss,
+    masked_label_loss,
+)
 from unimp.training.step import Step
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -54,6 +61,7 @@ def losses(
     ema: float = 0.0,
     propagated: bool = False,
     consistency: Consistency = ONE_PASS,
+    further: FurtherLoss | None = None,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
 ) -> list[float]:
@@ -88,6 +96,7 @@ def losses(
         evaluate=lambda: {"val": 0.0},
         device="cuda",
         consistency=consistency,
+        further=further,
         replay=replay,
         resume=resume,
         keep=keep,
@@ -185,6 +194,27 @@ def test_replayed_steps_with_consistency_equal_normal_steps(kind: str, parts: in
     task = some_task(num_nodes=900, num_edges=9000)
     taken, replayed = (losses(task, replay=replay, **options) for replay in (False, True))
     torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("parts", [0, 3])
+@pytest.mark.parametrize("multilabel", [0, 3])
+def test_replayed_steps_with_a_teacher_equal_normal_steps(multilabel: int, parts: int) -> None:
+    task = some_task(num_nodes=900, num_edges=9000, multilabel_tasks=multilabel)
+    draw = torch.Generator().manual_seed(0)
+    chances = torch.rand(900, task.num_classes, generator=draw).cuda()
+    teacher = Distillation.of(
+        chances / chances.sum(1, keepdim=True),
+        task.split.train,
+        weight=1.0,
+        multilabel=task.is_multilabel,
+    )
+    options: dict[str, Any] = {"parts": parts, "epochs": 8}
+    taken, replayed = (
+        losses(task, replay=replay, further=teacher, **options) for replay in (False, True)
+    )
+    torch.testing.assert_close(replayed, taken, rtol=1e-3, atol=1e-4)
+    assert taken != pytest.approx(losses(task, replay=False, **options), rel=1e-3)
 
 
 @gpu

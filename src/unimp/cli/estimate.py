@@ -69,8 +69,8 @@ def largest_member(recipe: Recipe, task: Task, device: str) -> str:
             if model.learns and not isinstance(model, SolvedModel):
                 found.append((member.name, estimate(own, model, own_task, device, timed=False)))
     limit = recipe.train.time_limit
-    text = f"an ensemble of {len(members)} members, trained one after the other"
-    text += f" within {limit:g} s" if limit else ", without a time limit"
+    text = f"an ensemble of {len(members)} members"
+    text += f", trained within {limit:g} s" if limit else ", without a time limit"
     if found:
         name, largest = max(found, key=lambda one: one[1].memory)
         text += f"\nthe largest member, {name}: {largest.in_words()}"

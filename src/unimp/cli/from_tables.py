@@ -35,7 +35,7 @@ class TrainingTables:
         from unimp.config.recipe import read_recipe
 
         here = Path.cwd()
-        return read_recipe(self.guessed.text(here), Path(GUESSED).stem).with_tables_in(here)
+        return read_recipe(self.guessed.text(here), Path(GUESSED).stem).with_paths_in(here)
 
     def check(self, recipe: Recipe, seed: int) -> None:
         """Print what was guessed and how the tables are read; refuse what cannot be trained."""

@@ -18,20 +18,30 @@ from unimp.training.interruption import signals_held
 def evaluate(
     folder: RunFolder,
     reveal: Annotated[
-        str, typer.Option(help="Labels that are inputs: train (as reported), or train+val.")
-    ] = "train",
+        str | None,
+        typer.Option(
+            help="Labels that are inputs: train (as reported, the default), or train+val."
+        ),
+    ] = None,
 ) -> None:
-    """Score a run again, with train labels, or with train and validation labels as inputs."""
+    """Score a run again, with train labels, or with train and validation labels as inputs.
+
+    A run that was trained again on validation labels has only test scores.
+    """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.loading import load_run
         from unimp.tasks.labels import PROTOCOLS
 
-    if reveal not in PROTOCOLS:
+    if reveal is not None and reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
     loaded = load_run(folder)
-    if reveal != "train":
+    if reveal == "train+val":
         later.require_label_inputs(loaded, "--reveal train+val")
-    inputs = f"{reveal} labels as inputs" if loaded.takes_labels else "no labels as inputs"
+    inputs = (
+        f"{reveal or 'train'} labels as inputs" if loaded.takes_labels else "no labels as inputs"
+    )
+    if loaded.is_refitted:
+        inputs = "trained on train and validation labels, which are inputs"
     for name, value in loaded.evaluate(reveal).items():
         out.print(f"{name} {loaded.task.metric} {100 * value:.2f} %   ({inputs})")
 

@@ -232,6 +232,20 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
         )
 
 
+def print_student(seed: int, section: Mapping[str, Any]) -> None:
+    """Print the scores of a student beside those of its teacher and of UniMP without a teacher."""
+    from unimp.ensemble.distillation import NAMES, gain_in_words
+
+    out.print(f"student of {section['teacher']}, seed {seed}:")
+    rows: list[Sequence[str]] = [("", "validation", "test")]
+    for key, name in NAMES.items():
+        found = [section["scores"].get(part, {}).get(key) for part in ("val", "test")]
+        cells = ["-" if value is None else f"{100 * value:.2f}" for value in found]
+        rows.append((name, *cells))
+    print_rows(rows)
+    out.print(gain_in_words(section))
+
+
 def print_runs(runs: Runs) -> None:
     """Print mean and standard deviation of the scores, the calibration, and the folder."""
     from unimp.inference.calibration import calibration_in_words
@@ -248,6 +262,8 @@ def print_runs(runs: Runs) -> None:
     for run in runs:
         if summary := run.metrics.get("ensemble"):
             print_leaderboard(run.seed, summary)
+        if section := run.metrics.get("student"):
+            print_student(run.seed, section)
     if words := neighbors_in_words(runs):
         out.print(words)
     out.print(calibration_in_words([run.metrics["calibration"] for run in runs]))

@@ -19,7 +19,9 @@ from unimp.config.choices import (
     Normalization,
     Portfolio,
     Precision,
+    Propagated,
     Rate,
+    Refit,
     Residual,
     Select,
 )
@@ -142,6 +144,11 @@ class ModelOptions(Section):
     propagation_steps: int = option(
         10, "appnp and grand: number of propagation steps", ge=1, le=1000
     )
+    propagated_rows: Propagated = option(
+        "hidden",
+        "grand: propagate the features themselves, or the hidden rows after the first weights, "
+        "which have fewer columns",
+    )
     drop_node: float = option(
         0.5, "grand: probability that all features of a node are dropped in training", ge=0, lt=1
     )
@@ -207,7 +214,7 @@ class BatchOptions(Section):
     prune: bool = option(
         True,
         "full on CPU: compute only the rows that hidden nodes depend on, with the same loss; not "
-        "used with train.consistency or a batch norm",
+        "used with train.consistency, train.teacher or a batch norm",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
@@ -248,15 +255,34 @@ class TrainOptions(Section):
         gt=0,
         le=1,
     )
+    teacher: str = option(
+        "",
+        "folder of a finished run whose answers for nodes outside the train set are also learned; "
+        "`unimp distill` sets it; empty: none",
+    )
+    teacher_sha256: str = option(
+        "", "SHA-256 of predictions.parquet of the teacher; a run with another one is refused"
+    )
+    teacher_weight: float = option(
+        1.0,
+        "weight of the teacher's answers in the loss, relative to the hidden labels",
+        gt=0,
+        le=1e30,
+    )
     eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
     eval_every: int = option(
         1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
     )
     select: Select = option(
-        "score", "keep the epoch with the best validation score, or with the lowest validation loss"
+        "score",
+        "keep the epoch with the best validation score, or with the lowest validation loss",
     )
     patience: int = option(
-        0, "stop after this many epochs without an equal or better score; 0: never", ge=0, le=MANY
+        0,
+        "stop after this many epochs without an equal or better score (select=loss: nor a lower "
+        "loss); 0: never",
+        ge=0,
+        le=MANY,
     )
     ema: float = option(
         0.0,
@@ -340,3 +366,15 @@ class EnsembleOptions(Section):
         "the model of [model] alone",
     )
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
+    refit: Refit = option(
+        "own",
+        "after scoring, train the chosen members again on train and validation labels: for your "
+        "own data (own), always or never",
+    )
+    jobs: int = option(
+        0,
+        "members that are trained at the same time, each in its own process; 0: as many as cores "
+        "and memory allow; 1: one after the other in this process",
+        ge=0,
+        le=256,
+    )

@@ -7,7 +7,7 @@ tables without a preset gets the preset `good`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,12 +68,20 @@ OF_EVERY_MODEL = (
 )
 """Options that all members of an ensemble keep, so that they do not select a single model."""
 
+_MODEL = ("model.", "mask.", "train.")
+
 FOR_TABLES = "good"
 """The preset of a recipe of tables if none is given."""
 
 
 def preset_help() -> str:
     return "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+
+
+def of_one_model(options: Iterable[str]) -> list[str]:
+    """Those of some options that describe a single model, so that no ensemble is trained."""
+    kept = {*OF_EVERY_MODEL, "train.time_limit"}
+    return [name for name in options if name.startswith(_MODEL) and name not in kept]
 
 
 def recipe_with_preset(
@@ -99,11 +107,7 @@ def recipe_with_preset(
     if not bundled:  # the options of a bundled recipe were tuned for its task, not set by the user
         for section in loaded.model_fields_set - {"name", "about"}:
             keep |= {f"{section}.{key}" for key in getattr(loaded, section).model_fields_set}
-    alone = any(
-        name.startswith(("model.", "mask.", "train."))
-        for name in keep - {*OF_EVERY_MODEL, "train.time_limit"}
-    )
-    if alone or ("ensemble.portfolio" in keep and loaded.ensemble.portfolio == "none"):
+    if of_one_model(keep) or ("ensemble.portfolio" in keep and loaded.ensemble.portfolio == "none"):
         filled = PRESETS[preset].alone
         if bundled:  # it was tuned for its task, so only the length of training changes
             filled = {name: value for name, value in filled.items() if name.startswith("train.")}

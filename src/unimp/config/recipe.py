@@ -110,13 +110,16 @@ class Recipe(Section):
             for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
             if value.endswith(".npz")
         }
-        return self.with_options("task", **paths).with_tables_in(Path.cwd())
+        return self.with_options("task", **paths).with_paths_in(Path.cwd())
 
-    def with_tables_in(self, folder: Path) -> Recipe:
-        """This recipe with relative paths of tables resolved against a folder."""
+    def with_paths_in(self, folder: Path) -> Recipe:
+        """This recipe with relative paths of tables and of a teacher resolved against a folder."""
         named = {key: getattr(self.tables, key) for key in TABLE_FILES}
         paths = {key: str(folder.resolve() / path) for key, path in named.items() if path}
-        return self.with_options("tables", **paths) if paths else self
+        recipe = self.with_options("tables", **paths) if paths else self
+        if not self.train.teacher:
+            return recipe
+        return recipe.with_options("train", teacher=str((folder / self.train.teacher).resolve()))
 
     def with_settings(self, settings: Settings) -> Recipe:
         """This recipe with settings applied: `section.key=value`, or {"section.key": value}.
@@ -192,7 +195,7 @@ def _read_recipe_file(path: Path) -> Recipe:
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
-    recipe = read_recipe(text, path.stem, path).with_tables_in(path.parent)
+    recipe = read_recipe(text, path.stem, path).with_paths_in(path.parent)
     if "name" not in recipe.task.model_fields_set:
         raise RecipeError(
             f'recipe {path} does not name a task; add [task] with name = "debian" (or another '
@@ -311,6 +314,7 @@ def _validate(values: dict[str, Any]) -> Recipe:
     recipe = Recipe(**values)
     _check_tables(recipe)
     _check_members(recipe)
+    _check_teacher(recipe)
     return recipe
 
 
@@ -319,6 +323,19 @@ def _check_members(recipe: Recipe) -> None:
         raise RecipeError(
             "ensemble.members names members, but ensemble.portfolio is none; set "
             "ensemble.portfolio=best, or leave out the members"
+        )
+
+
+def _check_teacher(recipe: Recipe) -> None:
+    if bool(recipe.train.teacher) != bool(recipe.train.teacher_sha256):
+        raise RecipeError(
+            "train.teacher and train.teacher_sha256 name one run together, but one of them is "
+            "empty; `unimp distill RUN --out FOLDER` sets both"
+        )
+    if recipe.train.teacher and recipe.ensemble.portfolio != "none":
+        raise RecipeError(
+            f"ensemble.portfolio is {recipe.ensemble.portfolio!r}, but only a single model can "
+            "learn from train.teacher; set ensemble.portfolio=none, or leave out the teacher"
         )
 
 

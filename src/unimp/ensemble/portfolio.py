@@ -26,6 +26,10 @@ MOST_TREES, MOST_LABELS = 40, 2_000_000
 because each class needs separate trees."""
 
 
+MOST_ENTRIES = 20_000_000
+"""The most nodes × features for which features are propagated as dense rows in each step."""
+
+
 @dataclass(frozen=True)
 class Member:
     """One model of the portfolio."""
@@ -53,6 +57,9 @@ class Member:
             labels = task.split.train.numel() * task.num_classes
             limit = MOST_TREES if task.is_multilabel else task.num_classes
             return labels <= MOST_LABELS and task.num_classes <= limit
+        by_features = self.settings.get("model.propagated_rows") == "features"
+        if by_features and task.sizes.features * task.graph.num_nodes > MOST_ENTRIES:
+            return False
         few = task.split.train.numel() <= FEW_PER_CLASS * task.num_classes
         return few or not self.few_labels
 
@@ -66,7 +73,7 @@ FRAME: Mapping[str, Any] = {
     "train.lr": 0.005,
 }
 """Options of the members that are trained by gradient descent; a member may change them."""
-OF_BINARY_TASKS: Mapping[str, Any] = {"train.select": "loss"}
+OF_BINARY_TASKS: Mapping[str, Any] = {"train.patience": 100}
 """Further options for binary tasks, whose ROC-AUC changes little in the first epochs."""
 
 KEPT = ("task", "tables", "batch", "inference")
@@ -91,7 +98,7 @@ GRAND = {
     "train.weight_decay": 5e-4,
     "train.select": "loss",
     "train.epochs": 1000,
-    "train.patience": 100,
+    "train.patience": 150,
 }
 
 PORTFOLIO: tuple[Member, ...] = (
@@ -158,7 +165,32 @@ PORTFOLIO: tuple[Member, ...] = (
     ),
     Member("unimp-features", "attention", {"model.inputs": "X,A"}, LONG, 2.0),
     Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
-    Member("gcn-deep", "deep", {"model.name": "gcn", "model.inputs": "X,A", **DEEP}, LONG, 2.0),
+    Member(
+        "gcn-deep",
+        "deep",
+        {"model.name": "gcn", "model.inputs": "X,A", **DEEP, "model.layers": 12, "train.lr": 0.01},
+        LONG,
+        3.0,
+    ),
+    Member(
+        "grand-features",
+        "consistency",
+        {
+            **GRAND,
+            "model.propagated_rows": "features",
+            "model.propagation_steps": 5,
+            "model.norm": "batch",
+            "model.dropout": 0.8,
+            "model.input_dropout": 0.6,
+            "train.samples": 4,
+            "train.consistency": 1.0,
+            "train.sharpening": 0.2,
+            "train.lr": 0.2,
+        },
+        BEST,
+        4.0,
+        few_labels=True,
+    ),
     Member(
         "gat",
         "attention",

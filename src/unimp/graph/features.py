@@ -91,6 +91,13 @@ class SparseFeatures:
         parts = (self.value.cpu().numpy(), self.column.cpu().numpy(), self.indptr.cpu().numpy())
         return csr_array(parts, shape=self.shape)
 
+    def to_dense(self) -> Tensor:
+        """Copy the features to a dense tensor."""
+        dense = torch.zeros(self.shape, dtype=self.value.dtype, device=self.device)
+        counts = (self.indptr[1:] - self.indptr[:-1]).long()
+        rows = torch.repeat_interleave(torch.arange(self.shape[0], device=self.device), counts)
+        return dense.index_put_((rows, self.column.long()), self.value, accumulate=True)
+
     def __getitem__(self, nodes: Tensor) -> SparseFeatures:
         """The rows of some nodes, in the given order."""
         indptr, positions = pick_rows(self.indptr, nodes)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unimp.config.choices import Norm
+from unimp.config.choices import Norm, Propagated
 from unimp.errors import ModelError
 from unimp.graph.features import Features, SparseFeatures
 from unimp.graph.graph import Graph
@@ -22,12 +22,19 @@ class GRAND(NodeModel):
     """Random propagation of node features, followed by a perceptron with one hidden layer.
 
         x̃_i = x_i δ_i / (1 − drop_node),  δ_i = 0 with probability drop_node, otherwise 1
-        h = 1/(K+1) Σ_{k=0..K} Âᵏ dropout(x̃) W₁ + b₁        Â_ij = 1/√(d_i d_j), with self-loops
+        mean(r) = 1/(K+1) Σ_{k=0..K} Âᵏ r                    Â_ij = 1/√(d_i d_j), with self-loops
+
+        propagated rows    h
+        hidden             mean( dropout(x̃) W₁ ) + b₁
+        features           dropout( norm( mean(x̃) ) ) W₁ + b₁
+
         logits = W₂ dropout( norm( ReLU(h) ) ) + b₂
 
-    Nodes and entries are dropped in training only. W₁ is applied first, so that only `width`
-    columns are propagated. Between hops, a row is [Σ_{k≤l} Âᵏ x̃ W₁ | Âˡ x̃ W₁]. GRAND is meant to be
-    trained with a consistency loss, which makes the predictions of different draws of δ agree.
+    Nodes and entries are dropped in training only. Hidden rows have fewer columns, so that their
+    propagation is faster. Features are those of the authors: dropout after the propagation is not
+    averaged over neighbors, so it regularizes more. Between hops, a row is [Σ_{k≤l} Âᵏ r | Âˡ r].
+    GRAND is meant to be trained with a consistency loss, which makes the predictions of different
+    draws of δ agree.
     """
 
     takes_labels = False
@@ -44,6 +51,7 @@ class GRAND(NodeModel):
         input_dropout: float = 0.5,
         dropout: float = 0.5,
         norm: Norm = "none",
+        propagated_rows: Propagated = "hidden",
     ) -> None:
         super().__init__()
         if sizes.features == 0:
@@ -60,13 +68,22 @@ class GRAND(NodeModel):
             nn.init.uniform_(linear.weight, -bound, bound)
             nn.init.uniform_(linear.bias, -bound, bound)
         self.norm = NORMS[norm](width)
+        self.by_features = propagated_rows == "features"
+        self.input_norm = NORMS[norm](sizes.features) if self.by_features else nn.Identity()
 
     def prepare(self, graph: Graph) -> Graph:
+        if self.by_features and isinstance(graph.x, SparseFeatures):
+            graph = graph.with_features(graph.x.to_dense())
         return with_convolution_weights(graph)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         assert isinstance(x, Tensor | SparseFeatures)  # `__init__` refuses a task without features
-        rows = project(x, self.encoder.weight, drop=self.input_dropout if self.training else 0.0)
+        if self.by_features:
+            assert isinstance(x, Tensor)  # made dense by `prepare`
+            rows = x
+        else:
+            drop = self.input_dropout if self.training else 0.0
+            rows = project(x, self.encoder.weight, drop=drop)
         # A node is dropped after the product, which has no bias: the result is the same.
         kept = dropout(torch.ones_like(rows[:, :1]), self.drop_node, self.training)
         rows = rows * kept
@@ -78,6 +95,9 @@ class GRAND(NodeModel):
         return torch.cat((total[: hop.num_targets] + now, now), 1)
 
     def read_out(self, h: Tensor) -> Tensor:
-        mean = h.chunk(2, 1)[0] / (self.num_layers + 1)
-        hidden = self.norm(F.relu(mean + self.encoder.bias))
+        rows = h.chunk(2, 1)[0] / (self.num_layers + 1)
+        if self.by_features:
+            rows = dropout(self.input_norm(rows), self.input_dropout, self.training)
+            rows = rows @ self.encoder.weight.T
+        hidden = self.norm(F.relu(rows + self.encoder.bias))
         return self.head(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]

@@ -101,6 +101,7 @@ def _grand(options: ModelOptions, sizes: Sizes) -> NodeModel:
         width=options.heads * options.width,
         steps=options.propagation_steps,
         norm=norm_of(options),
+        propagated_rows=options.propagated_rows,
         drop_node=options.drop_node,
         input_dropout=options.input_dropout,
         dropout=options.dropout,

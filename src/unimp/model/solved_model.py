@@ -42,6 +42,13 @@ class SolvedModel(NodeModel):
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
         """Compute the weights on the graph that `prepare` returned, and state how in one line."""
 
+    @abstractmethod
+    def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
+        """Compute the weights for other train labels, with the settings that `solve` chose.
+
+        There are no validation labels in `known`, so nothing can be chosen by them.
+        """
+
     def take_shapes(self, tensors: Mapping[str, Tensor]) -> None:
         """Prepare weights whose shapes depend on the data for stored ones, which are checked here.
 

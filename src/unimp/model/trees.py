@@ -113,6 +113,21 @@ class Trees(SolvedModel):
         return self.shared + (len(STEPS) * per_step if self.takes_labels else 0)
 
     def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
+        rounds = self._grow(graph, known, seed, [None] * self.classes)
+        how = "chosen by the validation loss" if len(known.val) else "fixed without validation"
+        return f"{rounds} rounds of boosting, {how}"
+
+    def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
+        per_score = torch.bincount(self.score.long(), minlength=self.classes).tolist()
+        self._grow(graph, known, seed, per_score if self.multilabel else per_score[:1])
+
+    def _grow(
+        self, graph: Graph, known: KnownLabels, seed: int, rounds: Sequence[int | None]
+    ) -> int:
+        """Grow trees for the train labels, and return the number of rounds.
+
+        rounds: per binary task, or one number for classes; None: chosen on validation.
+        """
         graph = graph.to("cpu")
         if self.projection is not None:
             assert graph.x is not None
@@ -127,21 +142,28 @@ class Trees(SolvedModel):
         y, y_val = labels[train].numpy(), labels[val].numpy()
         if self.multilabel:
             grown = [
-                grow(rows.numpy(), y[:, task], val_rows, y_val[:, task], self._own(task), 2, seed)
+                grow(
+                    rows.numpy(),
+                    y[:, task],
+                    val_rows,
+                    y_val[:, task],
+                    self._own(task),
+                    2,
+                    seed,
+                    rounds[task],
+                )
                 for task in range(self.classes)
             ]
             baseline = [one.baseline[1] - one.baseline[0] for one in grown]
             to_logits = np.eye(self.classes)
         else:
             every = np.arange(self.columns)
-            grown = [grow(rows.numpy(), y, val_rows, y_val, every, self.classes, seed)]
+            grown = [grow(rows.numpy(), y, val_rows, y_val, every, self.classes, seed, rounds[0])]
             baseline, to_logits = list(grown[0].baseline), grown[0].to_logits
         self._store(grown)
         self.baseline.copy_(torch.tensor(baseline))
         self.to_logits.copy_(torch.from_numpy(to_logits))
-        rounds = max(len(one.rounds) for one in grown)
-        how = "chosen by the validation loss" if len(val) else "a fixed number without validation"
-        return f"{rounds} rounds of boosting, {how}"
+        return max(len(one.rounds) for one in grown)
 
     def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         """Propagate observed labels, with the mass m of a node divided by the share of observed
@@ -301,10 +323,18 @@ class Boosted(NamedTuple):
 
 
 def grow(
-    rows: Any, y: Any, val_rows: Any, y_val: Any, columns: Any, classes: int, seed: int
+    rows: Any,
+    y: Any,
+    val_rows: Any,
+    y_val: Any,
+    columns: Any,
+    classes: int,
+    seed: int,
+    fixed: int | None = None,
 ) -> Boosted:
     """Fit one classifier to the rows with a known label, and keep the best number of rounds.
 
+    fixed: the number of rounds; None: the best one on validation, of a limited number.
     A class without a train label has the score of a class with half a label. Two classes share one
     score, as in scikit-learn: the difference of their logits.
     """
@@ -329,7 +359,7 @@ def grow(
     validates = bool(judged.any())
     booster = HistGradientBoostingClassifier(
         learning_rate=min(0.3, max(0.1, 10 / rounds)),
-        max_iter=rounds if validates else min(rounds, ROUNDS_WITHOUT_VALIDATION),
+        max_iter=rounds if validates else fixed or min(rounds, ROUNDS_WITHOUT_VALIDATION),
         max_leaf_nodes=LEAVES,
         min_samples_leaf=min(20, max(1, len(y) // 20)),
         l2_regularization=L2,

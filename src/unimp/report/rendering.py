@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from unimp.ensemble.distillation import NAMES, gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
@@ -41,7 +42,9 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "FEW_NODES": FEW_NODES,
+        "compared": NAMES,
         "explanation": explanation,
+        "gain_in_words": gain_in_words,
         "plots": plots,
         "styles": Markup("\n").join(map(stylesheet, ("charts.css", "report.css"))),
         "swatch": swatch,

@@ -57,6 +57,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
+    is_refit: bool = False  # the member is trained on train and validation labels
     warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
     progress: Progress = field(default_factory=Progress)

@@ -166,6 +166,7 @@ def work_of(
         fanout = list(batch.fanout) * (layers if len(batch.fanout) == 1 else 1)
         seeds = min(hidden, batch.batch_size)
         steps = hidden / seeds
+        seeds *= 2 if recipe.train.teacher else 1  # as many nodes that the teacher answers
     return outward(task.graph, seeds, fanout, steps)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimp.analysis.predictions import known_in_neighbors
-from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS, PREDICTIONS
+from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS, PREDICTIONS, REFIT
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
@@ -43,7 +43,8 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             found.append(place)
             continue
         # The members of an ensemble are parts of its run.
-        within = [p.parent for p in place.rglob(MANIFEST) if p.parent.parent.name != MEMBERS]
+        found_in = (path.parent for path in place.rglob(MANIFEST))
+        within = [folder for folder in found_in if folder.parent.name not in (MEMBERS, REFIT)]
         if not within:
             raise RunError(
                 f"{place} contains no finished run: there is no {MANIFEST} in it or below it"
@@ -79,6 +80,9 @@ def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = N
     evidence = _with_predictions(evidence, task)
     if not evidence.takes_labels:
         return replace(evidence, no_label_rates="its model does not take labels as inputs")
+    if run is not None and run.is_refitted:
+        reason = "it was trained again on validation labels"
+        return replace(evidence, no_label_rates=reason)
     if run is None or evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
         reason = no_model or evidence.missing or "there are no labels to score"
         return replace(evidence, no_label_rates=reason)

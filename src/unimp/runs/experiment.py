@@ -7,6 +7,8 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
     task      graph, labels, split and metric     runs.context.Experiment.task
     fit       a model, or members of an ensemble  runs.fitting.fit_recipe → training.loop.fit
     score     under each label protocol           runs.fitting.scored_run
+    refit     an ensemble of your own data, on    runs.refit.refitted_run
+              train and validation labels
     write     every file, the manifest last       runs.folder.files.write_run
 """
 
@@ -27,7 +29,8 @@ from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import held_folder
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, device_of, resolve_recipe, seeded
+from unimp.runs.preparation import ModelFactory, device_of, refits, resolve_recipe, seeded
+from unimp.runs.refit import refitted_run
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
@@ -117,6 +120,8 @@ def run_seed(experiment: Experiment) -> Run:
         experiment = replace(experiment, recipe=found.recipe)
         experiment, model, fit = fit_recipe(experiment, task, data_hash, run_seed)
         run, probabilities = scored_run(experiment, model, task, fit)
+        if refits(experiment.recipe, task):
+            run = refitted_run(experiment, run, run_seed)
         if folder is not None:
             write_run(run, fit, probabilities, data_hash, experiment.own_model is not None)
             if experiment.report:

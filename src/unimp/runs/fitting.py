@@ -8,10 +8,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed
 from unimp.config.run_files import CHECKPOINT
+from unimp.ensemble.distillation import student_section
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters
@@ -30,6 +32,7 @@ from unimp.runs.preparation import (
 )
 from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
+from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batching import FewerEdges, make_batches
@@ -53,12 +56,23 @@ def fit_recipe(
         return experiment, *fit_ensemble(experiment, task, data_hash, train)
     model = model_of(experiment.recipe, task, experiment.own_model).to(experiment.device)
     experiment = choose_regime(experiment, model, task)
-    return experiment, model, fit_model(experiment, model, task, data_hash)
+    teacher = teacher_of(experiment.recipe, model, task, experiment.device)
+    fit = fit_model(experiment, model, task, data_hash, teacher)
+    if teacher is not None:
+        fit.teacher = teacher.summary
+    return experiment, model, fit
 
 
-def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: str) -> Fit:
+def fit_model(
+    experiment: Experiment,
+    model: NodeModel,
+    task: Task,
+    data_hash: str,
+    teacher: Teacher | None = None,
+) -> Fit:
     """Train a model on the train labels of a task by masked label prediction.
 
+    With a teacher, the model also learns its answers for nodes outside the train set.
     Training resumes from the checkpoint of the folder if there is one, and stores checkpoints. A
     time limit counts from the start of the experiment and includes the time before a checkpoint.
     """
@@ -111,6 +125,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
         device=device,
         feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
         propagate=model.propagated if model.takes_propagated_labels else None,
+        others=None if teacher is None else torch.nonzero(~masks.known).squeeze(1),
         **cut,
     )
     if recipe.model.edge_dropout:
@@ -151,6 +166,7 @@ def fit_model(experiment: Experiment, model: NodeModel, task: Task, data_hash: s
             device=device,
             precision=options.precision,
             consistency=consistency_of(recipe),
+            further=None if teacher is None else teacher.loss,
             replay=options.replay and model.by_layer,  # Python code of a module is not replayed
             resume=state,
             keep=keep,
@@ -196,6 +212,8 @@ def scored_run(
     }
     if fit.ensemble is not None:
         metrics["ensemble"] = fit.ensemble
+    if fit.teacher is not None:
+        metrics["student"] = student_section(fit.teacher, scores["train"])
     run = replace(run, metrics=metrics)
     return run, keep_observed(run.probabilities_of(outputs), observed)
 

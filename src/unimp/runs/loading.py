@@ -16,6 +16,7 @@ from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.members import ensemble_of
 from unimp.runs.preparation import ModelFactory, choose_device, data_hash_of, model_of, task_of
 from unimp.runs.run import Run
+from unimp.tasks.task import Task
 from unimp.training.checkpoint import load_weights
 
 LOG = logging.getLogger("unimp")
@@ -27,10 +28,15 @@ def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | No
 
     `model` is the function that `run` was given to make your own model.
     """
-    folder = Path(folder)
+    return _load(Path(folder), device, model)
+
+
+def _load(folder: Path, device: str, model: ModelFactory | None, task: Task | None = None) -> Run:
+    """The run of a folder; its task is loaded, too, unless it is given."""
     recipe, metrics, manifest = read_run(folder)
-    check_task(recipe, manifest)
-    task = task_of(recipe, manifest["seed"])
+    if task is None:
+        check_task(recipe, manifest)
+        task = task_of(recipe, manifest["seed"])
     if data_hash_of(recipe, task) != manifest["data_hash"]:
         raise RunError(
             f"{folder} was trained on other data than {recipe.task.name!r} contains now; restore "
@@ -60,7 +66,10 @@ def load_finished(experiment: Experiment) -> Run:
     """Load the finished run of a folder; refuse it if it was made from other data."""
     assert experiment.folder is not None
     remove_leftovers(experiment.folder)
-    run = load_run(experiment.folder, device=experiment.device, model=experiment.own_model)
+    # A member uses the task that the ensemble has loaded.
+    run = _load(
+        experiment.folder, experiment.device, experiment.own_model, task=experiment.prepared
+    )
     other_file = experiment.recipe.task.name not in ("tables", run.recipe.task.name)
     own_task = experiment.own_task is not None or other_file
     if own_task and data_hash_of(experiment.recipe, experiment.task()) != data_hash_of(

@@ -1,25 +1,29 @@
-"""Train the members of an ensemble one after the other, and choose their weights on validation.
+"""Train the members of an ensemble, and choose their weights on validation.
 
 Each member is a separate run, stored in the folder members/NAME of the ensemble's run. An
-interrupted command therefore resumes the member that was being trained, and does not train finished
-members again.
+interrupted command therefore resumes the members that were being trained, and does not train
+finished members again. `runs/workers.py` trains several members at the same time.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from unimp.config.choices import Metric
 from unimp.config.recipe import Recipe
-from unimp.config.run_files import CHECKPOINT, MEMBERS, is_finished
+from unimp.config.run_files import CHECKPOINT, MEMBERS, REFIT, is_finished, is_started
 from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import Member, member_recipe, members_for, settings_of
@@ -28,12 +32,13 @@ from unimp.ensemble.selection import (
     mixed,
     nested_score,
 )
-from unimp.errors import ModelError, RecipeError, RunError, TrainingError
+from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
 from unimp.runs.context import Experiment
-from unimp.runs.folder.files import read_run
+from unimp.runs.folder.files import read_run, write_task
 from unimp.runs.folder.resume import depends_on, load_state
-from unimp.runs.preparation import member_task, model_of, refuse_nothing_hidden
+from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
+from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
 from unimp.tasks.labels import is_known
 from unimp.tasks.metrics import FEW_NODES, score
 from unimp.tasks.task import Task
@@ -42,8 +47,12 @@ from unimp.training.loop import Fit, Position, TrainingState
 
 SHARE_AFTER = 0.1
 """The part of the time limit that is reserved for scoring and writing the ensemble."""
+SHARE_OF_REFIT = 0.25
+"""The part of the time limit that is reserved for training members again on all known labels."""
 SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
+CHEAP = 0.3
+"""The first members, up to this cost, are trained in this process while workers start."""
 WEAK = 0.05
 """If the best validation score of a family is lower than that of the best member by more than this,
 the other members of the family are left out, unless the ensemble uses the family."""
@@ -62,61 +71,141 @@ class Trained:
 
 
 def fit_ensemble(
-    experiment: Experiment, task: Task, data_hash: str, train: Callable[[Experiment], Run]
+    experiment: Experiment, task: Task, data_hash: str, train: Train
 ) -> tuple[Ensemble, Fit]:
-    """Train the members that suit the task, as far as the time limit allows, and combine them.
-
-    train: trains one member, or resumes it, or loads it if it is finished; raises if it failed.
-    """
+    """Train the members that suit the task, as far as the time limit allows, and combine them."""
     members = checked_members(experiment.recipe, task)
     _mark_begun(experiment, data_hash)
-    labels = task.labels[task.split.val]
-    trained: list[Trained] = []
-    notes: dict[str, str] = {}
-    spent_before, cut_short = 0.0, False
-    time_limit = experiment.recipe.train.time_limit
-    for position, member in enumerate(members):
-        if why := _why_left_out(member, trained, labels):
-            notes[member.name] = why
-            continue
-        spent = time.perf_counter() - experiment.started + spent_before
-        limit = _time_for(members[position:], time_limit, spent)
-        folder = None if experiment.folder is None else experiment.folder / MEMBERS / member.name
-        was_finished = folder is not None and is_finished(folder)
-        if limit is not None and limit <= 0 and trained and not was_finished:
-            notes[member.name] = "there was no time left"
-            cut_short = True
-            continue
-        try:
-            inner, settings = _experiment_of(member, experiment, task, folder, limit)
-            run = train(inner)
-        except (TrainingError, RecipeError, RunError) as error:  # others may still succeed
-            notes[member.name] = str(error)
-            experiment.progress.note(f"{member.name}: {error}")
-            continue
-        spent_before += run.metrics["seconds"] if was_finished else 0.0
-        trained.append(_answered(member, settings, run))
-        experiment.progress.note(_progress(trained, labels, task.metric))
+    cheap = list(takewhile(lambda member: member.cost <= CHEAP, members))
+    others = members[len(cheap) :]
+    jobs, threads = plan_of(experiment, [_recipe(experiment, m, task) for m in others], task)
+    with stored(experiment, jobs) as in_folder:
+        training = _Training(in_folder, task, members, jobs)
+        workers = min(jobs, sum(map(training.is_unfinished, others))) if jobs > 1 else 0
+        with Trainer(in_folder, task, train, workers=workers, threads=threads) as trainer:
+            training.add(trainer.here(training.due(cheap)))
+            training.add(trainer.each(training.due(others)))
+    trained, notes = training.trained, training.notes
     if not trained:
         raise TrainingError(
             "no member of the ensemble could be trained: "
             + "; ".join(f"{name}: {why}" for name, why in notes.items())
         )
-    weights = weights_of(trained, labels)
+    weights = weights_of(trained, training.labels)
     summary = _summary(trained, weights, notes, task, experiment.seed)
     chosen = [(one, float(w)) for one, w in zip(trained, weights, strict=True) if w > 0]
     entries = [Entry(t.member.name, t.settings, w, t.run.temperature) for t, w in chosen]
     stopped = f"{len(trained)} of {len(members)} members trained"
-    if cut_short:
-        stopped = f"cut short by the time limit of {time_limit:g} s after {stopped}"
+    if training.cut_short:
+        limit = experiment.recipe.train.time_limit
+        stopped = f"cut short by the time limit of {limit:g} s after {stopped}"
     fit = Fit(
         stopped=stopped,
-        cut_short=cut_short,
-        spent_before=spent_before,
+        cut_short=training.cut_short,
+        spent_before=training.spent_before,
         ensemble=summary,
     )
     models = [t.run.model for t, _ in chosen]
     return Ensemble(models, entries, [t.calibration for t, _ in chosen]), fit
+
+
+class _Due(NamedTuple):
+    """A member that is trained next."""
+
+    member: Member
+    settings: Mapping[str, Any]
+    was_finished: bool  # before this command
+
+
+class _Training:
+    """The members that were trained so far, in the order of the portfolio, and those that were not.
+
+    The order does not depend on which member finished first, because weights depend on it if two
+    members are equally good.
+    """
+
+    def __init__(
+        self, experiment: Experiment, task: Task, members: Sequence[Member], jobs: int
+    ) -> None:
+        self.trained: list[Trained] = []
+        self.notes: dict[str, str] = {}  # why a member is not part of the ensemble
+        self.cut_short = False
+        self.spent_before = 0.0
+        self.labels = task.labels[task.split.val]
+        share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
+        self._time_limit = share * experiment.recipe.train.time_limit
+        self._experiment, self._task, self._members, self._jobs = experiment, task, members, jobs
+
+    def is_unfinished(self, member: Member) -> bool:
+        folder = self._folder_of(member)
+        return folder is None or not is_finished(folder)
+
+    def due(self, members: Sequence[Member]) -> Iterator[tuple[_Due, Experiment]]:
+        """The members to train; the results before decide which, and how long each may take."""
+        experiment = self._experiment
+        for member in members:
+            folder, was_finished = self._folder_of(member), not self.is_unfinished(member)
+            begun = was_finished or (folder is not None and is_started(folder))
+            if not begun and (why := _why_left_out(member, self.trained, self.labels)):
+                self.notes[member.name] = why
+                continue
+            spent = time.perf_counter() - experiment.started + self.spent_before
+            later = self._members[self._members.index(member) :]
+            limit = _time_for(later, self._time_limit, spent, self._jobs)
+            if limit is not None and limit <= 0 and self.trained and not was_finished:
+                self.notes[member.name] = "there was no time left"
+                self.cut_short = True
+                continue
+            try:
+                inner, settings = _experiment_of(member, experiment, self._task, folder, limit)
+            except (RecipeError, RunError) as error:
+                self._failed(member, error)
+            else:
+                yield _Due(member, settings, was_finished), inner
+
+    def add(self, results: Iterable[tuple[_Due, Run | UnimpError]]) -> None:
+        """Add members as they finish, and print a line about each."""
+        for (member, settings, was_finished), result in results:
+            if isinstance(result, UnimpError):
+                self._failed(member, result)
+                continue
+            if was_finished:
+                self.spent_before += result.metrics["seconds"] / self._jobs
+            newest = _answered(member, settings, result)
+            insort(self.trained, newest, key=lambda one: self._members.index(one.member))
+            text = _progress(newest, self.trained, self.labels, self._task.metric)
+            self._experiment.progress.note(text)
+
+    def _folder_of(self, member: Member) -> Path | None:
+        folder = self._experiment.folder
+        return None if folder is None else folder / MEMBERS / member.name
+
+    def _failed(self, member: Member, error: UnimpError) -> None:
+        self.notes[member.name] = str(error)
+        self._experiment.progress.note(f"{member.name}: {error}")
+
+
+def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Plan:
+    """How these members are trained; waits until the workers of a killed command have ended."""
+    for kind in (MEMBERS, REFIT) if experiment.folder is not None else ():
+        wait_for_workers((experiment.folder / kind).glob("*"))  # type: ignore[operator]
+    return plan(experiment, recipes, task)
+
+
+def _recipe(experiment: Experiment, member: Member, task: Task) -> Recipe:
+    return member_recipe(experiment.recipe, member.name, settings_of(member, task))
+
+
+@contextmanager
+def stored(experiment: Experiment, jobs: int) -> Iterator[Experiment]:
+    """The experiment with a folder if workers train its members: a temporary one if it has none."""
+    if experiment.folder is not None or jobs == 1:
+        yield experiment
+        return
+    with TemporaryDirectory(prefix="unimp-", ignore_cleanup_errors=True) as name:
+        if experiment.own_task is not None:
+            write_task(Path(name), experiment.own_task)
+        yield replace(experiment, folder=Path(name))
 
 
 def checked_members(recipe: Recipe, task: Task) -> list[Member]:
@@ -206,13 +295,14 @@ def _mark_begun(experiment: Experiment, data_hash: str) -> None:
         save_checkpoint(folder / CHECKPOINT, state, origin)
 
 
-def _time_for(members: Sequence[Member], limit: float, spent: float) -> float | None:
-    """Seconds for the first of the remaining members; None: there is no limit."""
+def _time_for(members: Sequence[Member], limit: float, spent: float, jobs: int) -> float | None:
+    """Seconds for the first of the remaining members, of which `jobs` are trained at the same time;
+    None: there is no limit."""
     if not limit:
         return None
     left = (1 - SHARE_AFTER) * limit - spent
     share = members[0].cost / sum(member.cost for member in members)
-    return min(left, SLACK * share * left)
+    return min(left, SLACK * jobs * share * left)
 
 
 def _why_left_out(member: Member, trained: Sequence[Trained], labels: Tensor) -> str:
@@ -230,9 +320,8 @@ def _why_left_out(member: Member, trained: Sequence[Trained], labels: Tensor) ->
     return f"{family[0].member.name} was {100 * (best - own):.1f} points below the best member"
 
 
-def _progress(trained: Sequence[Trained], labels: Tensor, metric: Metric) -> str:
+def _progress(newest: Trained, trained: Sequence[Trained], labels: Tensor, metric: Metric) -> str:
     """One line about the newest member and the ensemble so far."""
-    newest = trained[-1]
     text = f"{newest.member.name}: {newest.run.metrics['seconds']:.0f} s"
     if not math.isfinite(newest.val):
         return text
@@ -263,6 +352,7 @@ def _summary(
             "takes_labels": one.run.takes_labels,
             **{name: one.run.metrics["scores"]["train"].get(name) for name in ("val", "test")},
             "seconds": one.run.metrics["seconds"],
+            "epochs": one.run.metrics["best_epoch"],
             "settings": dict(one.settings),
         }
         for one, weight in zip(trained, weights, strict=True)

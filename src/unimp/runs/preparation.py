@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from unimp.model.registry import build_model, find_model, inputs_of
 from unimp.ops.attention import choose_backend
 from unimp.ops.placement import place_graph
 from unimp.runs.folder.files import with_transforms
+from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Sizes, Task
 from unimp.training.objective import Consistency
 
@@ -142,11 +144,27 @@ def data_hash_of(recipe: Recipe, task: Task) -> str:
     return task.data_hash()
 
 
-def member_task(recipe: Recipe, member: Recipe, task: Task) -> Task:
-    """The task of a member of an ensemble, from the task that the ensemble's recipe prepared."""
+def refits(recipe: Recipe, task: Task) -> bool:
+    """Whether the members of the recipe's ensemble are trained again on all known labels."""
+    options = recipe.ensemble
+    wanted = options.refit == "always" or (options.refit == "own" and recipe.is_of_own_data)
+    has_val = bool(is_known(task.labels[task.split.val]).any())
+    return options.portfolio != "none" and wanted and has_val
+
+
+def member_task(recipe: Recipe, member: Recipe, task: Task, *, refit: bool = False) -> Task:
+    """The task of a member of an ensemble, from the task that the ensemble's recipe prepared.
+
+    refit: with the validation nodes among the train nodes, and no validation nodes.
+    """
     done = preparation(recipe)
     further = {name: on and not done[name] for name, on in preparation(member).items()}
-    return prepare(task, **further) if any(further.values()) else task
+    task = prepare(task, **further) if any(further.values()) else task
+    if not refit:
+        return task
+    split = task.split
+    train = torch.cat((split.train, split.val)).sort()[0]
+    return replace(task, split=Split(train=train, val=split.val[:0], test=split.test))
 
 
 def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:
@@ -248,11 +266,12 @@ def prunes(recipe: Recipe, model: NodeModel) -> bool:
     """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
 
     Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
-    as a whole, by a model in which the rows of a batch interact, and by the consistency loss, which
-    covers every node.
+    as a whole, by a model in which the rows of a batch interact, and by the consistency loss and
+    the answers of a teacher, which cover other nodes too.
     """
     independent = model.by_layer and not model.mixes_rows
-    return recipe.batch.prune and independent and not recipe.train.consistency
+    only_hidden = not (recipe.train.consistency or recipe.train.teacher)
+    return recipe.batch.prune and independent and only_hidden
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

@@ -15,15 +15,18 @@ from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
 from unimp.analysis.table import Table
-from unimp.config.arguments import checked_methods
+from unimp.config.arguments import FilePath, Seed, checked_methods
 from unimp.config.choices import Reveal, UnknownIds
+from unimp.config.recipe import Settings
+from unimp.config.run_files import REFIT
 from unimp.data.catalog import prepare
 from unimp.data.structure import without_structure
 from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given
 from unimp.errors import RunError, TrainingError
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.runs.preparation import preparation
+from unimp.runs.folder.files import read_run
+from unimp.runs.preparation import data_hash_of, preparation
 from unimp.runs.scoring import score_split
 from unimp.runs.trained_model import TrainedModel
 from unimp.tasks.labels import is_known, reveal_only
@@ -38,13 +41,24 @@ LOWER_RATE = "Try a smaller train.lr, or scale the features."
 class Run(TrainedModel):
     """A trained run, and everything it can be asked."""
 
-    def evaluate(self, reveal: str = "train") -> dict[str, float]:
+    def evaluate(self, reveal: str | None = None) -> dict[str, float]:
         """Scores under a protocol: train labels are inputs, or train and validation labels.
 
-        A set whose labels are inputs is not scored, because the model would see the answers.
+        A set whose labels are inputs is not scored, because the model would see the answers. The
+        only protocol of a run that was trained again on validation labels is `refit`: the test set
+        is scored with train and validation labels as inputs.
         """
-        known = self.task.split.known(reveal)
-        return score_split(self.outputs(reveal_only(known, self.task.labels)), self.task, reveal)
+        reveal = reveal or (REFIT if self.is_refitted else "train")
+        if self.is_refitted and reveal != REFIT:
+            raise RunError(
+                f"protocol {reveal!r}: this run was trained again on validation labels, so it has "
+                f"only the protocol {REFIT!r}. The scores from before are in metrics.json."
+            )
+        if reveal == REFIT and not self.is_refitted:
+            raise RunError("protocol 'refit': this run was not trained again on validation labels.")
+        shown = "train+val" if reveal == REFIT else reveal
+        observed = reveal_only(self.task.split.known(shown), self.task.labels)
+        return score_split(self.outputs(observed), self.task, shown)
 
     def predict(self, labels: Given | None = None, *, reveal: Reveal | None = None) -> Tensor:
         """Probabilities of each class for all nodes, [N, classes], without training.
@@ -201,6 +215,36 @@ class Run(TrainedModel):
             task = task.with_graph(without_structure(task.graph))
         task = extend_task(task, nodes, edges, unknown_ids=unknown_ids)
         return replace(self, task=prepare(task, **preparation(self.recipe)))
+
+    def distill(
+        self,
+        *,
+        out: FilePath | None = None,
+        seed: Seed | None = None,
+        settings: Settings = (),
+        progress: bool | None = None,
+    ) -> Run:
+        """Train one UniMP, a student, on the answers of this run, and store it in the folder `out`.
+
+        The student is an ordinary run that does not need this one. seed: that of this run by
+        default; the split is always that of this run. settings: changes of the student's recipe,
+        such as {"model.width": 128}. `metrics["student"]` compares it with this run.
+        """
+        from unimp.runs.student import distill
+
+        if self.folder is None:
+            raise RunError(
+                "the run has no folder that the recipe of a student could name; pass out=… to "
+                "unimp.run"
+            )
+        recipe, _, manifest = read_run(self.folder)
+        is_stored = manifest["data_hash"] == data_hash_of(self.recipe, self.task)
+        if recipe.smooth != self.recipe.smooth or not is_stored:
+            raise RunError(
+                "a student learns from the run as it is stored, but this one was smoothed or "
+                f"extended after it was loaded; use unimp.load_run({str(self.folder)!r}).distill()"
+            )
+        return distill(self.folder, out=out, seed=seed, settings=settings, progress=progress)
 
     @property
     def failure(self) -> str:

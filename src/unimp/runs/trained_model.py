@@ -82,6 +82,11 @@ class TrainedModel:
         return self.recipe.smooth.form != "none"
 
     @property
+    def is_refitted(self) -> bool:
+        """Whether the members of the ensemble were trained again on validation labels."""
+        return bool((self.metrics.get("ensemble") or {}).get("refitted"))
+
+    @property
     def protocols(self) -> tuple[str, ...]:
         """The label protocols; without labels as inputs there is only one."""
         return PROTOCOLS if self.takes_labels else ("train",)
@@ -315,6 +320,10 @@ class TrainedModel:
         note = cannot_smooth(self.task, self.model)
         if self.smooths:
             note = "its recipe smooths already"
+        elif self.is_refitted:
+            note = (
+                "it was trained on the validation labels, so that nothing can be compared by them"
+            )
         elif not note and known < FEW_NODES:
             note = f"there are only {known} validation labels to compare by; {FEW_NODES} are needed"
         chosen, scores = self, {}

@@ -172,6 +172,7 @@ class RandomPartition:
 class NeighborSampling:
     """Batches of hidden nodes, each with sampled in-neighbors for every layer.
 
+    With `others`, a batch also has about as many of these nodes as seeds, drawn for the step.
     A batch depends only on (seed, epoch, step). It does not depend on the number of workers that
     prepare batches, nor on whether the graph is on a GPU.
     """
@@ -183,6 +184,7 @@ class NeighborSampling:
     batch_size: int
     workers: int = 1
     for_gpu: bool = False
+    others: Tensor | None = None  # numbers of nodes that are never hidden
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
@@ -200,6 +202,10 @@ class NeighborSampling:
         begin = 0 if fresh else step * self.batch_size
         chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
         seeds = pool[torch.from_numpy(chosen)]
+        if self.others is not None:
+            rng = generator_for(self.masks.seed, "other seeds", epoch, step)
+            drawn = rng.permutation(self.others.numel())[: seeds.numel()]
+            seeds = torch.cat((seeds, self.others[torch.from_numpy(drawn)]))
         seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
         labels = self.masks.shown(self.labels, epoch, step)
         return sampled_batch(
@@ -306,7 +312,7 @@ def sampled_batch(
     seed: int,
     for_gpu: bool = False,
 ) -> Batch:
-    """Create a batch for hidden `seeds` with their in-neighbors, or a sample of them."""
+    """Create a batch for `seeds` with their in-neighbors, or a sample of them."""
     nodes, hops = sample_hops(graph, seeds.to(graph.device), fanout, seed=seed)
     for hop in hops:
         _derive(hop, for_gpu)
@@ -315,7 +321,7 @@ def sampled_batch(
         num_seeds=seeds.numel(),
         x=None if graph.x is None else graph.x[nodes],
         observed=_reveal(mask, labels, nodes),
-        hidden=torch.arange(seeds.numel(), device=nodes.device),
+        hidden=torch.nonzero(mask.hidden[seeds]).squeeze(1).to(nodes.device),
         hops=tuple(hops),
     )
 
@@ -353,11 +359,14 @@ def make_batches(
     device: torch.device | str = "cpu",
     feature_drop: float = 0.0,
     propagate: Propagate | None = None,
+    others: Tensor | None = None,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
     feature_drop: the share of the hidden nodes whose features are set to 0.
     propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
+    others: nodes outside the known ones that batches of neighbors also have as seeds; the other
+    regimes have every node as a seed, unless they are pruned.
     """
     batches: Batches
     for_gpu = torch.device(device).type == "cuda"
@@ -369,7 +378,9 @@ def make_batches(
         batches = RandomPartition(graph, placed, masks, num_layers, parts, workers, for_gpu)
     else:
         per_layer = fanout_per_layer(fanout, num_layers)
-        batches = NeighborSampling(graph, placed, masks, per_layer, batch_size, workers, for_gpu)
+        batches = NeighborSampling(
+            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others
+        )
     if x is not None:
         batches = Gathered(batches, x)
     if feature_drop:

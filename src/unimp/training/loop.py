@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.average import WeightAverage
 from unimp.training.batching import Batch, Batches
-from unimp.training.objective import ONE_PASS, Consistency
+from unimp.training.objective import ONE_PASS, Consistency, FurtherLoss
 from unimp.training.precision import matmuls_in
 from unimp.training.step import ReplayedStep, Step
 
@@ -48,6 +48,24 @@ class Fit:
     failed: bool = False  # the loss became non-finite; the model is in the last good state
     spent_before: float = 0.0  # seconds of training before it was resumed
     ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
+    teacher: Mapping[str, Any] | None = None  # the teacher and its scores, if there was one
+    best_score: float = -math.inf  # on validation, of all epochs
+    progress: int = 0  # the last epoch that was as good as all before it, by score or as chosen
+
+    def keep_if_better(self, epoch: Epoch, schedule: Schedule) -> bool:
+        """Keep a scored epoch as the best one if it is; count it as progress if its score is best.
+
+        The validation loss often rises while the score still improves, so training should not stop
+        then, even if the epoch with the lowest loss is kept.
+        """
+        is_best = schedule.quality(epoch) >= schedule.quality(self.best)
+        if is_best:
+            self.best = epoch
+        score = replace(schedule, select="score").quality(epoch)
+        if is_best or score >= self.best_score:
+            self.progress = epoch.epoch
+        self.best_score = max(score, self.best_score)
+        return is_best
 
 
 class End(NamedTuple):
@@ -100,9 +118,9 @@ class Schedule:
             return None
         last = fit.history[-1]
         # Only a scored epoch shows whether the model became better.
-        waited = last.epoch - fit.best.epoch if last.scores is not None and fit.best else 0
+        waited = last.epoch - fit.progress if last.scores is not None and fit.best else 0
         if self.patience and waited >= self.patience:
-            better = "lower validation loss" if self.select == "loss" else "better validation score"
+            better = "better validation score" + " or loss" * (self.select == "loss")
             return End(f"no {better} in {self.patience} epochs")
         if last.epoch >= self.epochs:
             return End("all epochs done")
@@ -167,6 +185,7 @@ def fit(
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
     consistency: Consistency = ONE_PASS,
+    further: FurtherLoss | None = None,
     replay: bool = True,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
@@ -177,8 +196,9 @@ def fit(
     not finite, training stops at once and the model returns to the last good state. Of equally good
     epochs, the latest wins. With `ema`, the moving average of the weights with this decay is scored
     and stored instead of the weights. `precision` applies to the forward pass: weights, loss
-    and optimizer stay in single precision. `replay`: on a GPU, record a step that does not change
-    and replay it. Training continues from `resume`, if given; `keep` may store such a state.
+    and optimizer stay in single precision. `further` is added to the loss of each step. `replay`:
+    on a GPU, record a step that does not change and replay it. Training continues from `resume`, if
+    given; `keep` may store such a state.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
@@ -189,7 +209,7 @@ def fit(
         fused=on_gpu or None,
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision, consistency)
+    step = Step(model, optimizer, labels.to(device), precision, consistency, further)
     # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay else step
     result, at = Fit(), Position()
@@ -201,7 +221,9 @@ def fit(
         at = Position(**vars(resume.position))
         result.spent_before = resume.position.spent
         result.history = list(resume.history)
-        result.best = next((e for e in result.history if e.epoch == resume.best), None)
+        for done in result.history:
+            if done.scores is not None:
+                result.keep_if_better(done, schedule)
     started = time.perf_counter() - at.spent
 
     def state() -> TrainingState:
@@ -248,8 +270,8 @@ def fit(
             result.history.append(record)
             if scores is not None:
                 at.scoring = now - trained
-                if schedule.quality(record) >= schedule.quality(result.best):
-                    result.best, best_state = record, _state(model)
+                if result.keep_if_better(record, schedule):
+                    best_state = _state(model)
         at = Position(epoch + 1, scoring=at.scoring)
         on_epoch(record)
         keep(state, False)

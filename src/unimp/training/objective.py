@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,12 @@ class Consistency(NamedTuple):
 
 
 ONE_PASS = Consistency()
+
+FurtherLoss = Callable[[Tensor, Tensor], Tensor]
+"""A loss that is added to that of the hidden labels, from logits [n, C] and node numbers [n].
+
+A node number of N, the number of nodes, is a row without a node, which must not count.
+"""
 
 
 def masked_label_loss(logits: Tensor, labels: Tensor, hidden: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from unimp.training.batching import Batch
 from unimp.training.objective import (
     ONE_PASS,
     Consistency,
+    FurtherLoss,
     consistency_loss,
     masked_label_loss,
 )
@@ -33,7 +34,8 @@ logger = logging.getLogger(__name__)
 class Step:
     """Forward passes, the loss of the hidden labels, a backward pass, and an optimizer step.
 
-        loss = 1/S Σ_s masked_label_loss(z_s) + weight · consistency_loss(z_1 … z_S)
+        loss = 1/S Σ_s ( masked_label_loss(z_s) + further(z_s) )
+               + weight · consistency_loss(z_1 … z_S)
 
     The S passes have different dropout. The consistency loss covers all seeds of the batch.
     """
@@ -43,6 +45,7 @@ class Step:
     labels: Tensor  # labels of all nodes, on the device
     precision: Precision
     consistency: Consistency = ONE_PASS
+    further: FurtherLoss | None = None
     padding: int = UNLABELED  # the number of the node that fills unused rows of a place
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -53,6 +56,9 @@ class Step:
         labels = self.labels[batch.seeds]
         losses = [masked_label_loss(logits, labels, batch.hidden) for logits in passes]
         loss = torch.stack(losses).mean()
+        if self.further is not None:
+            extra = torch.stack([self.further(logits, batch.seeds) for logits in passes])
+            loss = loss + extra.mean()
         if self.consistency.weight:
             extra = consistency_loss(
                 torch.stack(passes),

@@ -12,7 +12,12 @@ from pathlib import Path
 
 from unimp.config.recipe import TABLE_FILES, Recipe
 
-OPTIONS = ("task.name", "task.bundle", *(f"tables.{key}" for key in TABLE_FILES))
+OPTIONS = (
+    "task.name",
+    "task.bundle",
+    *(f"tables.{key}" for key in TABLE_FILES),
+    "train.teacher",
+)
 """The options that may be paths."""
 
 
@@ -23,7 +28,7 @@ def paths_in(recipe: Recipe) -> dict[str, str]:
     return {
         option: path
         for option, path in given.items()
-        if option.startswith("tables.") or path.endswith(".npz")
+        if option.startswith(("tables.", "train.")) or path.endswith(".npz")
     }
 
 

@@ -94,6 +94,7 @@ class MemberRow(Schema):
     val: Score
     test: Score
     seconds: Seconds
+    epochs: Count | None
     settings: dict[str, Any]
 
 
@@ -105,13 +106,32 @@ class EnsembleRows(Schema):
     val: Score
     val_nested: Score
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
+    refitted: bool = False  # the stored members were trained on train and validation labels
+    not_refitted: dict[str, str] = {}
+
+
+class StudentScores(Schema):
+    """Scores of a student, its teacher and UniMP alone, and the part of the gain that it keeps."""
+
+    student: Score
+    teacher: Score
+    unimp: Score
+    share_of_gain: float | None
+
+
+class StudentRows(Schema):
+    """The comparison of a student with the run that it learned from."""
+
+    teacher: str
+    teacher_sha256: Sha256
+    scores: dict[Literal["val", "test"], StudentScores]
 
 
 class Metrics(Schema):
     """Scores per label protocol, calibration, epochs, time."""
 
     metric: Metric
-    scores: dict[Protocol, dict[Literal["val", "test"], Score]]
+    scores: dict[Protocol | Literal["refit"], dict[Literal["val", "test"], Score]]
     calibration: Calibration
     best_epoch: Count | None
     epochs: Count
@@ -122,6 +142,7 @@ class Metrics(Schema):
     seconds: Seconds
     seconds_per_epoch: Seconds
     ensemble: EnsembleRows | None = None
+    student: StudentRows | None = None
 
 
 class HistoryLine(Schema):

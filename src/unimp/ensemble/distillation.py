@@ -1,0 +1,109 @@
+"""Distillation: a student learns the answers of a teacher beside the hidden labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unimp.tasks.labels import mask_of
+
+NAMES = {"unimp": "UniMP without a teacher", "student": "student", "teacher": "teacher"}
+"""What a student is compared with, in words, by the key in metrics.json."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distillation:
+    """The loss of a student's answers against those of its teacher.
+
+        U = the nodes of the batch that are not in the train set
+
+        classes        −weight / |U| Σ_{i ∈ U} Σ_c q_ic log softmax(z_i)_c
+        binary tasks   the mean binary cross-entropy of sigmoid(z_it) against q_it over U, × weight
+
+    q are the calibrated probabilities of the teacher, with train labels as inputs. Train nodes do
+    not count: an observed one would be scored on an answer that the student sees, and of a hidden
+    one the label itself is in the loss. Without a node of U, the loss is 0.
+    """
+
+    targets: Tensor  # [N + 1, C]: q of each node, and a row for the padding of a batch
+    scored: Tensor  # [N + 1] bool: not in the train set
+    weight: float
+    multilabel: bool
+
+    @classmethod
+    def of(
+        cls, probabilities: Tensor, train: Tensor, *, weight: float, multilabel: bool
+    ) -> Distillation:
+        """The loss for a teacher's probabilities [N, C], and the numbers of the train nodes."""
+        targets = F.pad(probabilities.float(), (0, 0, 0, 1))
+        scored = F.pad(~mask_of(train, len(probabilities)), (0, 1)).to(targets.device)
+        return cls(targets, scored, weight, multilabel)
+
+    def __call__(self, logits: Tensor, nodes: Tensor) -> Tensor:
+        """The loss of logits [n, C] of the nodes [n]."""
+        q, scored = self.targets[nodes], self.scored[nodes]
+        if self.multilabel:
+            losses = F.binary_cross_entropy_with_logits(logits, q, reduction="none").mean(1)
+        else:
+            losses = F.cross_entropy(logits, q, reduction="none")
+        return self.weight * torch.where(scored, losses, 0.0).sum() / scored.sum().clamp(min=1)
+
+
+def share_of_gain(student: float, teacher: float, alone: float | None) -> float | None:
+    """(student − alone) / (teacher − alone): the part of a teacher's gain that a student keeps.
+
+    alone: the score of the student's model without a teacher. None: there is no gain, because the
+    teacher is not better than that, or because a score is not known.
+    """
+    if alone is None or not math.isfinite(student + teacher + alone) or teacher <= alone:
+        return None
+    return (student - alone) / (teacher - alone)
+
+
+def student_section(teacher: Mapping[str, Any], scores: Mapping[str, float]) -> dict[str, Any]:
+    """The comparison that metrics.json stores, from `teacher_summary` and the student's scores."""
+    sets = {}
+    for name, student in scores.items():
+        given, alone = teacher["scores"].get(name), teacher["unimp"].get(name)
+        given = math.nan if given is None else given
+        share = share_of_gain(student, given, alone)
+        sets[name] = {"student": student, "teacher": given, "unimp": alone, "share_of_gain": share}
+    return {"teacher": teacher["name"], "teacher_sha256": teacher["sha256"], "scores": sets}
+
+
+def teacher_summary(name: str, sha256: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A teacher's scores with train labels as inputs, and those of UniMP in its leaderboard."""
+    members = (metrics.get("ensemble") or {}).get("members", ())
+    unimp: Mapping[str, Any] = next((row for row in members if row["name"] == "unimp"), {})
+    return {
+        "name": name,
+        "sha256": sha256,
+        "scores": dict(metrics["scores"]["train"]),
+        "unimp": {key: unimp[key] for key in ("val", "test") if unimp.get(key) is not None},
+    }
+
+
+def gain_in_words(section: Mapping[str, Any]) -> str:
+    """One sentence per set on how much of the teacher's gain the student keeps."""
+    sentences = []
+    for name, words in (("val", "validation"), ("test", "test")):
+        row = section["scores"].get(name)
+        if row is None or row["unimp"] is None or row["teacher"] is None:
+            continue
+        share, gain = row["share_of_gain"], 100 * (row["teacher"] - row["unimp"])
+        if share is None:
+            kept = "the teacher is not better than UniMP without a teacher"
+        elif share <= 0:
+            kept = "the student is not better than UniMP without a teacher"
+        elif share >= 1:
+            kept = f"the student keeps the whole gain of {gain:.2f} points of its teacher"
+        else:
+            kept = f"the student keeps {100 * share:.0f} % of the gain of {gain:.2f} points"
+        sentences.append(f"On {words}, {kept}.")
+    return " ".join(sentences) or "The teacher has no member unimp to compare with."
