@@ -376,7 +376,11 @@ def main() -> None:
         if time.monotonic() - began > 60 * arguments.minutes:
             break
         name = names[seed % len(names)]
-        outcome = followed(name, seed, steps=arguments.steps)
+        try:
+            outcome = followed(name, seed, steps=arguments.steps)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            outcome = Outcome(difference=float("inf"))
         counts[name] += 1
         steps += outcome.steps
         rows += outcome.rows

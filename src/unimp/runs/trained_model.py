@@ -244,10 +244,10 @@ class TrainedModel:
     ) -> ChangeableLogits:
         """An engine that follows labels, features, nodes and edges as a cold prediction would.
 
-        Edges and features of a change are those of the task's graph: the caller adds the reverse
-        edge if the recipe symmetrizes, and scales rows if the recipe does. Structural columns are
-        not part of the features of a change; they are computed again when nodes or edges change,
-        which `incremental` does not do. hold_projections: store projections of attention layers;
+        Edges and features of a change are those of the task's prepared graph: if the recipe
+        symmetrizes, adds self-loops or scales rows, a change contains reverse edges, the self-loops
+        of new nodes, or scaled rows. Structural columns are not part of the features of a change;
+        they are computed again when nodes or edges change, which `incremental` does not do. hold_projections: store projections of attention layers;
         None: if memory allows it. Logits are exact, also if the recipe predicts in parts.
         """
         observed = self.observed_labels() if observed is None else self._checked(observed)

@@ -184,6 +184,23 @@ def test_an_invalid_change_is_refused_and_changes_nothing(change: Change) -> Non
         assert one.graph.num_nodes == 40
 
 
+def test_an_edge_and_its_reverse_are_added_and_removed_together() -> None:
+    model, graph, observed, engine = small_engine()
+    symmetric = graph.symmetrize()
+    engine = IncrementalLogits(model, symmetric, observed)
+    before, edges = engine.logits, {tuple(p) for p in symmetric.edge_index.t().tolist()}
+    pair = next((a, b) for a in range(40) for b in range(a) if (a, b) not in edges)
+    engine.commit(Change.add_edges([pair, (0, 0)], torch.ones(2, 2), both=True))
+    larger = engine.graph
+    assert {pair, pair[::-1]} <= {tuple(p) for p in larger.edge_index.t().tolist()}
+    assert larger.num_edges - symmetric.num_edges in (2, 3)
+    assert torch.allclose(engine.logits, predict_logits(model, larger, observed), atol=1e-5)
+    engine = IncrementalLogits(model, symmetric, observed)
+    engine.commit(Change.add_edges([pair], torch.ones(1, 2), both=True))
+    engine.commit(Change.remove_edges([pair], both=True))
+    assert torch.allclose(engine.logits, before, atol=1e-6)
+
+
 def test_a_part_of_a_graph_does_not_grow() -> None:
     target = torch.tensor([3])
     _, _, _, engine = small_engine(around=target)

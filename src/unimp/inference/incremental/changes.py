@@ -41,15 +41,23 @@ class Change:
         return cls(nodes=torch.as_tensor(nodes, dtype=torch.int64).reshape(-1))
 
     @classmethod
-    def remove_edges(cls, pairs: Any) -> Change:
-        """Remove the edge from the first to the second node of each pair."""
-        return cls(without=_pairs(pairs))
+    def remove_edges(cls, pairs: Any, *, both: bool = False) -> Change:
+        """Remove the edge from the first to the second node of each pair; both: and its reverse."""
+        edges = _pairs(pairs)
+        return cls(without=torch.cat((edges, edges.flip(0)), 1) if both else edges)
 
     @classmethod
-    def add_edges(cls, pairs: Any, edge_attr: Any = None) -> Change:
-        """Add the edge from the first to the second node of each pair, or replace it."""
-        attr = None if edge_attr is None else torch.as_tensor(edge_attr)
-        return cls(edges=_pairs(pairs), edge_attr=attr)
+    def add_edges(cls, pairs: Any, edge_attr: Any = None, *, both: bool = False) -> Change:
+        """Add the edge from the first to the second node of each pair, or replace it.
+
+        both: also the reverse of each edge, with the same features, as in a symmetrized graph.
+        """
+        edges, attr = _pairs(pairs), None if edge_attr is None else torch.as_tensor(edge_attr)
+        if both:
+            other = edges[0] != edges[1]  # a self-loop is its own reverse
+            edges = torch.cat((edges, edges[:, other].flip(0)), 1)
+            attr = None if attr is None else torch.cat((attr, attr[other]))
+        return cls(edges=edges, edge_attr=attr)
 
     @classmethod
     def add_nodes(cls, num_nodes: int, x: Tensor | SparseFeatures | int) -> Change:
@@ -159,7 +167,10 @@ class ChangeableLogits(Protocol):
         """Return the logits of targets[k] after changes[k] alone: [len(targets[k]), classes]."""
 
     def prepare(self, change: Change) -> Update:
-        """Compute the logits of all nodes after a change, which is not yet applied."""
+        """Compute the logits of all nodes after a change, which is not yet applied.
+
+        No other change may be applied before it.
+        """
 
     def commit(self, change: Change) -> Update:
         """Apply a change permanently, and return its effect."""

@@ -34,6 +34,8 @@ def with_structural_rows(change: Change, graph: Graph) -> Change:
     if change.featured is not None:
         differs[change.featured] = True
     nodes = torch.nonzero(differs).squeeze(1)
+    if not len(nodes):
+        return change
     return replace(change, featured=nodes, x=_joined(_rows(change, graph.x, nodes), columns[nodes]))
 
 
