@@ -247,8 +247,9 @@ class TrainedModel:
         Edges and features of a change are those of the task's prepared graph: if the recipe
         symmetrizes, adds self-loops or scales rows, a change contains reverse edges, the self-loops
         of new nodes, or scaled rows. Structural columns are not part of the features of a change;
-        they are computed again when nodes or edges change, which `incremental` does not do. hold_projections: store projections of attention layers;
-        None: if memory allows it. Logits are exact, also if the recipe predicts in parts.
+        they are computed again when nodes or edges change, which `incremental` does not do.
+        hold_projections: store projections of attention layers; None: if memory allows it. Logits
+        are exact, also if the recipe predicts in parts.
         """
         observed = self.observed_labels() if observed is None else self._checked(observed)
         return self._live(observed, self.recipe.task.structure, hold_projections)
