@@ -366,7 +366,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="Start none after this time.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    began, names = time.monotonic(), list(KINDS)
+    began, names, origin = time.monotonic(), list(KINDS), code_origin()
     worst: dict[str, float] = dict.fromkeys(names, 0.0)
     counts: Counter[str] = Counter()
     steps: Counter[str] = Counter()
@@ -391,7 +391,7 @@ def main() -> None:
     sequences = counts.total()
     result = {
         "command": f"python proofs/incremental.py --sequences {sequences}",
-        "code": code_origin(),
+        "code": origin,
         "torch": torch.__version__,
         "what": "logits that follow changes, compared with cold predictions",
         "limit": LIMIT,
