@@ -115,7 +115,10 @@ def train(name: str, seed: int, limit: float, device: str) -> list[dict[str, Any
                 **more,
             }
             given, out = task_of(name, seed), Path(place) / folder
-            return unimp.run(given, seed=seed, settings=settings, out=out, report=False)
+            preset = settings["ensemble.portfolio"]
+            return unimp.run(
+                given, seed=seed, preset=preset, settings=settings, out=out, report=False
+            )
 
         for preset in PRESETS:
             done = run(preset)

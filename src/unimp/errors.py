@@ -10,7 +10,14 @@
     ├── TrainingError  a loss that is not finite, or a mask without hidden labels
     ├── NonFiniteError scores that are not finite
     ├── RunError       a run folder that is damaged, missing, or from other data
-    └── OutputError    a file that must not be written, because another one would be lost
+    ├── OutputError    a file that must not be written, because another one would be lost
+    └── ServiceError   the label service refuses a request
+        ├── InvalidWriteError  a label or another change that is not valid; `problems` lists all
+        ├── ConflictError      somebody else changed the node first
+        ├── KeyReusedError     an idempotency key that belongs to another request
+        ├── ForbiddenError     an actor without the role that a request needs
+        ├── BusyError          too many requests are waiting; the same request may succeed later
+        └── BrokenError        the disk failed; the service reads but does not write anymore
 
 All are subclasses of `ValueError`, so callers can catch them without importing this package.
 ArgumentError is a `TypeError` too.
@@ -19,7 +26,9 @@ ArgumentError is a `TypeError` too.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+SHOWN_PROBLEMS = 10
 
 
 def _escapes() -> dict[int, str]:
@@ -89,6 +98,47 @@ class RunError(UnimpError):
 
 class OutputError(UnimpError):
     """A file must not be written there."""
+
+
+class ServiceError(UnimpError):
+    """The label service refuses a request."""
+
+
+class InvalidWriteError(ServiceError):
+    """Some writes of a request are not valid; `problems` contains every one, by its position."""
+
+    def __init__(self, problems: Sequence[tuple[int, str]]) -> None:
+        shown = "; ".join(f"write {place + 1}: {what}" for place, what in problems[:SHOWN_PROBLEMS])
+        more = len(problems) - SHOWN_PROBLEMS
+        super().__init__(
+            f"{len(problems):,} problems, so nothing was written. {shown}"
+            + (f"; and {more:,} more" if more > 0 else "")
+        )
+        self.problems = tuple(problems)
+
+
+class ConflictError(ServiceError):
+    """Somebody else changed a node first; `versions` are the versions of these nodes now."""
+
+    def __init__(self, message: str, versions: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.versions = dict(versions)
+
+
+class KeyReusedError(ServiceError):
+    """An idempotency key was used before, for another request."""
+
+
+class ForbiddenError(ServiceError):
+    """The actor is unknown, was revoked, or does not have the role that the request needs."""
+
+
+class BusyError(ServiceError):
+    """Too many requests are waiting; the same request may succeed later."""
+
+
+class BrokenError(ServiceError):
+    """Writing to disk failed; reading still works, and nothing is acknowledged until a restart."""
 
 
 def nearest_names(name: str, known: Iterable[str]) -> str:

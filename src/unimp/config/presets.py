@@ -90,7 +90,8 @@ def recipe_with_preset(
     """Load a recipe, then apply settings, then a preset.
 
     Without a preset, tables get `good`, because their recipe was not tuned. Any other recipe stays
-    as it is.
+    as it is. An ensemble sends messages in both directions of each edge, unless the recipe or the
+    tables state otherwise.
     """
     from unimp.config.recipe import Recipe, load_recipe, read_settings, recipe_names
 
@@ -114,6 +115,8 @@ def recipe_with_preset(
     else:
         seconds = PRESETS[preset].seconds
         filled = {"ensemble.portfolio": preset, "train.time_limit": seconds}
+        if not bundled and not loaded.tables.directed:
+            filled["task.symmetrize"] = True
     values = loaded.model_dump(exclude_unset=True)
     for name, value in filled.items():
         section, _, key = name.partition(".")

@@ -24,6 +24,11 @@ GUESSED = "tables.toml"
 LABELED = "predictions.csv"
 """The predictions that `unimp train NODES EDGES` writes; all known labels are inputs."""
 
+LABELS = "labels.db"
+"""The labels and changes that `unimp serve` received: an SQLite database, which has two more files
+while it is open."""
+LABELS_LOCK = ".labels.lock"
+
 PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
 """The files that every finished run consists of, other than its manifest."""
 
@@ -59,6 +64,8 @@ def is_run_file(path: Path) -> bool:
         return True
     if name == SUMMARY:  # beside the folders of several seeds
         return any(_is_run_folder(seed) for seed in folder.glob("seed-*"))
+    if name in (LABELS, f"{LABELS}-wal", f"{LABELS}-shm", LABELS_LOCK):
+        return _exists(folder / LABELS) or _is_run_folder(folder)
     return name in (*WRITTEN, LOCK) and _is_run_folder(folder)
 
 

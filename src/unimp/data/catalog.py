@@ -117,14 +117,14 @@ def prepare_graph(
     structure: bool = False,
 ) -> Graph:
     """Scale the rows of x to sum 1, add the reverse of each edge, self-loops, and structural
-    columns; in this order."""
+    columns; in this order. A graph in which every edge has a reverse is not symmetrized again."""
     if scale_rows and graph.x is not None:
         if isinstance(graph.x, SparseFeatures):
             graph = graph.with_features(graph.x.scale_rows())
         else:
             sums = graph.x.sum(1, keepdim=True)
             graph = graph.with_features(graph.x / torch.where(sums == 0, 1.0, sums))
-    if symmetrize:
+    if symmetrize and not graph.is_symmetric:
         graph = graph.symmetrize()
     if self_loops:
         graph = graph.with_self_loops()

@@ -90,10 +90,11 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names of the files in a folder durable."""
     if os.name == "nt":  # Windows cannot open a folder, and does not need this
         return
     descriptor = os.open(folder, os.O_RDONLY)

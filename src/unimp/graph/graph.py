@@ -142,6 +142,13 @@ class Graph:
         rows = self.edge_id if slots is None else self.edge_id.index_select(0, slots)
         return self.edge_attr.index_select(0, rows)
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the reverse of every edge exists."""
+        source, target = self.source.long(), self.target.long()
+        there, back = source * self.num_nodes + target, target * self.num_nodes + source
+        return bool(torch.isin(back, there).all())
+
     @checked
     def symmetrize(self, merge: Merge = "mean") -> Graph:
         """Add the reverse of every edge, with the same features, and merge duplicate edges."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from unimp.config.arguments import FilePath
 from unimp.config.recipe import Recipe, Settings
@@ -15,6 +16,9 @@ from unimp.runs.preparation import device_of, resolve_recipe, task_of
 from unimp.runs.run import Run
 from unimp.runs.teacher import answers_hash
 from unimp.tasks.task import Task
+
+ONLY_OF_MEMBERS = ("train.epochs", "train.eval_from", "train.patience", "train.time_limit")
+"""Options that a refit or a time limit changed for a member."""
 
 
 def distill(
@@ -50,9 +54,8 @@ def student_recipe(folder: Path) -> Recipe:
     """The recipe of a student: the task of its teacher, and the member `unimp` of an ensemble."""
     teacher = load_run(folder, device="cpu")
     recipe = teacher.recipe
-    member = next(member for member in PORTFOLIO if member.name == "unimp")
     settings = {
-        **settings_of(member, teacher.task),
+        **_best_unimp(teacher),
         "task.split": teacher.seed if recipe.task.split == "seed" else recipe.task.split,
         # The student stores the features that its teacher uses.
         "task.features": "" if stored_task(recipe) else recipe.task.features,
@@ -64,6 +67,24 @@ def student_recipe(folder: Path) -> Recipe:
         student = student.model_copy(update={"name": recipe.name})
     about = f"One UniMP that learned from the answers of the run {folder.name}."
     return student.model_copy(update={"about": about})
+
+
+def _best_unimp(teacher: Run) -> dict[str, Any]:
+    """The settings of the UniMP with the best validation score among the members of a teacher.
+
+    Without one, those of the member `unimp` of the portfolio.
+    """
+    rows = (teacher.metrics.get("ensemble") or {}).get("members", ())
+    found = [
+        row
+        for row in rows
+        if row["settings"].get("model.name", "unimp") == "unimp" and row["val"] is not None
+    ]
+    if not found:
+        member = next(member for member in PORTFOLIO if member.name == "unimp")
+        return settings_of(member, teacher.task)
+    best = max(found, key=lambda row: row["val"])["settings"]
+    return {name: value for name, value in best.items() if name not in ONLY_OF_MEMBERS}
 
 
 def stored_by_teacher(folder: Path) -> Task | None:

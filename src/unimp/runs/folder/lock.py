@@ -31,10 +31,10 @@ def locked(folder: Path) -> Iterator[None]:
     Signals wait while the lock is taken or released: afterwards there is a complete lock or none.
     """
     refuse_foreign_lock(folder)
-    lock, holder = None, _holder(folder / LOCK)
+    lock, holder = None, holder_of(folder / LOCK)
     try:
         with signals_held():
-            lock = _acquire(folder / LOCK)
+            lock = acquire(folder / LOCK)
         if lock is None:
             raise RunError(
                 f"{folder} is in use by {holder}. Wait until it ends, or choose another folder."
@@ -51,12 +51,12 @@ def locked(folder: Path) -> Iterator[None]:
                 lock.release()
 
 
-def refuse_foreign_lock(folder: Path) -> None:
+def refuse_foreign_lock(folder: Path, name: str = LOCK) -> None:
     """Refuse a folder whose lock is a link, a pipe, or a file that another program wrote.
 
     Taking such a lock would write into it and remove it.
     """
-    path = folder / LOCK
+    path = folder / name
     why = "has a hard link or contains something other than a process id"
     try:
         if re.fullmatch(r"\d*", _process_in(path)) and path.lstat().st_nlink == 1:
@@ -83,7 +83,7 @@ def in_use(folder: Path) -> bool:
         return True
 
 
-def _acquire(path: Path) -> FileLock | None:
+def acquire(path: Path) -> FileLock | None:
     """Take the lock and store the process id in its file; None if another process holds it."""
     lock = FileLock(path)
     try:
@@ -109,7 +109,8 @@ def _process_in(path: Path) -> str:
     return read_regular(path, LONGEST).decode("ascii").strip()
 
 
-def _holder(path: Path) -> str:
+def holder_of(path: Path) -> str:
+    """Name the process that wrote its id into a lock file."""
     with suppress(OSError, ValueError):
         if number := _process_in(path):
             return f"process {number}"
