@@ -13,7 +13,13 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.graph.graph import Graph
-from unimp.model.propagated_labels import FLOOR, STEPS, PropagatedLabels
+from unimp.model.propagated_labels import (
+    FLOOR,
+    STEPS,
+    LabelSums,
+    PropagatedLabels,
+    propagated_labels,
+)
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.tasks.task import Sizes
@@ -55,6 +61,22 @@ def dense_rows(graph: Graph, observed: Tensor) -> Tensor:
         mass = power @ known + FLOOR
         found += [power @ ones / mass, 1.0 - mass.log() / math.log(FLOOR)]
     return torch.cat(found, 1)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_columns_that_are_used_again_equal_a_new_propagation_bit_by_bit(
+    multilabel: bool, random_graph: Maker
+) -> None:
+    graphs = [random_graph(30, 80, seed=seed) for seed in range(2)]
+    recent, observed = LabelSums(), some_labels(30, multilabel=multilabel)
+    for step in range(12):
+        graph, observed = graphs[step // 5 % 2], observed.clone()
+        observed[step : step + step % 3] = some_labels(30, multilabel=multilabel, seed=step)[
+            : step % 3
+        ]
+        dtype = torch.float64 if step % 4 == 3 else torch.float32
+        found = propagated_labels(graph, observed, CLASSES, dtype=dtype, recent=recent)
+        assert torch.equal(found, propagated_labels(graph, observed, CLASSES, dtype=dtype))
 
 
 @pytest.mark.parametrize("multilabel", [False, True])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unimp.ensemble.calibration import Calibration, log_odds
 from unimp.errors import ModelError
 from unimp.inference.calibration import as_logits
-from unimp.inference.incremental.changes import Change, ChangeableLogits
+from unimp.inference.incremental.changes import Change, ChangeableLogits, Update
 from unimp.model.node_model import NodeModel
 
 
@@ -103,6 +103,29 @@ class EnsembleLogits:
         answers = [member.after(changes, targets) for member in self._members]
         return [self._combined(rows) for rows in zip(*answers, strict=True)]
 
-    def commit(self, change: Change) -> None:
-        for member in self._members:
-            member.commit(change)
+    def prepare(self, change: Change) -> Update:
+        updates = [member.prepare(change) for member in self._members]
+        nodes = torch.unique(torch.cat([one.nodes for one in updates]))
+        # New nodes are part of the update of every member.
+        first = updates[0]
+        is_new = torch.isin(nodes, first.nodes[first.before.isnan().any(1)])
+        rows_before, rows_after = [], []
+        for member, one in zip(self._members, updates, strict=True):
+            (stored,) = member.after([Change()], [nodes[~is_new]])
+            rows = stored.new_empty(len(nodes), stored.shape[1])
+            rows[~is_new] = stored
+            rows[torch.searchsorted(nodes, one.nodes)] = one.after
+            rows_before.append(stored)
+            rows_after.append(rows)
+        after = self._combined(rows_after)
+        before = torch.full_like(after, torch.nan)
+        before[~is_new] = self._combined(rows_before)
+
+        def apply() -> None:
+            for one in updates:
+                one.apply()
+
+        return Update(nodes, before, after, apply)
+
+    def commit(self, change: Change) -> Update:
+        return self.prepare(change).applied()

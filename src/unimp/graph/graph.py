@@ -139,7 +139,8 @@ class Graph:
         """The features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""
         if self.edge_attr is None:
             return None
-        return self.edge_attr[(self.edge_id if slots is None else self.edge_id[slots]).long()]
+        rows = self.edge_id if slots is None else self.edge_id.index_select(0, slots)
+        return self.edge_attr.index_select(0, rows)
 
     @property
     def is_symmetric(self) -> bool:

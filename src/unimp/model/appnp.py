@@ -26,7 +26,7 @@ class APPNP(NodeModel):
 
     takes_labels = False
     takes_edge_features = False
-    weighs_by_degree = True
+    weighs_by_degree = adds_self_loops = True
 
     def __init__(
         self,

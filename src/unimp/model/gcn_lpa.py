@@ -48,6 +48,7 @@ class GCNLPA(NodeModel):
 
     takes_labels = False
     takes_edge_features = False
+    adds_self_loops = True
 
     def __init__(
         self,

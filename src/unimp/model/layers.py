@@ -13,7 +13,14 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.hop import Hop
 from unimp.ops.attention import attention_weights, graph_attention
 from unimp.ops.dropout import dropout
-from unimp.ops.layer import Weights, attention_layer, can_fuse
+from unimp.ops.layer import (
+    Weights,
+    attention_layer,
+    attention_of_rows,
+    can_fuse,
+    can_store_projections,
+    project_rows,
+)
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
 
@@ -139,20 +146,40 @@ class GraphTransformerLayer(MessageLayer):
         return super().forward(h, hop, norm)
 
     def _fused(self, skip: nn.Linear, h: Tensor, hop: Hop, norm: FusedNorm | None) -> Tensor:
+        weights, shape = self._weights(skip, norm), self._shape(norm)
+        return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
+
+    def _weights(self, skip: nn.Linear, norm: FusedNorm | None) -> Weights:
         projections = (self.query, skip, self.key, self.value)
         further = (self.edge_encoder, self.gate, norm)
-        weights = Weights._make(
+        return Weights._make(
             [
                 *(linear.weight for linear in projections),
                 *(linear.bias for linear in projections),
                 *(part for module in further for part in _weight_and_bias(module)),
             ]
         )
+
+    def _shape(self, norm: FusedNorm | None) -> Shape:
         eps = norm.eps if isinstance(norm, nn.LayerNorm) else 0.0
-        shape = Shape(
+        return Shape(
             self.heads, self.width, self.concat, self._dropout(), eps, relu=norm is not None
         )
-        return attention_layer(h, hop, weights, shape, seed=self._seed(h), backend=self.backend)
+
+    def project(self, h: Tensor) -> Tensor | None:
+        """Compute the rows [q|r|k|v] of h for `of_projected`; None without the native kernel."""
+        if self.skip is None or not can_store_projections(h, self.backend):
+            return None
+        return project_rows(h, self._weights(self.skip, None))
+
+    def of_projected(
+        self, rows: Tensor, targets: Tensor, hop: Hop, norm: FusedNorm | None = None
+    ) -> Tensor:
+        """Run the layer without gradients on projected rows of all sources of the hop."""
+        assert self.skip is not None
+        return attention_of_rows(
+            rows, targets, hop, self._weights(self.skip, norm), self._shape(norm)
+        )
 
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
         encoder = self.edge_encoder

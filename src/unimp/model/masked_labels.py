@@ -16,7 +16,7 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder, LabelEncoder, LabelTable
 from unimp.model.node_model import NodeModel
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.ops.dropout import dropout
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -106,6 +106,7 @@ class MaskedLabels(NodeModel):
         self.num_layers, self.by_layer = self.model.num_layers, self.model.by_layer
         self.mixes_rows = self.model.mixes_rows
         self.attends, self.weighs_by_degree = self.model.attends, self.model.weighs_by_degree
+        self.adds_self_loops = self.model.adds_self_loops
         self.regularizer_weight = self.model.regularizer_weight
         self.combine, self.input_dropout = combine, input_dropout
         feature_width = label_width = width
@@ -135,9 +136,9 @@ class MaskedLabels(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         return self.model.prepare(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def rows(self, x: Features | None, observed: Tensor) -> Tensor:
         """Combine features and observed labels into the rows of the module: [N, width]."""
@@ -164,6 +165,12 @@ class MaskedLabels(NodeModel):
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         return self.model.propagate(h, hop, index)
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        return self.model.project(h, index)
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        return self.model.propagate_projected(rows, targets, hop, index)
 
     def read_out(self, h: Tensor) -> Tensor:
         return self.model.read_out(h)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from unimp.graph.features import Features, FeaturesWithLabels
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
+
+if TYPE_CHECKING:
+    from unimp.model.propagated_labels import LabelSums
 
 
 class NodeModel(nn.Module):
@@ -33,6 +37,7 @@ class NodeModel(nn.Module):
     mixes_rows = False  # whether in training a row depends on the other rows of its batch
     attends = False  # whether it uses `graph_attention`, which has several backends
     weighs_by_degree = False  # whether its graph comes from `with_convolution_weights`
+    adds_self_loops = False  # whether `prepare` adds a self-loop to each node without one
     learns = True  # whether it has parameters that training changes
     regularizer_weight = 0.0  # weight of `regularizer` in the loss; 0: no regularizer
 
@@ -45,8 +50,11 @@ class NodeModel(nn.Module):
         """Return the graph on which this model runs, without edge features that it does not use."""
         return graph if self.takes_edge_features else graph.without_edge_attr()
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
-        """Propagate the observed labels of all nodes over the graph that `prepare` returned."""
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
+        """Propagate the observed labels of all nodes over the graph that `prepare` returned.
+
+        recent: an object that remembers the previous propagation, to save time.
+        """
         raise NotImplementedError
 
     def features(self, graph: Graph, observed: Tensor) -> Features | None:
@@ -66,6 +74,18 @@ class NodeModel(nn.Module):
     @abstractmethod
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         """Run layer `index` with its norm and activation: [num_sources, …] → [num_targets, …]."""
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        """Compute what layer `index` needs of each row of h, [n, …] → [n, …], so that it can be
+        stored; None if this layer has no such projection, here or on this device."""
+        return None
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        """Run layer `index` without gradients on stored rows of `project`, one per source.
+
+        targets: [T] the sources that are the targets of the hop, which need not come first.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def read_out(self, h: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -38,31 +39,73 @@ class PropagatedLabels(nn.Module):
         masses = sizes.classes if sizes.multilabel else 1
         self.linear = nn.Linear(len(STEPS) * (sizes.classes + masses), width)
 
-    def of(self, graph: Graph, observed: Tensor) -> Tensor:
+    def of(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         """Propagate the observed labels of all nodes, as `propagated_labels` does."""
-        return propagated_labels(graph, observed, self.classes)
+        return propagated_labels(graph, observed, self.classes, recent=recent)
 
     def forward(self, propagated: Tensor) -> Tensor:
         rows: Tensor = self.linear(propagated.to(self.linear.weight.dtype))
         return rows
 
 
+class LabelSums:
+    """The most recent propagation over a graph: columns that did not change are used again.
+
+    A label of one node is a few of many columns, which are independent of each other, so the
+    results are equal bit by bit.
+    """
+
+    def __init__(self) -> None:
+        self._graph: Graph | None = None
+        self._weight, self._start = torch.empty(0), torch.empty(0)
+        self._sums: list[Tensor] = []
+
+    def of(self, graph: Graph, start: Tensor) -> list[Tensor]:
+        """Compute Âˢ of the columns of start [N, K] for each number of steps: [N, K] each."""
+        if graph is not self._graph or start.dtype != self._start.dtype:
+            self._graph, self._weight = graph, edge_weights(graph, "row", start.dtype)
+            self._sums = list(_sums(graph, self._weight, start))
+        else:
+            columns = torch.nonzero((start != self._start).any(0)).squeeze(1)
+            if len(columns):
+                found = _sums(graph, self._weight, start[:, columns].contiguous())
+                for known, new in zip(self._sums, found, strict=True):
+                    known[:, columns] = new
+        self._start = start
+        return self._sums
+
+
+def _sums(graph: Graph, weight: Tensor, rows: Tensor) -> Iterator[Tensor]:
+    """Yield the propagated rows after each of the numbers of steps."""
+    for step in range(1, STEPS[-1] + 1):
+        rows = sum_rows(graph.indptr, graph.source, weight, rows)
+        if step in STEPS:
+            yield rows
+
+
 @torch.no_grad()
 def propagated_labels(
-    graph: Graph, observed: Tensor, classes: int, *, dtype: torch.dtype = torch.float32
+    graph: Graph,
+    observed: Tensor,
+    classes: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    recent: LabelSums | None = None,
 ) -> Tensor:
     """Compute [share_s | mass_s] for each number of steps: [N, 4 (C + 1)], or [N, 8 T] for T tasks.
 
     The graph must be the whole graph: a part would not contain the labels around it. The results
-    of a computation in another `dtype` are float32 too.
+    of a computation in another `dtype` are float32 too. recent: saves time if the same object was
+    given with similar labels before.
     """
     with torch.autocast(graph.device.type, enabled=False):
-        weight = edge_weights(graph, "row", dtype)
         start, entry = entries_of(observed.to(graph.device), classes)
         rows, found = torch.cat((start, entry.float()), 1).to(dtype), []
-        for step in range(1, STEPS[-1] + 1):
-            rows = sum_rows(graph.indptr, graph.source, weight, rows)
-            if step in STEPS:
-                mass = rows[:, classes:] + FLOOR
-                found += [rows[:, :classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
+        if recent is None:
+            steps: Iterable[Tensor] = _sums(graph, edge_weights(graph, "row", dtype), rows)
+        else:
+            steps = recent.of(graph, rows)
+        for sums in steps:
+            mass = sums[:, classes:] + FLOOR
+            found += [sums[:, :classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
         return torch.cat(found, 1).float()

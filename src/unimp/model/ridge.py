@@ -16,7 +16,7 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gcn import convolve, with_convolution_weights
 from unimp.model.layers import project
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.ridge_problem import Array, LeastSquares, Solution, best_of, factor_of
 from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
 from unimp.tasks.labels import reveal_only
@@ -58,7 +58,7 @@ class Ridge(SolvedModel):
     """
 
     takes_edge_features = False
-    weighs_by_degree = True
+    weighs_by_degree = adds_self_loops = True
     steps: Tensor
     chosen: Tensor
 
@@ -99,9 +99,9 @@ class Ridge(SolvedModel):
     def prepare(self, graph: Graph) -> Graph:
         return with_convolution_weights(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         x, propagated = split_features(x)

@@ -16,7 +16,7 @@ from unimp.errors import ModelError
 from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.model.propagated_labels import FLOOR, STEPS, propagated_labels
+from unimp.model.propagated_labels import FLOOR, STEPS, LabelSums, propagated_labels
 from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
@@ -165,11 +165,13 @@ class Trees(SolvedModel):
         self.to_logits.copy_(torch.from_numpy(to_logits))
         return max(len(one.rounds) for one in grown)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         """Propagate observed labels, with the mass m of a node divided by the share of observed
         labels: folds and predictions then have equal masses, however many labels are known."""
         observed = observed.cpu()
-        rows = propagated_labels(graph.to("cpu"), observed, self.classes, dtype=torch.float64)
+        rows = propagated_labels(
+            graph.to("cpu"), observed, self.classes, dtype=torch.float64, recent=recent
+        )
         rate = (observed != UNLABELED).reshape(len(observed), -1).float().mean(0).clamp(min=FLOOR)
         masses = rows.view(len(rows), len(STEPS), -1)[:, :, self.classes :]
         masses += rate.log() / math.log(FLOOR)

@@ -28,7 +28,7 @@ from unimp.model.layers import (
     MessageLayer,
 )
 from unimp.model.node_model import NodeModel
-from unimp.model.propagated_labels import PropagatedLabels
+from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
 from unimp.tasks.task import Sizes
@@ -116,7 +116,7 @@ class UniMP(NodeModel):
         self.dropout = dropout
         self.input_dropout = dropout if input_dropout is None else input_dropout
         self.layer, self.attends = layer, layer == "transformer"
-        self.weighs_by_degree = layer == "gcn"
+        self.weighs_by_degree, self.adds_self_loops = layer == "gcn", layer in ("gcn", "gat")
         with_edges = use_edge_features and sizes.edge_features > 0
         self.takes_edge_features = layer == "transformer" and with_edges
         self.mixes_rows = norm == "batch"
@@ -178,9 +178,9 @@ class UniMP(NodeModel):
             return graph.without_edge_attr().with_self_loops()
         return super().prepare(graph)
 
-    def propagated(self, graph: Graph, observed: Tensor) -> Tensor:
+    def propagated(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         assert self.propagated_labels is not None
-        return self.propagated_labels.of(graph, observed)
+        return self.propagated_labels.of(graph, observed, recent)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         x, propagated = split_features(x)
@@ -210,6 +210,20 @@ class UniMP(NodeModel):
         else:
             rows = F.relu(norm(self.layers[index](h, hop)))
         return dropout(rows, self.dropout, self.training)
+
+    def project(self, h: Tensor, index: int) -> Tensor | None:
+        layer = self.layers[index]
+        return layer.project(h) if isinstance(layer, GraphTransformerLayer) else None
+
+    def propagate_projected(self, rows: Tensor, targets: Tensor, hop: Hop, index: int) -> Tensor:
+        layer = self.layers[index]
+        assert isinstance(layer, GraphTransformerLayer)
+        if index == len(self.norms):
+            return layer.of_projected(rows, targets, hop)
+        norm = self.norms[index]
+        if isinstance(norm, FusedNorm):
+            return layer.of_projected(rows, targets, hop, norm)
+        return F.relu(norm(layer.of_projected(rows, targets, hop)))
 
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.head is None else self.head(h)

@@ -136,6 +136,39 @@ def attention_layer(
     return out
 
 
+def can_store_projections(h: Tensor, backend: str) -> bool:
+    """Whether projections of h can be stored and used by `attention_of_rows`."""
+    if h.device.type != "cpu" or h.dtype in HALF or torch.is_autocast_enabled("cpu"):
+        return False
+    return choose_backend(backend, "cpu") == "native"
+
+
+@torch.no_grad()
+def project_rows(h: Tensor, weights: Weights) -> Tensor:
+    """Project rows h [n, F] to [q|r|k|v], to be stored."""
+    return torch.addmm(torch.cat(weights[4:8]), h, torch.cat(weights[:4]).t())
+
+
+@torch.no_grad()
+def attention_of_rows(
+    rows: Tensor, targets: Tensor, hop: Hop, weights: Weights, shape: Shape
+) -> Tensor:
+    """Run a layer on the native kernel over stored projections: [num_targets, C].
+
+    rows: [num_sources, …] of `project_rows`. targets: [num_targets] the sources that are targets.
+    """
+    cut = rows.shape[1] - 2 * shape.heads * shape.width
+    parts = Projection(rows[:, :cut].index_select(0, targets), rows[:, cut:], shape)
+    edges = fused.edges_of(hop, "native", backward=False)
+    call = _Call(hop, shape, as_seed(0, rows.device), "native", rows.dtype, grad_enabled=False)
+    message, _ = _attend(parts, weights, edges, call)
+    if not shape.concat:
+        message = message.view(-1, shape.heads, shape.width).mean(1)
+    vectors = (*gate_vectors(weights.gate), weights.gate_bias, weights.norm, weights.norm_bias)
+    step = Residual(*vectors, shape.eps, shape.relu)
+    return residual.kernels("native").residual_forward(message, parts.kept, step)[0]
+
+
 class _Layer(torch.autograd.Function):
     """The forward and backward passes of a layer; autocast is disabled within them."""
 

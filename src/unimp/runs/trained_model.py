@@ -16,6 +16,7 @@ from torch import Tensor
 from unimp.config.arguments import Seed, check_fields, checked
 from unimp.config.choices import Reveal
 from unimp.config.recipe import Recipe
+from unimp.data.structure import with_structure, without_structure
 from unimp.data.tables.label_files import Given, later_labels
 from unimp.ensemble.model import Ensemble, EnsembleLogits
 from unimp.ensemble.portfolio import member_recipe
@@ -23,8 +24,9 @@ from unimp.errors import NonFiniteError, TaskError
 from unimp.graph.graph import Graph
 from unimp.inference.calibration import as_logits, calibrate, checked_temperature, measured
 from unimp.inference.correct_and_smooth import correct_and_smooth
-from unimp.inference.incremental.changes import ChangeableLogits, FullRecomputation
+from unimp.inference.incremental.changes import ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
+from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
@@ -34,10 +36,12 @@ from unimp.runs.preparation import (
     groups_of,
     inference_options,
     member_task,
+    preparation,
     refuse_smoothing,
 )
 from unimp.tasks.labels import (
     PROTOCOLS,
+    UNLABELED,
     checked_labels,
     is_known,
     mask_labels,
@@ -224,11 +228,7 @@ class TrainedModel:
             engines = [member.incremental(observed, around=around) for member in self.members]
             return EnsembleLogits(self.model, engines, multilabel=self.task.is_multilabel)
         if not self.model.by_layer or self.smooths:
-
-            def outputs(graph: Graph, observed: Tensor) -> Tensor:
-                return replace(self, task=self.task.with_graph(graph)).outputs(observed)
-
-            return FullRecomputation(outputs, self.task.graph, observed, self.task.num_classes)
+            return self._recomputed(observed, False, self.recipe, self)
         return IncrementalLogits(
             self.model,
             graph_for(self.recipe, self.model, self.task, self.device),
@@ -237,6 +237,63 @@ class TrainedModel:
             device=self.device,
             precision=self.recipe.train.precision,
         )
+
+    @checked
+    def live(
+        self, observed: Tensor | None = None, *, hold_projections: bool | None = None
+    ) -> ChangeableLogits:
+        """An engine that follows labels, features, nodes and edges as a cold prediction would.
+
+        Edges and features of a change are those of the task's prepared graph: if the recipe
+        symmetrizes, adds self-loops or scales rows, a change contains reverse edges, the self-loops
+        of new nodes, or scaled rows. Structural columns are not part of the features of a change;
+        they are computed again when nodes or edges change, which `incremental` does not do.
+        hold_projections: store projections of attention layers; None: if memory allows it. Logits
+        are exact, also if the recipe predicts in parts.
+        """
+        observed = self.observed_labels() if observed is None else self._checked(observed)
+        return self._live(observed, self.recipe.task.structure, hold_projections)
+
+    def _live(
+        self, observed: Tensor, structure: bool, hold_projections: bool | None
+    ) -> ChangeableLogits:
+        """`live`; structure: whether the last features of the task are structural columns."""
+        if isinstance(self.model, Ensemble) and not self.smooths:
+            engines = []
+            for member in self.members:
+                if _differs_in_structure_alone(self.recipe, member.recipe):
+                    both = structure or member.recipe.task.structure
+                    engines.append(member._live(observed, both, hold_projections))
+                else:
+                    engines.append(self._recomputed(observed, structure, member.recipe, member))
+            return EnsembleLogits(self.model, engines, multilabel=self.task.is_multilabel)
+        if not self.model.by_layer or self.smooths:
+            return self._recomputed(observed, structure, self.recipe, self)
+        return IncrementalLogits(
+            self.model,
+            graph_for(self.recipe, self.model, self.task, self.device),
+            observed,
+            structure=structure,
+            hold_projections=hold_projections,
+            device=self.device,
+            precision=self.recipe.train.precision,
+        )
+
+    def _recomputed(
+        self, observed: Tensor, structure: bool, recipe: Recipe, answering: TrainedModel
+    ) -> FullRecomputation:
+        """Compute the outputs of `answering`, this model or a member, on the whole graph.
+
+        recipe: prepares the graph of this task further.
+        """
+
+        def outputs(graph: Graph, observed: Tensor) -> Tensor:
+            task = _on_graph(self.task, with_structure(graph) if structure else graph)
+            task = member_task(self.recipe, recipe, task)
+            return replace(answering, task=task).outputs(observed)
+
+        graph = without_structure(self.task.graph) if structure else self.task.graph
+        return FullRecomputation(outputs, graph, observed, self.task.num_classes)
 
     def smoothed(self) -> Self:
         """This run with Correct & Smooth after its model: same weights, calibrated again."""
@@ -283,3 +340,21 @@ class TrainedModel:
                 note = "there is no validation score to compare by"
         found = {"smoothed": chosen is not self, "val": scores, "note": note}
         return replace(chosen, metrics={**chosen.metrics, "smoothing": found})
+
+
+def _differs_in_structure_alone(recipe: Recipe, member: Recipe) -> bool:
+    """Whether a member runs on the graph of the ensemble's recipe, apart from structure."""
+    return all(
+        name == "structure" or not on or preparation(recipe)[name]
+        for name, on in preparation(member).items()
+    )
+
+
+def _on_graph(task: Task, graph: Graph) -> Task:
+    """The task on a changed graph; new nodes come last and have no labels and no names."""
+    count = graph.num_nodes - task.graph.num_nodes
+    if not count:
+        return task.with_graph(graph)
+    more = task.labels.new_full((count, *task.labels.shape[1:]), UNLABELED)
+    labels = torch.cat((task.labels, more))
+    return replace(task, graph=graph, labels=labels, node_names=None, groups=None, positions=None)

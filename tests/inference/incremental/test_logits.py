@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from unimp.errors import GraphError, UnimpError
 from unimp.graph.graph import Graph
-from unimp.inference.incremental.changes import Change, FullRecomputation
+from unimp.inference.incremental.changes import Change
 from unimp.inference.incremental.logits import IncrementalLogits
+from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.grand import GRAND

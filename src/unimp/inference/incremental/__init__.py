@@ -1,1 +1,1 @@
-"""Logits after a change of labels or edges, without computing everything again."""
+"""Logits that follow changes of labels, features, nodes and edges, without full recomputation."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unimp.graph.csr import group
+from unimp.graph.csr import group, pick_entries
 from unimp.graph.graph import Graph
 
 Nodes = npt.NDArray[np.int64]  # distinct node numbers in increasing order
 NO_NODES: Nodes = np.empty(0, dtype=np.int64)
+NO_PAIRS: Nodes = np.empty((2, 0), dtype=np.int64)
 
 
 class Reach:
@@ -27,16 +28,27 @@ class Reach:
         self.in_degree, self.out_degree = np.diff(self.in_indptr), np.diff(self.out_indptr)
         self._mask = np.zeros(graph.num_nodes, dtype=bool)
 
+    def reserve(self, num_nodes: int) -> None:
+        """Include more nodes, which have no edges yet."""
+        more = (0, num_nodes - self.num_nodes)
+        self.in_indptr, self.out_indptr = (
+            np.pad(indptr, more, mode="edge") for indptr in (self.in_indptr, self.out_indptr)
+        )
+        self.in_degree, self.out_degree = np.diff(self.in_indptr), np.diff(self.out_indptr)
+        self._mask, self.num_nodes = np.zeros(num_nodes, dtype=bool), num_nodes
+
     def targets(self, nodes: Nodes) -> Nodes:
         """Return the nodes that one of `nodes` has an edge to."""
-        return self.distinct(self.target[pick(self.out_indptr, nodes)[1]])
+        return self.distinct(self.target[pick_entries(self.out_indptr, nodes)[1]])
 
-    def with_sources(self, nodes: Nodes, alone: Nodes = NO_NODES) -> Nodes:
+    def with_sources(self, nodes: Nodes, alone: Nodes = NO_NODES, added: Nodes = NO_PAIRS) -> Nodes:
         connected = np.setdiff1d(nodes, alone, assume_unique=True) if len(alone) else nodes
-        return self.distinct(self.source[pick(self.in_indptr, connected)[1]], nodes)
+        more = added[0][np.isin(added[1], nodes)] if added.shape[1] else NO_NODES
+        source = self.source[pick_entries(self.in_indptr, connected)[1]]
+        return self.distinct(source, nodes, more)
 
     def with_targets(self, nodes: Nodes, *more: Nodes) -> Nodes:
-        return self.distinct(self.target[pick(self.out_indptr, nodes)[1]], nodes, *more)
+        return self.distinct(self.target[pick_entries(self.out_indptr, nodes)[1]], nodes, *more)
 
     def backward(self, nodes: Nodes, layers: int) -> list[Nodes]:
         """Return the rows that `nodes` depend on: of h⁰, and of the output of each layer."""
@@ -53,12 +65,14 @@ class Reach:
         layers: int,
         *,
         alone: Nodes = NO_NODES,
+        added: Nodes = NO_PAIRS,
     ) -> list[Nodes]:
         """Return the rows to compute again: of h⁰, and of the output of each layer.
 
         changed: nodes with a new input. rewired: nodes with new in-edges, which affect every
         layer. wanted: the nodes whose logits are requested; None: all. alone: the rewired nodes
-        that are left without in-edges and therefore depend on no other node.
+        that are left without in-edges and therefore depend on no other node. added: [2, a] edges
+        that this object does not contain; their targets are rewired.
 
         A row changes if the change reaches it forward, and matters if a wanted row depends on it.
         The two sets grow toward each other, the cheaper one first, until they meet in a layer. From
@@ -76,14 +90,15 @@ class Reach:
                 forward.append(self.with_targets(forward[low], rewired))
                 low += 1
             else:
-                backward[high - 1] = self.with_sources(backward[high], alone)
+                backward[high - 1] = self.with_sources(backward[high], alone, added)
                 high -= 1
         rows = {low: self.both(forward[low], backward[low])}
         for layer in range(low, layers):
             affected = self.with_targets(rows[layer], rewired)
             rows[layer + 1] = self.both(affected, backward[layer + 1])
         for layer in range(low - 1, -1, -1):
-            rows[layer] = self.both(forward[layer], self.with_sources(rows[layer + 1], alone))
+            needed = self.with_sources(rows[layer + 1], alone, added)
+            rows[layer] = self.both(forward[layer], needed)
         return [rows[layer] for layer in range(layers + 1)]
 
     def cost(self, rows: Sequence[Nodes]) -> int:
@@ -112,16 +127,3 @@ class Reach:
         found = np.flatnonzero(self._mask)
         self._mask[found] = False
         return found
-
-
-def pick(indptr: Nodes, nodes: Nodes) -> tuple[Nodes, Nodes]:
-    """Return the number of entries in the rows of some nodes, and the positions of the entries.
-
-    Like `graph.csr.pick_rows`, for the few rows that a change affects: starting threads for these,
-    as torch does, would take longer than the work.
-    """
-    start = indptr[nodes]
-    count = indptr[nodes + 1] - start
-    end = np.cumsum(count)
-    total = int(end[-1]) if len(end) else 0
-    return count, np.repeat(start - end + count, count) + np.arange(total)
