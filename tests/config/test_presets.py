@@ -138,9 +138,11 @@ def test_inputs_that_fit_the_model_or_were_not_typed_for_it_are_accepted(
 def test_an_ensemble_uses_both_directions_of_edges_unless_the_user_states_otherwise(
     tmp_path: Path,
 ) -> None:
-    assert recipe_with_preset("some-graph", [], "good").task.symmetrize
-    assert not recipe_with_preset("some-graph", ["task.symmetrize=false"], "good").task.symmetrize
-    assert not recipe_with_preset("some-graph", ["model.width=8"], "good").task.symmetrize
+    assert recipe_with_preset("some-graph.npz", [], "good").task.symmetrize
+    assert not recipe_with_preset(
+        "some-graph.npz", ["task.symmetrize=false"], "good"
+    ).task.symmetrize
+    assert not recipe_with_preset("some-graph.npz", ["model.width=8"], "good").task.symmetrize
     path = tmp_path / "mine.toml"
     text = '[task]\nname = "tables"\n[tables]\nnodes = "n.csv"\nedges = "e.csv"\nlabel = "kind"\n'
     path.write_text(text)
