@@ -1,0 +1,70 @@
+// The part "Label": the queue, one node, and why. It decides which node comes next.
+import { may } from "./answers.js";
+import { ask, nodePath, read } from "./api.js";
+import { Empty, NodePanel, NothingLeft } from "./node.js";
+import { LISTS, Queue, isLeased, useList } from "./queue.js";
+import { useRead } from "./read.js";
+import { address, go } from "./route.js";
+import { shared } from "./store.js";
+import { Failure, html, useEffect, useRef, useState } from "./view.js";
+import { Why } from "./why.js";
+
+export function LabelPart({ route }) {
+  const queue = route.params.queue in LISTS ? route.params.queue : "suggested";
+  const q = route.params.q ?? "";
+  const id = route.node;
+  const list = useList(queue, q);
+  const [state, setState] = useState({}); // of the next node: {asking}, {none}, {error}
+  const items = useRef(new Map()); // what the queue said about the nodes that it handed out
+  const details = useRead(
+    (signal) => (id === null ? Promise.resolve(null) : read(nodePath(id, "/details"), {}, { signal, after: shared.written })),
+    JSON.stringify(["details", id]),
+    (published) => !published || published.nodes.includes(id) || published.changed > published.nodes.length);
+
+  const open = (node, replace = false) =>
+    go(address("label", node, { queue, q: queue === "search" ? q : "" }), { replace });
+
+  const nextItem = async (replace) => {
+    setState({ asking: true });
+    try {
+      const { item } = await ask("v1/queue/next", { ranking: queue });
+      if (item) items.current.set(item.node.id, item);
+      setState(item ? {} : { none: true });
+      if (item) open(item.node.id, replace);
+      else if (id !== null) go(address("label", null, { queue, done: "yes" }));
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  const step = (by) => {
+    const nodes = (list.value ?? []).map((item) => item.id);
+    const place = nodes.indexOf(id);
+    const next = nodes[place < 0 ? 0 : place + by];
+    if (next !== undefined && next !== id) open(next);
+    else details.again();
+  };
+  const advance = () => (isLeased(queue) && may("claim") ? nextItem(false) : step(1));
+
+  useEffect(() => {
+    // Without a node in the address, the queue hands one out; a reader sees the first of the list.
+    if (id !== null || queue === "search") return;
+    if (isLeased(queue) && may("claim")) {
+      if (!route.params.done) nextItem(true);
+    } else if (list.value?.length) open(list.value[0].id, true);
+  }, [id, queue, list.value === null]);
+
+  const nothing = state.error
+    ? html`<${Failure} error=${state.error} retry=${() => nextItem(true)} />`
+    : queue === "search"
+      ? html`<${Empty} title="Find a node">Type part of an id on the left, then choose a node.<//>`
+      : state.none || route.params.done || list.value?.length === 0
+        ? html`<${Empty} title="Nothing is left in this list">Choose another list, or look through the Table.<//>`
+        : html`<p class="loading">Loading…</p>`;
+  return html`<main class="workspace">
+    <${Queue} queue=${queue} q=${q} node=${id} list=${list} />
+    ${id === null
+      ? html`<${NothingLeft}>${nothing}<//>`
+      : html`<${NodePanel} id=${id} details=${details} item=${items.current.get(id)} advance=${advance} previous=${() => step(-1)} />`}
+    ${id !== null && html`<${Why} id=${id} details=${details} queue=${queue} />`}
+  </main>`;
+}
