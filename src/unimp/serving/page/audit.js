@@ -16,8 +16,7 @@ function Row({ doubt, done, undone }) {
     if (busy || decision) return;
     setBusy(true);
     try {
-      const written = await write("POST", `v1/audit/${encodeURIComponent(doubt.node)}/${verb}`,
-        doubt.task ? { task: doubt.task } : undefined, { seen: doubt.label_version });
+      const written = await write("POST", `v1/audit/${encodeURIComponent(doubt.node)}/${verb}`, undefined, { seen: doubt.label_version });
       setDecision({ verb, version: written.first });
       setError(null);
       done();

@@ -38,7 +38,7 @@ export function WhatIf({ node, label }) {
   const names = turned.slice(0, 3).map(({ after }) => `${after.id} becomes ${labelText(after.prediction)}`);
   const change = answer.changed === 1 ? "changes" : "change";
   return html`<p class="what-if" aria-live="polite">If you choose <b>${labelText(label)}</b>, ${answer.changed
-    ? html`<b>${several(answer.changed, "prediction")} ${change}</b>${names.length ? `: ${names.join(", ")}${answer.changed > names.length ? ", …" : ""}` : ""}.`
+    ? html`<b>${several(answer.changed, "prediction")} ${change}</b>${names.length ? `: ${names.join(", ")}${answer.changed > names.length ? " and more" : ""}` : ""}.`
     : answer.moved
       ? `no prediction changes; ${several(answer.moved, "probability", "probabilities")} ${answer.moved === 1 ? "moves" : "move"} a little.`
       : "no other prediction changes."}</p>`;

@@ -1,7 +1,8 @@
 // A modal dialog: the browser keeps the focus inside and closes it with Escape.
 import { html, useEffect, useRef } from "./view.js";
 
-export function Dialog({ title, close, children }) {
+/** action: the main button, if there is one; then the other button cancels. */
+export function Dialog({ title, close, action, children }) {
   const element = useRef(null);
   useEffect(() => {
     const before = document.activeElement;
@@ -12,6 +13,6 @@ export function Dialog({ title, close, children }) {
     onClick=${(event) => event.target === element.current && element.current.close()}>
     <h2 id="dialog-title">${title}</h2>
     ${children}
-    <div class="actions"><button class="button" onClick=${() => element.current.close()}>Close</button></div>
+    <div class="actions">${action}<button class="button" onClick=${() => element.current.close()}>${action ? "Cancel" : "Close"}</button></div>
   </dialog>`;
 }

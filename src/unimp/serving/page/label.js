@@ -1,13 +1,21 @@
 // The part "Label": the queue, one node, and why. It decides which node comes next.
 import { may } from "./answers.js";
 import { ask, nodePath, read } from "./api.js";
-import { Empty, NodePanel, NothingLeft } from "./node.js";
+import { NoNode, NodePanel } from "./node.js";
 import { LISTS, Queue, isLeased, useList } from "./queue.js";
 import { useRead } from "./read.js";
 import { address, go } from "./route.js";
 import { shared } from "./store.js";
-import { Failure, html, useEffect, useRef, useState } from "./view.js";
+import { Empty, Failure, html, useEffect, useRef, useState } from "./view.js";
 import { Why } from "./why.js";
+
+/** Everything about a node, with an answer that reflects what this page wrote. */
+async function readDetails(id, signal) {
+  const details = await read(nodePath(id, "/details"), {}, { signal });
+  if (details.version >= shared.written) return details;
+  const { node, version } = await read(nodePath(id), {}, { signal, after: shared.written });
+  return { ...details, node, version };
+}
 
 export function LabelPart({ route }) {
   const queue = route.params.queue in LISTS ? route.params.queue : "suggested";
@@ -17,7 +25,7 @@ export function LabelPart({ route }) {
   const [state, setState] = useState({}); // of the next node: {asking}, {none}, {error}
   const items = useRef(new Map()); // what the queue said about the nodes that it handed out
   const details = useRead(
-    (signal) => (id === null ? Promise.resolve(null) : read(nodePath(id, "/details"), {}, { signal, after: shared.written })),
+    (signal) => (id === null ? Promise.resolve(null) : readDetails(id, signal)),
     JSON.stringify(["details", id]),
     (published) => !published || published.nodes.includes(id) || published.changed > published.nodes.length);
 
@@ -63,7 +71,7 @@ export function LabelPart({ route }) {
   return html`<main class="workspace">
     <${Queue} queue=${queue} q=${q} node=${id} list=${list} />
     ${id === null
-      ? html`<${NothingLeft}>${nothing}<//>`
+      ? html`<${NoNode}>${nothing}<//>`
       : html`<${NodePanel} id=${id} details=${details} item=${items.current.get(id)} advance=${advance} previous=${() => step(-1)} />`}
     ${id !== null && html`<${Why} id=${id} details=${details} queue=${queue} />`}
   </main>`;

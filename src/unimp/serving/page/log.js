@@ -55,15 +55,15 @@ export function LogPart({ route }) {
     <${Failure} error=${error} />
     <${Failure} error=${log.error} retry=${log.again} />
     ${log.value && !events.length && html`<${Empty} title="No events">Labels, notes and changes of the graph appear here.<//>`}
-    ${events.length > 0 && html`<div class="card scroll"><table>
+    ${events.length > 0 && html`<div class="card scroll"><table class="stacked-rows">
       <thead><tr><th class="number">Version</th><th>When</th><th>Who</th><th>Node</th><th>What</th><th><span class="hidden-text">Undo</span></th></tr></thead>
       <tbody>${events.map((event) => html`<tr key=${event.version} class=${event.in_force ? "" : "undone"}>
-        <td class="number">${event.version}</td>
-        <td title=${event.at}><span class="nowrap">${when(event.at)}</span></td>
-        <td>${event.actor}${event.source && event.source !== event.actor && html`<div class="small soft">${event.source}</div>`}</td>
-        <td>${event.node == null ? "" : html`<a href=${address("label", event.node)}>${event.node}</a>`}</td>
-        <td><span class="what">${words(event)}</span>${event.predicted != null && html`<div class="small soft">predicted ${labelText(event.predicted)}, ${percent(event.probability)}</div>`}</td>
-        <td>${!event.in_force ? html`<span class="small soft">undone</span>` : undoable(event) && html`<button class="button compact" aria-label=${`Undo version ${event.version}`} onClick=${() => takeBack(event)}>Undo</button>`}</td>
+        <td class="number meta">${event.version}</td>
+        <td class="meta" title=${event.at}><span class="nowrap">${when(event.at)}</span></td>
+        <td class="meta">${event.actor}${event.source && event.source !== event.actor && html`<div class="small soft">${event.source}</div>`}</td>
+        <td class="id">${event.node == null ? "" : html`<a href=${address("label", event.node)}>${event.node}</a>`}</td>
+        <td class="wide"><span class="what">${words(event)}</span>${event.predicted != null && html`<div class="small soft">predicted ${labelText(event.predicted)}, ${percent(event.probability)}</div>`}</td>
+        <td class="end">${!event.in_force ? html`<span class="small soft">undone</span>` : undoable(event) && html`<button class="button compact" aria-label=${`Undo version ${event.version}`} onClick=${() => takeBack(event)}>Undo</button>`}</td>
       </tr>`)}</tbody></table></div>`}
     <nav class="actions" aria-label="Pages">
       ${before && html`<button class="button" onClick=${() => change({ before: "" })}>Newest</button>`}

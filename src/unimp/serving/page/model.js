@@ -43,14 +43,14 @@ function Generations({ generations, again }) {
     }
   };
   return html`<section class="card panel"><h2>Generations</h2>
-    <div class="scroll"><table><thead><tr><th class="number">No.</th><th>Run</th><th>Scores</th><th></th></tr></thead>
-      <tbody>${generations.map((one) => html`<tr key=${one.generation}><td class="number">${one.generation}</td><td>${one.run}<div class="small soft">${when(one.created)}</div></td>
+    <div class="scroll"><table class="stacked-rows"><thead><tr><th class="number">No.</th><th>Run</th><th>Scores</th><th></th></tr></thead>
+      <tbody>${generations.map((one) => html`<tr key=${one.generation}><td class="number">${one.generation}</td><td class="id">${one.run}<div class="small soft">${when(one.created)}</div></td>
         <td>${Object.entries(one.scores).map(([name, score]) => html`<div class="nowrap">${name} ${percent(score, 1)}</div>`)}</td>
-        <td>${one.active ? html`<span class="chip mine">Active</span>` : html`<button class="button compact" disabled=${!may("model")} onClick=${() => setAsked(one)}>${one.generation < active ? "Roll back" : "Activate"}</button>`}</td></tr>`)}</tbody></table></div>
+        <td class="end">${one.active ? html`<span class="chip mine">Active</span>` : html`<button class="button compact" disabled=${!may("model")} onClick=${() => setAsked(one)}>${one.generation < active ? "Roll back" : "Activate"}</button>`}</td></tr>`)}</tbody></table></div>
     ${generations.length < 2 && html`<p class="soft small">The run itself is generation 0. A training adds the next one.</p>`}
-    ${asked && html`<${Dialog} title=${`Answer with generation ${asked.generation}?`} close=${() => { setAsked(null); setError(null); }}>
-      <p>All predictions will come from ${asked.run}. Labels stay as they are. You can switch back.</p><${Failure} error=${error} />
-      <div class="actions"><button class="button main" onClick=${activate}>Switch to generation ${asked.generation}</button></div><//>`}
+    ${asked && html`<${Dialog} title=${`Answer with generation ${asked.generation}?`} close=${() => { setAsked(null); setError(null); }}
+      action=${html`<button class="button main" onClick=${activate}>Switch to generation ${asked.generation}</button>`}>
+      <p>All predictions will come from ${asked.run}. Labels stay as they are. You can switch back.</p><${Failure} error=${error} /><//>`}
   </section>`;
 }
 
@@ -81,11 +81,11 @@ function Training() {
           ${Object.entries(one.gate).map(([name, words]) => html`<p class="small">${name}: ${words}</p>`)}</div>`)}
         <div class="actions"><button class="button" disabled=${!may("model") || !jobs.value} onClick=${() => setAsking(true)}>Train on the labels so far</button></div>
         ${!may("model") && html`<p class="small soft">Training needs the role admin.</p>`}`}
-    ${asking && html`<${Dialog} title="Train the next generation?" close=${() => { setAsking(false); setError(null); }}>
+    ${asking && html`<${Dialog} title="Train the next generation?" close=${() => { setAsking(false); setError(null); }}
+      action=${html`<button class="button main" onClick=${start}>Start the training</button>`}>
       <p>It uses the recipe of the run and all labels given so far, at low priority.</p>
       <label class="check"><input type="checkbox" checked=${activate} onChange=${(event) => setActivate(event.target.checked)} /> Activate it as soon as the gate accepts it</label>
-      <${Failure} error=${error} />
-      <div class="actions"><button class="button main" onClick=${start}>Start the training</button></div><//>`}
+      <${Failure} error=${error} /><//>`}
   </section>`;
 }
 

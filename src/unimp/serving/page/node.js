@@ -1,10 +1,10 @@
 // The middle: one node, the classes to choose from, and what happened to the last answer.
-import { giveLabel, may, note, restOfGraph, skip, undo, undoLast } from "./answers.js";
+import { giveLabel, may, note, restOfGraph, skip, undoLast } from "./answers.js";
 import { Choices, FEW, Note, Picker, WhatIf } from "./choices.js";
 import { useRead } from "./read.js";
 import { address } from "./route.js";
 import { share, useShared } from "./store.js";
-import { Empty, Failure, Key, html, labelText, percent, sameLabel, useEffect, useRef, useState, when } from "./view.js";
+import { Failure, Key, html, labelText, percent, sameLabel, useEffect, useRef, useState, when } from "./view.js";
 
 const LONG = 220; // letters of a value that are shown at first
 
@@ -50,7 +50,7 @@ function Columns({ columns }) {
     <dl class="columns">
       ${entries.slice(0, open ? undefined : 12).map(([name, value]) => html`<dt title=${name}>${name}</dt><dd class=${open ? "" : "long"}>${text(value)}</dd>`)}
     </dl>
-    ${long && html`<button class="button plain compact" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Show less" : "Show everything"}</button>`}
+    ${long && html`<button class="button plain compact under" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Show less" : "Show everything"}</button>`}
   </div>`;
 }
 
@@ -134,12 +134,13 @@ export function NodePanel({ id, details, item, advance, previous }) {
   };
   const agree = () => proposal !== null && give(proposal);
   const skipIt = () => act(async () => { await skip(node); advance(); });
+  const closeMode = () => { setMode(""); setConsidered(null); heading.current?.focus(); };
   const decided = () => { share({ conflict: null }); advance(); };
 
   useEffect(() => {
     const keys = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-      if (event.key === "Escape" && mode) { setMode(""); heading.current?.focus(); return; }
+      if (event.key === "Escape" && mode) { closeMode(); return; }
       if (isTyping(event.target)) return;
       const key = event.key.toLowerCase();
       if (key === "u") act(undoLast);
@@ -190,14 +191,13 @@ export function NodePanel({ id, details, item, advance, previous }) {
       <h2>${node.observed ? "Without its label, the rest of the graph says" : isSet ? "Which of these apply?" : "What is it?"}</h2>
       ${rest.error && html`<${Failure} error=${rest.error} retry=${rest.again} />`}
     </div>
-    <${Choices} classes=${classes} current=${node.label} chosen=${on} several=${isSet} disabled=${!writable || busy}
-      choose=${choose} consider=${setConsidered} />
-    ${!more && (view?.classes.length ?? 0) > FEW && html`<div><button class="button plain compact" onClick=${() => setMore(true)}>Show ${view.classes.length - FEW} more</button></div>`}
-    ${mode === "classes" && html`<${Picker} choose=${choose} consider=${setConsidered} close=${() => { setMode(""); heading.current?.focus(); }} />`}
-    ${mode === "note" && html`<${Note} close=${() => { setMode(""); heading.current?.focus(); }} save=${async (text) => { await note(node, text); setMode(""); details.again(); heading.current?.focus(); }} />`}
-    <${WhatIf} node=${node} label=${label} />
+    ${mode === "classes" ? html`<${Picker} choose=${choose} consider=${setConsidered} close=${closeMode} />`
+      : mode === "note" ? html`<${Note} close=${closeMode} save=${async (text) => { await note(node, text); closeMode(); details.again(); }} />`
+      : html`<${Choices} classes=${classes} current=${node.label} chosen=${on} several=${isSet} disabled=${!writable || busy}
+      choose=${choose} consider=${setConsidered} />`}
+    ${!mode && !more && (view?.classes.length ?? 0) > FEW && html`<div><button class="button plain compact under" onClick=${() => setMore(true)}>Show ${view.classes.length - FEW} more</button></div>`}
     ${!writable && me && html`<p class="message">You can read everything here. Giving labels needs the role labeler.</p>`}
-    <div class="answer-bar"><div class="actions">
+    <div class="answer-bar"><${WhatIf} node=${node} label=${label} /><div class="actions">
       <button class="button main" disabled=${!writable || busy || proposal === null} onClick=${agree}>${isSet
         ? `Save: ${labelText(on)}` : sameLabel(proposal, node.label) ? `Confirm ${labelText(proposal)}` : `Agree: ${labelText(proposal)}`} <${Key}>⏎<//></button>
       <button class="button" disabled=${!writable} aria-expanded=${String(mode === "classes")} onClick=${() => setMode("classes")}>Other class <${Key}>/<//></button>
@@ -222,6 +222,5 @@ function History({ events }) {
   </ul></section>`;
 }
 
-export { undo };
-export const NothingLeft = ({ children }) => html`<section class="node" id="main"><div class="node-inner"><${Notice} />${children}</div></section>`;
-export { Empty };
+/** The middle while there is no node. */
+export const NoNode = ({ children }) => html`<section class="node" id="main"><div class="node-inner"><${Notice} />${children}</div></section>`;

@@ -41,12 +41,12 @@ export function PeoplePart() {
     });
   };
   return html`<main class="sheet" id="main">
-    <header><div><h1 tabindex="-1">People</h1><p>You are ${shared.me.name}, ${shared.me.role}: you may ${shared.me.may.join(", ")}.</p></div></header>
+    <header><div><h1 tabindex="-1">People</h1><p>You are ${shared.me.name}. A ${shared.me.role} ${ROLES[shared.me.role]}. Each role includes the ones before it: reader, labeler, reviewer, admin.</p></div></header>
     ${!may("people") && html`<p class="message">Adding people and changing roles needs the role admin.</p>`}
     ${given && html`<${Token} given=${given} close=${() => setGiven(null)} />`}
     <${Failure} error=${error} /><${Failure} error=${people.error} retry=${people.again} />
-    ${people.value && html`<div class="card scroll"><table><thead><tr><th>Name</th><th>Role</th><th>Access</th></tr></thead>
-      <tbody>${people.value.people.map((person) => html`<tr key=${person.name} class=${person.revoked ? "undone" : ""}><td><span class="what">${person.name}</span></td>
+    ${people.value && html`<div class="card scroll"><table class="stacked-rows"><thead><tr><th>Name</th><th>Role</th><th>Access</th></tr></thead>
+      <tbody>${people.value.people.map((person) => html`<tr key=${person.name} class=${person.revoked ? "undone" : ""}><td class="id"><span class="what">${person.name}</span></td>
         <td><select class="field narrow" aria-label=${`Role of ${person.name}`} value=${person.role} disabled=${person.name === shared.me.name}
           onChange=${(event) => act(() => write("PUT", path(person, "/role"), { role: event.target.value }))}>
           ${Object.keys(ROLES).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></td>
@@ -54,7 +54,8 @@ export function PeoplePart() {
           ${person.revoked ? html`<span class="small soft">revoked</span>` : person.name !== shared.me.name && html`<button class="button compact" onClick=${() => act(() => write("DELETE", path(person, "")))}>Revoke</button>`}</div></td></tr>`)}</tbody></table></div>
       <form class="card panel" onSubmit=${add}><h2>Add a person or a program</h2>
         <div class="filters"><label class="stacked">Name<input class="field" required maxlength="100" value=${name} onInput=${(event) => setName(event.target.value)} /></label>
-          <label class="stacked">Role<select class="field" value=${role} onChange=${(event) => setRole(event.target.value)}>${Object.entries(ROLES).map(([one, words]) => html`<option key=${one} value=${one}>${one}: ${words}</option>`)}</select></label>
-          <button class="button main" disabled=${!name.trim()}>Add</button></div></form>`}
+          <label class="stacked">Role<select class="field" value=${role} onChange=${(event) => setRole(event.target.value)}>${Object.entries(ROLES).map(([one, words]) => html`<option key=${one} value=${one} title=${words}>${one}</option>`)}</select></label>
+          <button class="button main" disabled=${!name.trim()}>Add</button></div>
+        <p class="small soft">A ${role} ${ROLES[role]}.</p></form>`}
   </main>`;
 }

@@ -116,6 +116,8 @@ function Figures() {
 
 export function Queue({ queue, q, node, list }) {
   const items = list.value;
+  const [open, setOpen] = useState(false); // only matters on a phone, where the node comes first
+  useEffect(() => setOpen(false), [node]);
   return html`<aside class="queue" aria-label="Queue">
     <${Search} queue=${queue} q=${q} />
     <nav class="lists" aria-label="Lists">
@@ -123,6 +125,8 @@ export function Queue({ queue, q, node, list }) {
         href=${address("label", null, { queue: name, q: name === "search" ? q : "" })}
         aria-current=${name === queue ? "true" : null}>${one.name}</a>`)}
     </nav>
+    ${items?.length > 0 && html`<button class="button plain compact list-toggle" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide the list" : `Show ${several(items.length, "node")}`}</button>`}
+    <div class=${open || queue === "search" ? "list open" : "list"}>
     <${Failure} error=${list.error} retry=${list.again} />
     ${items?.length > 0 && html`<ul class="items" aria-label=${LISTS[queue].name}>
       ${items.map((item) => html`<li key=${item.id}>
@@ -135,6 +139,7 @@ export function Queue({ queue, q, node, list }) {
     ${items?.length === 0 && html`<p class="small soft">${queue === "search"
       ? q ? `No id contains “${q}”.` : "Type part of an id."
       : queue === "mine" ? "You have not labeled a node yet." : "This list is empty."}</p>`}
+    </div>
     <${Figures} />
   </aside>`;
 }

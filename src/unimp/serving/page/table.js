@@ -51,12 +51,12 @@ function Confirm({ nodes, label, close, done }) {
       setBusy(false);
     }
   };
-  return html`<${Dialog} title=${label === null ? `Remove ${several(nodes.length, "label")}?` : `Label ${several(nodes.length, "node")} ${labelText(label)}?`} close=${close}>
+  return html`<${Dialog} title=${label === null ? `Remove ${several(nodes.length, "label")}?` : `Label ${several(nodes.length, "node")} ${labelText(label)}?`} close=${close}
+    action=${html`<button class="button main" autofocus disabled=${busy} onClick=${store}>${label === null ? "Remove" : "Store"} ${several(nodes.length, "label")}</button>`}>
     <p>${nodes.slice(0, 8).map((node) => node.id).join(", ")}${nodes.length > 8 && ` and ${count(nodes.length - 8)} more`}</p>
     ${replaced.length > 0 && html`<p class="message doubt">${several(replaced.length, "node has", "nodes have")} another label now, which this replaces.</p>`}
     ${nodes.length > FEW && !may("many") && html`<p class="message doubt">More than ${FEW} labels at once need the role reviewer.</p>`}
     <${Failure} error=${error} />
-    <div class="actions"><button class="button main" autofocus disabled=${busy} onClick=${store}>${label === null ? "Remove" : "Store"} ${several(nodes.length, "label")}</button></div>
   <//>`;
 }
 
@@ -112,15 +112,15 @@ export function TablePart({ route }) {
     ${stored && html`<${Stored} stored=${stored} forget=${() => setStored(null)} again=${page.again} />`}
     <${Failure} error=${page.error} retry=${page.again} />
     ${page.value && !nodes.length && html`<${Empty} title="No node matches">Change the filters above.<//>`}
-    ${nodes.length > 0 && html`<div class="card scroll"><table>
+    ${nodes.length > 0 && html`<div class="card scroll"><table class="stacked-rows">
       <thead><tr><th><input type="checkbox" aria-label="Choose all nodes of this page" checked=${all} onChange=${(event) => mark(nodes, event.target.checked)} /></th>
         <th>Node</th><th>Label</th><th>Predicted</th><th class="number">Probability</th></tr></thead>
       <tbody>${nodes.map((node) => html`<tr key=${node.id} class=${chosen.has(node.id) ? "chosen" : ""}>
         <td><input type="checkbox" aria-label=${`Choose ${node.id}`} checked=${chosen.has(node.id)} onChange=${(event) => mark([node], event.target.checked)} /></td>
-        <td><a href=${address("label", node.id, { queue: q ? "search" : "", q })}>${node.id}</a></td>
-        <td>${node.label === null ? html`<span class="soft">–</span>` : html`<span class="chip mine">${labelText(node.label)}</span>`}</td>
-        <td>${node.observed ? html`<span class="soft">as labeled</span>` : labelText(node.prediction)}</td>
-        <td class="number">${node.confidence === null ? html`<span class="soft">–</span>` : html`<span>${percent(node.confidence)}</span><${Bar} share=${node.confidence} quiet=${true} />`}</td>
+        <td class="id"><a href=${address("label", node.id, { queue: q ? "search" : "", q })}>${node.id}</a></td>
+        <td>${node.label === null ? html`<span class="soft">no label</span>` : html`<span class="chip mine">${labelText(node.label)}</span>`}</td>
+        <td class=${node.observed ? "as-labeled" : ""}>${node.observed ? html`<span class="soft">as labeled</span>` : labelText(node.prediction)}</td>
+        <td class="number end">${node.confidence === null ? null : html`<span>${percent(node.confidence)}</span><${Bar} share=${node.confidence} quiet=${true} />`}</td>
       </tr>`)}</tbody></table></div>`}
     ${page.value && page.value.total > PAGE && html`<nav class="actions" aria-label="Pages">
       <button class="button" disabled=${offset === 0} onClick=${() => change({ offset: Math.max(0, offset - PAGE) || "" })}>Previous</button>
