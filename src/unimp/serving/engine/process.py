@@ -29,6 +29,7 @@ from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.serving.engine.applied import Applied, Rows
+from unimp.serving.engine.estimate import check_memory
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, receive, send
@@ -289,7 +290,9 @@ def main() -> None:
     folder, *more = map(Path, sys.argv[1:])
     with Reader(folder) as reader:
         try:
-            process = Process(load(folder, more[0] if more else None), reader, out)
+            run = load(folder, more[0] if more else None)
+            send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
+            process = Process(run, reader, out)
             gc.freeze()
             process.run(given)
         except UnimpError as error:

@@ -18,7 +18,6 @@ from unimp.data.california import FEATURES
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
 from unimp.errors import TaskError, UnimpError
-from unimp.graph.features import SparseFeatures
 from unimp.report.drawing import standalone
 from unimp.report.explanation import LAYOUTS, picture
 from unimp.serving.engine.applied import Applied, Rows, neighbors_of
@@ -156,8 +155,8 @@ class Questions:
             row = self._table.slice(number, 1).to_pylist()[0]
             return {name: v if _is_plain(v) else str(v) for name, v in row.items()}
         x = applied.graph.x
-        if x is None or isinstance(x, SparseFeatures):
-            return {}
+        if not isinstance(x, Tensor) or applied.additions.transforms is not None:
+            return {}  # encoded values would tell nobody anything
         names = FEATURES if applied.run.task.name == "california" else range(1, x.shape[1] + 1)
         row = x[number, :SHOWN_FEATURES].tolist()
         return {str(name): round(v, 4) for name, v in zip(names, row, strict=False)}
