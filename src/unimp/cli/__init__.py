@@ -5,7 +5,7 @@ Commands import what they need when they run, so that help does not wait for tor
 """
 
 from unimp.cli import init, estimate, train, predict, explain, audit, suggest  # noqa: F401, I001
-from unimp.cli import distill, reproduce, recipe, data  # noqa: F401
+from unimp.cli import serve, distill, reproduce, recipe, data  # noqa: F401
 from unimp.cli.console import app, main, program
 
 __all__ = ["app", "main", "program"]

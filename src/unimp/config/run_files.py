@@ -28,6 +28,8 @@ LABELS = "labels.db"
 """The labels and changes that `unimp serve` received: an SQLite database, which has two more files
 while it is open."""
 LABELS_LOCK = ".labels.lock"
+LABELS_NAMES = "labels.names.json"
+"""The ids and classes of the run, so that the service accepts labels before the model is loaded."""
 
 PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
 """The files that every finished run consists of, other than its manifest."""
@@ -64,7 +66,7 @@ def is_run_file(path: Path) -> bool:
         return True
     if name == SUMMARY:  # beside the folders of several seeds
         return any(_is_run_folder(seed) for seed in folder.glob("seed-*"))
-    if name in (LABELS, f"{LABELS}-wal", f"{LABELS}-shm", LABELS_LOCK):
+    if name in (LABELS, f"{LABELS}-wal", f"{LABELS}-shm", LABELS_LOCK, LABELS_NAMES):
         return _exists(folder / LABELS) or _is_run_folder(folder)
     return name in (*WRITTEN, LOCK) and _is_run_folder(folder)
 

@@ -46,6 +46,8 @@ NEEDS: dict[str, Role] = {
 
 FEW = 20
 TOKEN_BYTES = 32
+SHORTEST_TOKEN = 43
+"""Characters of 256 bits in base 64."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
@@ -120,6 +122,18 @@ class People:
 
         self._writer.submit(job).result()
         return made
+
+    def install(self, name: str, role: Role, token: str) -> None:
+        """Give an actor, who is added if necessary, a token that was made earlier."""
+        if len(token) < SHORTEST_TOKEN:
+            raise ServiceError(
+                f"the token of {name!r} has {len(token)} characters; it needs {SHORTEST_TOKEN}. "
+                "Remove the file, so that a new token is made."
+            )
+        if name not in {actor.name for actor in self.all()}:
+            self.add(name, role, token=False)
+        self._change(name, "token_hash = ?, revoked = 0", hash_of(token))
+        self.set_role(name, role)
 
     def renew(self, name: str) -> str:
         """Give an actor a new token; the old one is not valid anymore. Also ends a revocation."""

@@ -55,10 +55,7 @@ class Store:
     ) -> None:
         """on_commit: called by the writing thread after requests were acknowledged."""
         self.folder, self.clock = Path(folder), clock
-        vocabulary = vocabulary or Vocabulary()
-        if vocabulary.classes is not None:
-            vocabulary = replace(vocabulary, classes=frozenset(vocabulary.classes))
-        self._vocabulary = vocabulary
+        self.use(vocabulary or Vocabulary())
         path = self.folder / LABELS_LOCK
         refuse_foreign_lock(self.folder, LABELS_LOCK)
         holder, lock = holder_of(path), acquire(path)
@@ -75,6 +72,12 @@ class Store:
             db, self.folder / LABELS, most_waiting=most_waiting, on_commit=on_commit
         )
         self.people = People(self.writer, self.reader)
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Check requests against these ids and classes from now on."""
+        if vocabulary.classes is not None:
+            vocabulary = replace(vocabulary, classes=frozenset(vocabulary.classes))
+        self._vocabulary = vocabulary
 
     def close(self) -> None:
         """Store what is waiting, and let another process open the folder."""

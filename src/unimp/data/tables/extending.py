@@ -80,7 +80,8 @@ def extend_task(
     on_map = task.positions
     if places is not None and transforms.near is not None:
         assert isinstance(layout.neighbors, int)
-        joined, edge_values = _edges_to_new(transforms.near, places, layout.neighbors), {}
+        points = transforms.near.points_of(places)
+        joined, edge_values = edges_to_points(transforms.near, points, layout.neighbors), {}
         more_on_map = transforms.near.on_map(places)
         if on_map is not None:
             on_map = None if more_on_map is None else torch.cat((on_map, more_on_map.to(on_map)))
@@ -104,6 +105,41 @@ def extend_task(
     )
 
 
+def encode_nodes(transforms: Transforms, nodes: Any) -> tuple[Any, NDArray[np.float64] | None]:
+    """Encode new rows as in training: their features [k, F], and where they are, if edges come
+    from nearest neighbors. Rows that are not valid are refused."""
+    layout, problems = transforms.layout, Problems()
+    table = _open_more(nodes, "nodes", layout, transforms, problems)
+    values: dict[str, Any] = {}
+    places = None
+    if table is not None:
+        if transforms.near is not None:
+            places = read_near(table, layout, problems, transforms.near)
+        values = _values(table, layout, transforms.nodes, problems)
+    problems.refuse()
+    points = None
+    if places is not None and transforms.near is not None:
+        points = transforms.near.points_of(places)
+    return transforms.node_features(values), points
+
+
+def encode_edges(transforms: Transforms, edges: Any) -> NDArray[np.float32] | None:
+    """Encode the rows of new edges as in training, [m, d]; None if edges have no features."""
+    problems = Problems()
+    table = _open_more(edges, "edges", transforms.layout, transforms, problems)
+    values = {} if table is None else _values(table, transforms.layout, transforms.edges, problems)
+    problems.refuse()
+    found: NDArray[np.float32] | None = transforms.edge_features(values)
+    return found
+
+
+def edges_to_points(near: Places, points: NDArray[np.float64], neighbors: int) -> Edges:
+    """Return edges to new points from their nearest neighbors among old and new nodes."""
+    old = near.points
+    fresh = np.arange(len(old), len(old) + len(points))
+    return Edges(*edges_to(nearest(np.concatenate((old, points)), neighbors, of=fresh), fresh))
+
+
 def _refuse_near(task: Task, transforms: Transforms, nodes: Any, edges: Any) -> None:
     """Refuse what a run cannot add if its edges come from nearest neighbors."""
     if transforms.near is None:
@@ -118,13 +154,6 @@ def _refuse_near(task: Task, transforms: Transforms, nodes: Any, edges: Any) -> 
             f"{task.name} has too many coordinates to store them with the run, so the nearest "
             "neighbors of new nodes cannot be found. Add the nodes to the table and train again."
         )
-
-
-def _edges_to_new(near: Places, values: Mapping[str, Any], neighbors: int) -> Edges:
-    """Return edges to new nodes from their nearest neighbors among old and new nodes."""
-    old, new = near.points, near.points_of(values)
-    fresh = np.arange(len(old), len(old) + len(new))
-    return Edges(*edges_to(nearest(np.concatenate((old, new)), neighbors, of=fresh), fresh))
 
 
 def _values(

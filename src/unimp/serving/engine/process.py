@@ -1,0 +1,302 @@
+"""The loop of the engine process.
+
+One thread owns the model. It answers requests of the front before it applies stored events, so that
+an exact answer for a few nodes does not wait for the rows of all others. Another thread only reads
+messages from the front. When the front ends, the pipe ends, and the process exits.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from unimp.errors import TaskError, UnimpError
+from unimp.model.node_model import count_parameters
+from unimp.ops.allocator import keep_freed_memory
+from unimp.runs.loading import load_run
+from unimp.runs.run import Run
+from unimp.serving.engine.applied import Applied, Rows
+from unimp.serving.engine.estimate import check_memory
+from unimp.serving.engine.questions import Questions
+from unimp.serving.reader import Reader
+from unimp.serving.wire import Message, receive, send
+
+LOG = logging.getLogger("unimp.serving.engine")
+HEAVY = 0.5
+"""A commit that changes this share of all rows is followed by a pause, in which requests are
+answered and events collect for the next one."""
+LONGEST_PAUSE = 2.0
+PATIENCE = 10.0
+"""Seconds that stored events may wait for an audit; it then starts again later."""
+
+
+class PostponedError(Exception):
+    """A long computation was ended, because events have waited too long."""
+
+
+class Process:
+    """The engine of one run and one model."""
+
+    def __init__(self, run: Run, reader: Reader, out: BinaryIO) -> None:
+        self._out = out
+        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._applied = Applied(run, reader)
+        self._questions = Questions(self._applied)
+        self._head = 0  # the last version that the front reported
+        self._not_before = 0.0
+        self._postponed: list[Message] = []
+        self._answers: dict[str, Callable[[Message], Message]] = {
+            "pull": self._pull,
+            "check": self._check,
+            "suggest": self._suggest,
+            "audit": self._audit,
+            "explain": self._explain,
+            "picture": self._picture,
+            "what-if": self._what_if,
+            "details": self._details,
+        }
+
+    def run(self, given: BinaryIO) -> None:
+        """Apply what is stored, say hello, and serve until the front ends."""
+        self._applied.apply()
+        self._hello()
+        thread = threading.Thread(target=self._read, args=(given,), daemon=True)
+        thread.start()
+        while True:
+            behind = self._applied.version < self._head
+            wait = max(0.0, self._not_before - time.monotonic()) if behind else None
+            if not behind and self._postponed:
+                self._answer(self._postponed.pop(0))
+                continue
+            try:
+                message = self._inbox.get(timeout=wait) if wait != 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                self._publish()
+                continue
+            if message is None:
+                return
+            self._take(message)
+
+    def _read(self, given: BinaryIO) -> None:
+        while (message := receive(given)) is not None:
+            self._inbox.put(message)
+        self._inbox.put(None)
+
+    def _take(self, message: Message) -> None:
+        if message["kind"] == "stored":
+            self._head = max(self._head, message["version"])
+        else:
+            self._answer(message)
+
+    def _answer(self, message: Message) -> None:
+        """Answer a request; an error is an answer too."""
+        try:
+            found = self._answers[message["kind"]](message)
+        except PostponedError:
+            self._postponed.append(message)
+            return
+        except UnimpError as error:
+            found = Message({"refused": str(error)})
+        except KeyError as error:
+            found = Message({"unknown": str(error.args[0])})
+        except Exception as error:
+            LOG.exception("A request failed: %s", message["kind"])
+            found = Message({"failed": f"{type(error).__name__}: {error}"})
+        self._send({"kind": "answer", "request": message["request"], **found.values}, found.arrays)
+
+    def _send(self, values: dict[str, Any], arrays: Any = None) -> None:
+        send(self._out, Message(values, arrays or {}))
+
+    def _hello(self) -> None:
+        applied = self._applied
+        run, task = applied.run, applied.run.task
+        rows = applied.rows(torch.arange(len(applied.ids)), applied.live.logits, applied.observed)
+        scores = {
+            protocol: {name: value if value == value else None for name, value in found.items()}
+            for protocol, found in run.metrics["scores"].items()
+        }
+        values = {
+            "kind": "hello",
+            "version": applied.version,
+            "ids": applied.ids,
+            "classes": list(applied.classes),
+            "labels": [[name, *applied.label_of(name)] for name in applied.labels],
+            "about": {
+                "name": run.recipe.name,
+                "task": task.name,
+                "model": run.recipe.model.name,
+                "metric": task.metric,
+                "several": applied.several,
+                "takes_labels": run.takes_labels,
+                "num_edges": applied.graph.num_edges,
+                "parameters": count_parameters(run.model),
+                "scores": scores,
+                "features": applied.additions.columns,
+                "edge_features": applied.additions.edge_columns,
+                "directed": not applied.additions.both_ways,
+            },
+            "near": applied.additions.near,
+        }
+        base = applied.base.numpy().astype(np.int64).reshape(len(applied.base), -1)
+        population = self._questions.population().numpy()
+        self._send(values, {**_arrays(rows), "base": base, "population": population})
+
+    def _publish(self) -> None:
+        """Apply all stored events, and send the rows that changed."""
+        applied, started = self._applied, time.monotonic()
+        pending, update, fresh = applied.apply()
+        labeled = [applied.numbers[name] for name in pending.labels]
+        nodes = torch.unique(torch.cat((update.nodes, torch.tensor(labeled, dtype=torch.int64))))
+        rows = applied.rows(nodes, applied.live.logits[nodes], applied.observed[nodes])
+        took = time.monotonic() - started
+        self._send(
+            {
+                "kind": "published",
+                "version": applied.version,
+                "added": fresh,
+                "num_edges": applied.graph.num_edges,
+                "labels": [[name, *applied.label_of(name)] for name in pending.labels],
+                "seconds": took,
+            },
+            _arrays(rows),
+        )
+        if len(update.nodes) > HEAVY * len(applied.ids):
+            self._not_before = time.monotonic() + min(LONGEST_PAUSE, took)
+
+    def _pull(self, message: Message) -> Message:
+        """Exact rows at the newest version, before all rows are."""
+        applied = self._applied
+        pending = applied.refresh()
+        numbers, unknown = applied.numbers_of(message["ids"])
+        if unknown:
+            raise KeyError(unknown[0])
+        rows = applied.answer(torch.tensor(numbers, dtype=torch.int64))
+        labels = [applied.label_of(name) for name in message["ids"]]
+        return Message({"version": pending.version, "labels": labels}, _arrays(rows))
+
+    def _check(self, message: Message) -> Message:
+        """Refuse new nodes and edges that the transforms of the run cannot encode."""
+        additions = self._applied.additions
+        nodes, edges = message["nodes"], message["edges"]
+        if edges and additions.near:
+            raise TaskError(
+                "the edges of this run come from nearest neighbors, and so do those of new nodes. "
+                "Give nodes only."
+            )
+        if nodes:
+            additions.features([node["id"] for node in nodes], [node["values"] for node in nodes])
+        for edge in edges:
+            additions.edge_features([(edge["source"], edge["target"])], [edge["values"]])
+        return Message({"version": self._applied.version})
+
+    def _suggest(self, message: Message) -> Message:
+        found = self._questions.suggest(message["number"])
+        return Message({"version": self._applied.version, "suggestions": found})
+
+    def _audit(self, message: Message) -> Message:
+        waiting_since: list[float] = []
+
+        def on_part(done: int, total: int) -> None:
+            while not self._inbox.empty():
+                other = self._inbox.get()
+                if other is None:
+                    os._exit(0)
+                if other["kind"] in ("pull", "stored"):
+                    self._take(other)
+                else:
+                    self._postponed.append(other)
+            if self._applied.version < self._head:
+                waiting_since.append(time.monotonic())
+                if done < total and time.monotonic() - waiting_since[0] > PATIENCE:
+                    raise PostponedError
+
+        found = self._questions.audit(on_part)
+        return Message({"version": self._applied.version, **found})
+
+    def _explain(self, message: Message) -> Message:
+        self._current()
+        found = self._questions.explain(message["node"], message["about"])
+        return Message({"version": self._applied.version, "explanation": found})
+
+    def _picture(self, message: Message) -> Message:
+        self._current()
+        found = self._questions.picture(message["node"], message["about"])
+        return Message({"version": self._applied.version, "svg": found})
+
+    def _what_if(self, message: Message) -> Message:
+        self._current()
+        counts, before, after = self._questions.what_if(message["labels"], message["nodes"])
+        arrays = {f"before_{name}": array for name, array in _arrays(before).items()}
+        return Message(
+            {
+                "version": self._applied.version,
+                "ids": [self._applied.ids[n] for n in before.nodes.tolist()],
+                **counts,
+            },
+            {**arrays, **_arrays(after)},
+        )
+
+    def _details(self, message: Message) -> Message:
+        self._current()
+        found = self._questions.details(message["node"])
+        return Message({"version": self._applied.version, **found})
+
+    def _current(self) -> None:
+        """Apply stored events first, for answers that need the whole state."""
+        if self._applied.version < self._head:
+            self._publish()
+
+
+def _arrays(rows: Rows) -> dict[str, Any]:
+    return {
+        "nodes": rows.nodes.numpy().astype(np.int64),
+        "probabilities": rows.probabilities.numpy(),
+        "confidence": rows.confidence.numpy(),
+        "observed": rows.observed.numpy().astype(np.uint8),
+    }
+
+
+def load(folder: Path, generation: Path | None) -> Run:
+    """The run, or its task with the model of another generation."""
+    run = load_run(folder)
+    if generation is None:
+        return run
+    other = load_run(generation)
+    return replace(run, model=other.model, metrics=other.metrics)
+
+
+def main() -> None:
+    """Serve a run on stdin and stdout."""
+    # Ctrl-C in a terminal reaches both processes; the front decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints to stdout must not damage the stream
+    sys.stdout = sys.stderr
+    logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
+    keep_freed_memory()
+    folder, *more = map(Path, sys.argv[1:])
+    with Reader(folder) as reader:
+        try:
+            run = load(folder, more[0] if more else None)
+            send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
+            process = Process(run, reader, out)
+            gc.freeze()
+            process.run(given)
+        except UnimpError as error:
+            send(out, Message({"kind": "failed", "detail": str(error)}))
+            sys.exit(1)
+        except BrokenPipeError:
+            sys.exit(0)

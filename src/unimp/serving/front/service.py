@@ -1,0 +1,353 @@
+"""What all requests share: the stored events, the published predictions and the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unimp.errors import BusyError
+from unimp.serving.events import Write
+from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
+from unimp.serving.front.names import read_names, write_names
+from unimp.serving.front.problems import ProblemError
+from unimp.serving.front.published import Published, to_json
+from unimp.serving.queue import Queue
+from unimp.serving.requests import Receipt, Request, Vocabulary
+from unimp.serving.store import Store
+from unimp.serving.wire import Message
+
+LOG = logging.getLogger("unimp.serving")
+PULL = 10.0
+"""Seconds that an exact answer may take."""
+ANSWER = 60.0
+"""Seconds that an explanation or a list of suggestions may take."""
+AUDIT = 600.0
+MOST_LISTENERS = 200
+MOST_QUEUED = 256
+"""Events that may wait for one listener, who is disconnected if there are more."""
+NAMED = 100
+"""Nodes that one server-sent event names."""
+
+
+class Service:
+    """The state of the front process."""
+
+    def __init__(
+        self, folder: Path, *, print_line: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """print_line: shows a line to whoever started the service."""
+        self.folder, self._print = folder, print_line
+        self.store = Store(folder, on_commit=self._after_commit)
+        self.queue = Queue(self.store)
+        self.acknowledged = self.store.reader.head()
+        self.generation = 0
+        self.published: Published | None = None
+        self.started = time.time()
+        self.counts: Counter[str] = Counter()
+        self._names = read_names(folder)
+        if self._names is not None:
+            self.store.use(self._names.vocabulary())
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._published = asyncio.Event()
+        self._listeners: set[asyncio.Queue[bytes | None]] = set()
+        self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._most_suggested = 0
+        self._audited: tuple[int, dict[str, Any]] | None = None
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self.engine = EngineLink(
+            [str(folder)],
+            on_hello=self._on_hello,
+            on_published=self._on_published,
+            on_down=self._on_down,
+            on_estimate=self._on_estimate,
+        )
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.engine.start()
+
+    async def close(self) -> None:
+        """End the engine, store what is waiting, and release the run folder."""
+        for listener in self._listeners:
+            _offer(listener, None)
+        await self.engine.close()
+        await asyncio.to_thread(self.store.close)
+
+    # The stamp of every answer
+
+    def stamp(self, version: int | None = None) -> dict[str, int]:
+        if version is None:
+            version = self.ready().version
+        known = max(self.acknowledged, version)
+        return {"version": version, "acknowledged": known, "generation": self.generation}
+
+    def ready(self) -> Published:
+        """The published predictions; raises EngineError before the first ones."""
+        if self.published is None:
+            why = f" ({self.engine.detail})" if self.engine.detail else ""
+            raise EngineError(f"the model is loading{why}. Try again in a few seconds.")
+        return self.published
+
+    @property
+    def engine_state(self) -> str:
+        if self.engine.state == "ready" and self.published is not None:
+            return "behind" if self.published.version < self.acknowledged else "ready"
+        return self.engine.state
+
+    def generations(self) -> list[dict[str, Any]]:
+        """The models that can answer."""
+        return [
+            {
+                "generation": 0,
+                "run": self.folder.name,
+                "active": self.generation == 0,
+                "loaded": self.engine.state == "ready",
+                "created": "",
+                "scores": self.ready().about["scores"].get("train", {}),
+            }
+        ]
+
+    # Messages of the engine and of the store
+
+    def _on_estimate(self, words: str) -> None:
+        if self.engine.starts == 1:
+            self._print(words)
+
+    def _on_hello(self, hello: Message) -> None:
+        before = self.published
+        if before is None:
+            self._print(f"ready: {len(hello['ids']):,} nodes at version {hello['version']}")
+        self.published = Published(hello)
+        names = self.published
+        run_nodes = len(hello.arrays["base"])
+        write_names(self.folder, names.ids[:run_nodes], names.classes, names.several)
+        self.store.use(Vocabulary(names.numbers, frozenset(names.classes), names.several))
+        self._suggested, self._audited = (-1, []), None
+        self._published.set()
+        self.engine.tell(kind="stored", version=self.acknowledged)
+        self.announce("reset" if before is not None else "published", changed=0, nodes=[])
+
+    def _on_published(self, message: Message) -> None:
+        published = self.ready()
+        moved = published.update(message)
+        self.counts["commits"] += 1
+        self._published.set()
+        names = [published.ids[n] for n in moved[:NAMED]]
+        self.announce("published", changed=len(moved), nodes=names)
+
+    def _on_down(self) -> None:
+        self.counts["engine_ends"] += 1
+
+    def _after_commit(self) -> None:
+        """Called by the thread of the store."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._on_stored)
+
+    def _on_stored(self) -> None:
+        head = self.store.reader.head()
+        if head > self.acknowledged:
+            self.acknowledged = head
+            self.engine.tell(kind="stored", version=head)
+            if self.published is not None:
+                self.announce("stored", changed=0, nodes=[])
+
+    # Those who listen
+
+    def listen(self) -> asyncio.Queue[bytes | None]:
+        if len(self._listeners) >= MOST_LISTENERS:
+            raise BusyError(f"{MOST_LISTENERS} clients listen already. Try again later.")
+        listener: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_QUEUED)
+        self._listeners.add(listener)
+        return listener
+
+    def unlisten(self, listener: asyncio.Queue[bytes | None]) -> None:
+        self._listeners.discard(listener)
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    def announce(self, event: str, **data: Any) -> None:
+        """Send a server-sent event to all listeners."""
+        if not self._listeners:
+            return
+        text = self.event_text(event, **data)
+        for listener in list(self._listeners):
+            if not _offer(listener, text):
+                self._listeners.discard(listener)  # it reads too slowly, and has to resume
+
+    def event_text(self, event: str, **data: Any) -> bytes:
+        """A server-sent event; its id is the published version, from which a client resumes."""
+        stamp = self.stamp()
+        body = to_json({**stamp, **data})
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (stamp["version"], event.encode(), body)
+
+    # Writing
+
+    async def write(
+        self,
+        actor: str,
+        writes: Sequence[Write],
+        *,
+        key: str | None = None,
+        if_match: dict[str, int] | None = None,
+    ) -> Receipt:
+        """Store writes; the receipt means that they are on the disk."""
+        predicted = {}
+        if self.published is None and self._names is None:
+            self.ready()
+        if self.published is not None:
+            for write in writes:
+                if write.kind == "label":
+                    said = self.published.before_label(write.node, self.generation)
+                    if said is not None:
+                        predicted[write.node] = said
+        request = Request(actor, tuple(writes), key, if_match or {}, predicted)
+        receipt = await asyncio.wrap_future(self.store.submit(request))
+        if receipt.version > self.acknowledged:
+            self._on_stored()
+        self.counts["writes"] += len(writes)
+        return receipt
+
+    # Reading
+
+    def number(self, name: str) -> int:
+        """The number of a published node; raises UnknownNodeError."""
+        number = self.ready().numbers.get(name)
+        if number is None:
+            raise UnknownNodeError(f"there is no node {name!r}")
+        return number
+
+    def is_current(self, min_version: int | None) -> bool:
+        """Whether the published answer is recent enough; raises if no answer can be."""
+        if min_version is None or self.ready().version >= min_version:
+            return True
+        if min_version > self.acknowledged:
+            raise ProblemError(
+                503,
+                "behind",
+                f"version {min_version} is not stored yet; the last one is {self.acknowledged}.",
+                retry_after=1,
+            )
+        return False
+
+    async def reach(self, min_version: int | None) -> None:
+        """Wait until the published answer is recent enough; raises 503 if that takes too long."""
+        if self.is_current(min_version):
+            return
+        deadline = time.monotonic() + PULL
+        while not self.is_current(min_version):
+            self._published.clear()
+            try:
+                await asyncio.wait_for(self._published.wait(), deadline - time.monotonic())
+            except TimeoutError:
+                raise ProblemError(
+                    503, "behind", f"version {min_version} is not published yet.", retry_after=1
+                ) from None
+
+    async def pull(self, ids: Sequence[str]) -> tuple[int, list[dict[str, Any]]]:
+        """Exact answers at the newest version: the version, and the nodes."""
+        answer = await self.engine.ask("pull", timeout=PULL, ids=list(ids))
+        return answer["version"], self.described(ids, answer)
+
+    def described(
+        self, ids: Iterable[str], answer: Message, prefix: str = ""
+    ) -> list[dict[str, Any]]:
+        """Nodes from the rows of an answer of the engine."""
+        published = self.ready()
+        rows = (
+            answer.arrays[prefix + name] for name in ("probabilities", "confidence", "observed")
+        )
+        labels = answer.values.get("labels")
+        found = []
+        for place, (name, *row) in enumerate(zip(ids, *rows, strict=True)):
+            label: tuple[Any, int] = (None, 0)
+            if labels is not None and labels[place][1]:
+                label = tuple(labels[place])
+            elif name in published.numbers:
+                number = published.numbers[name]
+                label = (
+                    published.label(number) if labels is None else (published.run_label(number), 0)
+                )
+            found.append(published.describe(name, label, *row))
+        return found
+
+    # Rankings, which are computed when they are needed and then kept
+
+    async def suggested(
+        self, number: int, at_least: int | None = None
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Suggestions at the published version, or slightly older ones while new ones are made.
+
+        at_least: not older than this version.
+        """
+        wanted = max(at_least or 0, 0)
+        while True:
+            version, rows = self._suggested
+            enough = version >= wanted and (self._most_suggested >= number)
+            if enough and version == self.ready().version:
+                return self._suggested
+            task = self._once("suggest", self._suggest(max(number, 200)))
+            if enough:
+                return version, rows
+            await asyncio.shield(task)
+
+    async def _suggest(self, number: int) -> None:
+        answer = await self.engine.ask("suggest", timeout=ANSWER, number=number)
+        self._suggested, self._most_suggested = (answer["version"], answer["suggestions"]), number
+
+    async def audited(self, at_least: int | None = None) -> tuple[int, dict[str, Any]]:
+        """Doubtful labels; an older list is returned while a new one is made.
+
+        at_least: not older than this version.
+        """
+        while True:
+            found = self._audited
+            enough = found is not None and found[0] >= (at_least or 0)
+            if found is not None and enough and found[0] == self.ready().version:
+                return found
+            task = self._once("audit", self._audit())
+            if found is not None and enough:
+                return found
+            await asyncio.shield(task)
+
+    @property
+    def audited_version(self) -> int:
+        """The version of the last audit."""
+        return self._audited[0] if self._audited else 0
+
+    async def _audit(self) -> None:
+        answer = await self.engine.ask("audit", timeout=AUDIT)
+        self._audited = (answer["version"], dict(answer.values))
+
+    def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
+        """Start a computation, unless it is running already."""
+        task = self._running.get(name)
+        if task is None or task.done():
+            task = self._running[name] = asyncio.ensure_future(work)
+            task.add_done_callback(_retrieve)
+        else:
+            work.close()
+        return task
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at an error that nobody waits for."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        LOG.info("A computation in the background failed: %s", error)
+
+
+def _offer(listener: asyncio.Queue[bytes | None], text: bytes | None) -> bool:
+    try:
+        listener.put_nowait(text)
+    except asyncio.QueueFull:
+        listener.get_nowait()
+        listener.put_nowait(None)
+        return False
+    return True

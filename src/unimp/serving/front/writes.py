@@ -1,0 +1,212 @@
+"""Routes that store events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from unimp.errors import InvalidWriteError
+from unimp.serving.events import (
+    LONGEST_NAME,
+    Label,
+    NewEdge,
+    NewNode,
+    Note,
+    RemovedEdge,
+    Retraction,
+    Skip,
+    Undo,
+    Withdrawal,
+    Write,
+)
+from unimp.serving.front.answers import (
+    ERRORS,
+    IfMatch,
+    Key,
+    NodeId,
+    Someone,
+    TheService,
+    documented,
+    written,
+)
+from unimp.serving.front.bulk import labels_of
+from unimp.serving.front.problems import ProblemError
+from unimp.serving.front.service import ANSWER, Service
+from unimp.serving.schemas import (
+    EdgesRequest,
+    LabelRequest,
+    LabelsRequest,
+    NodesRequest,
+    NoteRequest,
+    UndoRequest,
+    Written,
+)
+
+router = APIRouter(prefix="/v1", tags=["write"])
+Source = Annotated[str | None, Query(min_length=1, max_length=LONGEST_NAME)]
+
+
+def _matching(node: str, if_match: int | None) -> dict[str, int]:
+    return {} if if_match is None else {node: if_match}
+
+
+@router.put("/nodes/{id}/label", **documented(Written))
+async def put_label(
+    service: TheService,
+    someone: Someone,
+    node: NodeId,
+    given: LabelRequest,
+    key: Key = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Set the label of a node."""
+    write = Label(node=node, label=given.label, source=given.source)
+    match = _matching(node, if_match)
+    return written(await service.write(someone.name, [write], key=key, if_match=match))
+
+
+@router.delete("/nodes/{id}/label", **documented(Written))
+async def delete_label(
+    service: TheService,
+    someone: Someone,
+    node: NodeId,
+    key: Key = None,
+    if_match: IfMatch = None,
+    source: Source = None,
+) -> Response:
+    """Remove the label of a node, also one that the run itself contains."""
+    match = _matching(node, if_match)
+    write = Retraction(node=node, source=source)
+    return written(await service.write(someone.name, [write], key=key, if_match=match))
+
+
+@router.post("/nodes/{id}/skip", **documented(Written))
+async def skip(service: TheService, someone: Someone, node: NodeId, key: Key = None) -> Response:
+    """Do not offer the node to you again."""
+    return written(await service.write(someone.name, [Skip(node=node)], key=key))
+
+
+@router.post("/nodes/{id}/notes", **documented(Written))
+async def add_note(
+    service: TheService, someone: Someone, node: NodeId, given: NoteRequest, key: Key = None
+) -> Response:
+    """Attach a note to a node."""
+    return written(await service.write(someone.name, [Note(node=node, text=given.text)], key=key))
+
+
+@router.post(
+    "/labels",
+    response_model=Written,
+    responses=ERRORS,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": LabelsRequest.model_json_schema()},
+                "text/csv": {"schema": {"type": "string"}},
+                "application/vnd.apache.parquet": {"schema": {"type": "string"}},
+            },
+        }
+    },
+)
+async def add_labels(
+    request: Request, service: TheService, someone: Someone, key: Key = None, source: Source = None
+) -> Response:
+    """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label."""
+    kind = request.headers.get("content-type", "")
+    several = service.published.several if service.published else False
+    body = await request.body()
+    labels, named = await asyncio.to_thread(labels_of, kind, body, several=several)
+    source = named or source
+    writes: list[Write] = [
+        Retraction(node=node, source=source)
+        if label is None
+        else Label(node=node, label=label, source=source)
+        for node, label in labels
+    ]
+    if not writes:
+        raise ProblemError(422, "invalid", "the request contains no labels.")
+    return written(await service.write(someone.name, writes, key=key))
+
+
+@router.post("/nodes", **documented(Written))
+async def add_nodes(
+    service: TheService, someone: Someone, given: NodesRequest, key: Key = None
+) -> Response:
+    """Add nodes, and edges to them, through the transforms of the run."""
+    _refuse_loops(given.edges)
+    if not given.nodes and not given.edges:
+        raise ProblemError(422, "invalid", "the request contains no nodes and no edges.")
+    await _check(service, given.nodes, given.edges)
+    nodes: list[Write] = [
+        NewNode(node=one.id, values=one.values, source=given.source) for one in given.nodes
+    ]
+    edges = [
+        NewEdge(node=e.source, target=e.target, values=e.values, source=given.source)
+        for e in given.edges
+    ]
+    return written(await service.write(someone.name, [*nodes, *edges], key=key))
+
+
+@router.post("/edges", **documented(Written))
+async def add_edges(
+    service: TheService, someone: Someone, given: EdgesRequest, key: Key = None
+) -> Response:
+    """Add edges, or replace the values of edges that exist."""
+    return await add_nodes(
+        service, someone, NodesRequest(nodes=[], edges=given.edges, source=given.source), key
+    )
+
+
+@router.delete("/edges", **documented(Written))
+async def remove_edges(
+    service: TheService, someone: Someone, given: EdgesRequest, key: Key = None
+) -> Response:
+    """Remove edges."""
+    _refuse_loops(given.edges)
+    if service.ready().near:
+        raise ProblemError(
+            422, "refused", "the edges of this run come from nearest neighbors; they stay."
+        )
+    edges = [
+        RemovedEdge(node=one.source, target=one.target, source=given.source) for one in given.edges
+    ]
+    return written(await service.write(someone.name, edges, key=key))
+
+
+@router.post("/undo", **documented(Written))
+async def undo(
+    service: TheService, someone: Someone, given: UndoRequest, key: Key = None
+) -> Response:
+    """Undo an event, or withdraw all labels of a source."""
+    if (given.version is None) == (given.source is None):
+        raise ProblemError(422, "invalid", "give either a version or a source.")
+    write: Write
+    if given.version is not None:
+        write = Undo(undoes=given.version)
+    else:
+        write = Withdrawal(withdrawn=str(given.source))
+    return written(await service.write(someone.name, [write], key=key))
+
+
+async def _check(service: Service, nodes: list[Any], edges: list[Any]) -> None:
+    """Refuse values that the engine could not encode later."""
+    await service.engine.ask(
+        "check",
+        timeout=ANSWER,
+        nodes=[one.model_dump() for one in nodes],
+        edges=[one.model_dump() for one in edges],
+    )
+
+
+def _refuse_loops(edges: list[Any]) -> None:
+    problems = [
+        (place, f"the edge of {edge.source!r} to itself cannot be changed")
+        for place, edge in enumerate(edges)
+        if edge.source == edge.target
+    ]
+    if problems:
+        raise InvalidWriteError(problems)
