@@ -55,7 +55,7 @@ function Connection() {
 function Top({ part, help }) {
   const { me, model } = useShared();
   return html`<header class="top">
-    <a class="brand" href=${address("label")}><img src="icon.svg" alt="" /><span>unimp</span>${model && html`<span class="task" title=${model.name}>${model.name}</span>`}</a>
+    <a class="brand" href=${address("label")}><img src="page/icon.svg" alt="" /><span>unimp</span>${model && html`<span class="task" title=${model.name}>${model.name}</span>`}</a>
     <nav class="tabs" aria-label="Parts">
       ${PARTS.map((one) => html`<a key=${one} href=${address(one)} aria-current=${one === part ? "page" : null}>${NAMES[one]}</a>`)}
     </nav>
