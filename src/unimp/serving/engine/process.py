@@ -233,7 +233,7 @@ class Process:
 
     def _picture(self, message: Message) -> Message:
         self._current()
-        found = self._questions.picture(message["node"], message["about"])
+        found = self._questions.picture(message["node"], message["about"], message["layout"])
         return Message({"version": self._applied.version, "svg": found})
 
     def _what_if(self, message: Message) -> Message:

@@ -94,10 +94,13 @@ class Questions:
         )
         return found.to_dict()
 
-    def picture(self, node: str, about: str | None) -> str:
-        """The explanation as an SVG file; empty if the node has no edges."""
+    def picture(self, node: str, about: str | None, layout: str) -> str:
+        """The explanation as an SVG file; empty if the node has no edges.
+
+        layout: "wide", or "narrow" for a column or a phone.
+        """
         found = self.explain(node, about)
-        return standalone(picture(found, LAYOUTS["wide"])) if found["links"] else ""
+        return standalone(picture(found, LAYOUTS[layout])) if found["links"] else ""
 
     def what_if(
         self, labels: Mapping[str, Any], nodes: list[str]

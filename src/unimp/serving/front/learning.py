@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -233,9 +233,12 @@ async def draw(
     node: NodeId,
     about: About = None,
     reached: Reached = None,
+    layout: Literal["wide", "narrow"] = "wide",
 ) -> Response:
     """Return the explanation as a picture; 204 if the node has no edges."""
-    found = await service.engine.ask("picture", timeout=ANSWER, node=node, about=about)
+    found = await service.engine.ask(
+        "picture", timeout=ANSWER, node=node, about=about, layout=layout
+    )
     stamp = service.stamp(found["version"])
     headers = {f"Unimp-{name.title()}": str(value) for name, value in stamp.items()}
     if not found["svg"]:

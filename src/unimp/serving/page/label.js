@@ -9,12 +9,23 @@ import { shared } from "./store.js";
 import { Empty, Failure, html, useEffect, useRef, useState } from "./view.js";
 import { Why } from "./why.js";
 
-/** Everything about a node, with an answer that reflects what this page wrote. */
-async function readDetails(id, signal) {
-  const details = await read(nodePath(id, "/details"), {}, { signal });
-  if (details.version >= shared.written) return details;
-  const { node, version } = await read(nodePath(id), {}, { signal, after: shared.written });
-  return { ...details, node, version };
+const NOTHING = { columns: {}, neighbors: [], num_neighbors: 0, history: [] };
+
+/**
+ * The node first, with an answer that reflects what this page wrote, and then what takes the engine
+ * longer: its columns, neighbors and history. A person can answer before these arrive.
+ */
+function useNode(id) {
+  const live = (published) =>
+    !published || published.nodes.includes(id) || published.changed > published.nodes.length;
+  const reading = (rest, options) => (signal) =>
+    (id === null ? Promise.resolve(null) : read(nodePath(id, rest), {}, { signal, ...options() }));
+  const key = JSON.stringify(id);
+  const node = useRead(reading("", () => ({ after: shared.written })), key, live);
+  const details = useRead(reading("/details", () => ({})), key, live);
+  const value = node.value && { ...NOTHING, ...details.value, ...node.value, complete: details.value !== null };
+  const again = () => { node.again(); details.again(); };
+  return { value, error: node.error, lateError: details.error, loading: node.loading, again };
 }
 
 export function LabelPart({ route }) {
@@ -24,10 +35,7 @@ export function LabelPart({ route }) {
   const list = useList(queue, q);
   const [state, setState] = useState({}); // of the next node: {asking}, {none}, {error}
   const items = useRef(new Map()); // what the queue said about the nodes that it handed out
-  const details = useRead(
-    (signal) => (id === null ? Promise.resolve(null) : readDetails(id, signal)),
-    JSON.stringify(["details", id]),
-    (published) => !published || published.nodes.includes(id) || published.changed > published.nodes.length);
+  const details = useNode(id);
 
   const open = (node, replace = false) =>
     go(address("label", node, { queue, q: queue === "search" ? q : "" }), { replace });

@@ -7,7 +7,6 @@ import { share, useShared } from "./store.js";
 import { Bar, Failure, count, html, percent, several, useEffect, useState, when } from "./view.js";
 
 const STATES = { training: "Training", loading: "Loading", ready: "Ready to activate", active: "Active", refused: "Refused by the gate", failed: "Failed" };
-const absent = (error) => [404, 405, 501].includes(error?.status);
 
 const Tile = ({ value, words }) => html`<div class="card tile"><b>${value}</b><span>${words}</span></div>`;
 
@@ -56,7 +55,11 @@ function Generations({ generations, again }) {
 
 function Training() {
   const { job } = useShared();
-  const jobs = useRead((signal) => read("v1/jobs", {}, { signal }), "jobs");
+  // What the server offers is written in its description of the API, so nothing is asked in vain.
+  const jobs = useRead(async (signal) => {
+    const { paths } = await read("openapi.json", {}, { signal });
+    return "/v1/retrain" in paths ? read("v1/jobs", {}, { signal }) : null;
+  }, "jobs");
   const [asking, setAsking] = useState(false);
   const [activate, setActivate] = useState(false);
   const [error, setError] = useState(null);
@@ -71,10 +74,10 @@ function Training() {
       setError(problem);
     }
   };
-  const missing = absent(jobs.error);
+  const missing = !jobs.loading && !jobs.error && jobs.value === null;
   return html`<section class="card panel"><h2>Training in the background</h2>
     <p class="soft">A training on all labels given so far builds the next generation. The service keeps answering meanwhile, and a gate refuses a model that is worse.</p>
-    ${missing ? html`<p class="message">This server does not offer training yet. Train on another machine with <code>unimp train</code> and the exported labels.</p>`
+    ${missing ? html`<p class="message">This server does not offer training yet. Export the labels, train with <code>unimp train</code>, and serve the new run.</p>`
       : html`<${Failure} error=${jobs.error} retry=${jobs.again} />
         ${jobs.value?.jobs.map((one) => html`<div key=${one.id}><p><b>Generation ${one.generation}</b> <span class="chip">${STATES[one.state] ?? one.state}</span></p>
           <p class="small soft">${one.detail} Labels up to version ${one.version}, started ${when(one.started)}.</p>

@@ -4,7 +4,7 @@ import { Choices, FEW, Note, Picker, WhatIf } from "./choices.js";
 import { useRead } from "./read.js";
 import { address } from "./route.js";
 import { share, useShared } from "./store.js";
-import { Failure, Key, html, labelText, percent, sameLabel, useEffect, useRef, useState, when } from "./view.js";
+import { Failure, Key, html, labelText, percent, sameLabel, several, useEffect, useRef, useState, when } from "./view.js";
 
 const LONG = 220; // letters of a value that are shown at first
 
@@ -43,6 +43,10 @@ function Columns({ columns }) {
   const [open, setOpen] = useState(false);
   const entries = Object.entries(columns);
   if (!entries.length) return null;
+  // Numbered features without names tell a person nothing; they are shown only on demand.
+  if (!open && entries.every(([name, value]) => /^[0-9]+$/.test(name) && typeof value === "number")) {
+    return html`<div><button class="button plain compact under" aria-expanded="false" onClick=${() => setOpen(true)}>Show ${several(entries.length, "feature value")}</button></div>`;
+  }
   const text = (value) =>
     value === null || value === "" ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
   const long = entries.some(([, value]) => text(value).length > LONG) || entries.length > 12;
@@ -183,6 +187,8 @@ export function NodePanel({ id, details, item, advance, previous }) {
       <${State} node=${node} history=${answer.history} drawn=${item?.drawn} why=${item?.why} />
     </header>
     ${changedMeanwhile && html`<div class="message doubt" role="status"><p>The label of this node changed while you had it open. It is <b>${labelText(node.label)}</b> now.</p></div>`}
+    ${!answer.complete && !details.lateError && html`<p class="soft small">Loading its columns…</p>`}
+    <${Failure} error=${details.lateError} retry=${details.again} />
     <${Columns} key=${node.id} columns=${answer.columns} />
     ${conflict && conflict.node.id === node.id && html`<${Conflict} conflict=${conflict} done=${decided}
       answer=${() => { const { mine, node: now } = conflict; share({ conflict: null }); setSeen(now.label_version); give(mine, now.label_version); }} />`}

@@ -61,7 +61,7 @@ export function Why({ id, details, queue }) {
         ${found.edges.slice(0, SHOWN).map((one) => html`<li class="reason" key=${`${one.source} ${one.target}`}>
           <span><${Link} id=${one.source} queue=${queue} /> ${one.both_ways ? "↔" : "→"} <${Link} id=${one.target} queue=${queue} /></span><${Effect} value=${one.effect} /></li>`)}
       </ul></section>`}`}
-    ${answer && html`<section><h3>${several(answer.num_neighbors, "neighbor")}</h3><ul class="reasons">
+    ${answer?.complete && html`<section><h3>${several(answer.num_neighbors, "neighbor")}</h3><ul class="reasons">
       ${answer.neighbors.slice(0, 30).map((one) => html`<li class="reason" key=${one.id}>
         <span><span class="soft" aria-label=${one.direction === "in" ? "from" : one.direction === "out" ? "to" : "both ways"}>${{ in: "←", out: "→", both: "↔" }[one.direction]}</span> <${Link} id=${one.id} queue=${queue} /></span>
         <span class=${one.label === null ? "soft" : ""}>${one.label === null ? `${labelText(one.prediction)}?` : labelText(one.label)}</span></li>`)}
