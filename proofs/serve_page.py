@@ -1,0 +1,716 @@
+"""Use the page of the live label service in a real browser, one scenario at a time.
+
+    python proofs/serve_page.py [NAME ...]        → proofs/results/serve_page.json
+    python proofs/serve_page.py --pictures FOLDER
+
+A run is trained on two small tables in which ids, classes and columns contain markup, and served by
+`unimp serve`. Each scenario opens the page in Chromium and does what a person does, mostly with the
+keyboard. It checks what the page shows and what the service has stored. In every scenario, no
+script of an id may run, no request may leave the server, and the console may contain no error,
+except for the failed requests that the scenario is about.
+
+The browser needs `pip install playwright` and a Chromium on the path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+import unimp
+from unimp.data.files import write_atomically
+from unimp.tracking.origin import code_origin
+
+RESULTS = Path(__file__).parent / "results" / "serve_page.json"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+RAN = "window.ran = (window.ran || 0) + 1"
+HOSTILE = (
+    f"<img src=x onerror='{RAN}'>",
+    f"<script>{RAN}</script>",
+    f"javascript:{RAN}",
+    "a/b?c=d#e%2Ff",
+    "../../v1/me",
+    "ünïcödé 漢字 עברית",
+    "x" * 300,
+)
+CLASSES = ("vcs", "net", "games", "science", "sound", "text", f"<b onclick='{RAN}'>bold</b>")
+SETTINGS: dict[str, Any] = {
+    "train.epochs": 60,
+    "train.lr": 0.01,
+    "model.width": 16,
+    "model.layers": 2,
+    "train.device": "cpu",
+    "ensemble.portfolio": "none",
+}
+WIDTHS = ((1440, 900), (768, 1024), (360, 740))
+
+
+def train(folder: Path) -> Path:
+    """A run on two tables; every third node has a label."""
+    draw = np.random.default_rng(0)
+    ids = [f"package-{n}" for n in range(120)] + list(HOSTILE)
+    kinds = draw.integers(0, len(CLASSES), len(ids))
+    with (folder / "nodes.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "size", "kind", "label"])
+        for n, name in enumerate(ids):
+            label = CLASSES[kinds[n]] if n % 3 == 0 and name not in HOSTILE else ""
+            size = kinds[n] + draw.normal(0, 0.6)
+            table.writerow([name, f"{size:.3f}", CLASSES[(kinds[n] + n % 2) % 7][:12], label])
+    pairs = {
+        (a, b)
+        for a, b in draw.integers(0, len(ids), (1500, 2)).tolist()
+        if a < b and (kinds[a] == kinds[b] or draw.random() < 0.05)
+    } | {(0, len(ids) - 1 - k) for k in range(len(HOSTILE))}
+    with (folder / "edges.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["source", "target"])
+        table.writerows((ids[a], ids[b]) for a, b in sorted(pairs))
+    task = unimp.task_from_tables(
+        folder / "nodes.csv",
+        folder / "edges.csv",
+        label="label",
+        features={"size": "numeric", "kind": "categorical"},
+    )
+    unimp.run(task, settings=SETTINGS, out=folder / "run", progress=False)
+    return folder / "run"
+
+
+@dataclass
+class Server:
+    """`unimp serve` in a process that can be killed and started again at the same address."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "unimp", "serve", str(self.folder)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([*command, "--port", str(self.port)], **quiet)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                if self.get("/readyz")["reads"]:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.2)
+        raise RuntimeError("the server did not become ready within 60 seconds")
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        assert self.process is not None
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.address + path, timeout=30) as response:
+            return json.load(response)
+
+    def node(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/v1/nodes/{quote(name, safe='')}")["node"]
+        return found
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        headers = {"Content-Type": "application/json", "Origin": self.address}
+        request = urllib.request.Request(
+            self.address + path, json.dumps(body).encode(), headers, method=method
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.load(response)
+
+    def label(self, name: str, label: str) -> None:
+        """Give a label as another client would."""
+        self.send("PUT", f"/v1/nodes/{quote(name, safe='')}/label", {"label": label})
+
+    def unlabeled(self, number: int = 1) -> list[str]:
+        """Nodes without a label that no scenario has used yet."""
+        found = self.get("/v1/nodes?state=unlabeled&q=package-&sort=-confidence&limit=1000")
+        return [node["id"] for node in found["nodes"]][:number]
+
+
+@dataclass
+class Seen:
+    """What the browser reported while a scenario ran."""
+
+    console: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    ran: int = 0
+
+
+class Site:
+    """The page in a browser, for one scenario."""
+
+    def __init__(self, browser: Any, server: Server) -> None:
+        self._browser, self.server, self.seen = browser, server, Seen()
+        self._pages: list[Any] = []
+        self._contexts: list[Any] = []
+
+    def context(self, **options: Any) -> Any:
+        context = self._browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}} | options
+        )
+        context.set_default_timeout(15_000)
+        self._contexts.append(context)
+        return context
+
+    def open(self, hash_: str = "#/label", context: Any = None) -> Any:
+        """A new page at an address of the application."""
+        page = (context or self.context()).new_page()
+        self._pages.append(page)
+        page.on("console", self._printed)
+        page.on("pageerror", lambda error: self.seen.console.append(f"exception: {error}"))
+        page.on("request", self._requested)
+        page.goto(f"{self.server.address}/{hash_}")
+        page.wait_for_selector("h1, .sign-in, .empty, .loading", state="attached")
+        return page
+
+    def at_node(self, name: str, query: str = "", context: Any = None) -> Any:
+        page = self.open(node_hash(name, query), context)
+        page.wait_for_selector(".choice")
+        return page
+
+    def _printed(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.seen.console.append(message.text)
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith(self.server.address + "/"):
+            self.seen.elsewhere.append(request.url)
+
+    def close(self) -> None:
+        for page in self._pages:
+            if not page.is_closed():
+                self.seen.ran += page.evaluate("window.ran || 0")
+        for context in self._contexts:
+            context.close()
+
+
+def node_hash(name: str, query: str = "") -> str:
+    return f"#/label/{quote(name, safe='')}{query}"
+
+
+def title(page: Any) -> str:
+    text: str = page.inner_text("h1")
+    return text
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """Wait until a condition holds; raise AssertionError otherwise."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+Scenario = Callable[[Site], None]
+SCENARIOS: dict[str, Scenario] = {}
+EXPECTED: dict[str, str] = {}
+"""Scenario → pattern of the console errors that it is about."""
+
+
+def scenario(name: str, expected: str = "") -> Callable[[Scenario], Scenario]:
+    """Declare a scenario; expected: the browser prints failed requests that match."""
+
+    def declare(function: Scenario) -> Scenario:
+        SCENARIOS[name] = function
+        if expected:
+            EXPECTED[name] = expected
+        return function
+
+    return declare
+
+
+@scenario("the queue hands out a node")
+def queue_starts(site: Site) -> None:
+    page = site.open("")
+    page.wait_for_selector(".choice")
+    name = title(page)
+    assert quote(name, safe="") in page.url, page.url
+    assert site.server.node(name)["label"] is None
+    assert any(item["node"]["id"] == name for item in site.server.get("/v1/queue/mine")["items"])
+
+
+@scenario("label by key")
+def label_by_key(site: Site) -> None:
+    page = site.open("#/label")
+    page.wait_for_selector(".choice")
+    name, second = title(page), page.locator(".choice .name").nth(1).inner_text()
+    page.keyboard.press("2")
+    wait_for(lambda: site.server.node(name)["label"] == second)
+    wait_for(lambda: title(page) != name)
+    assert second in page.inner_text(".message")
+
+
+@scenario("agree with Enter")
+def agree(site: Site) -> None:
+    page = site.open("#/label")
+    page.wait_for_selector(".choice")
+    name, first = title(page), page.locator(".choice .name").first.inner_text()
+    page.keyboard.press("Enter")
+    wait_for(lambda: site.server.node(name)["label"] == first)
+
+
+@scenario("undo with U")
+def undo(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.keyboard.press("1")
+    wait_for(lambda: site.server.node(name)["label"] is not None)
+    page.wait_for_selector(".message >> text=Undo")
+    page.keyboard.press("u")
+    wait_for(lambda: site.server.node(name)["label"] is None)
+    wait_for(lambda: title(page) == name)
+
+
+@scenario("search a class")
+def search_class(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.keyboard.press("/")
+    page.wait_for_selector("#class-search")
+    page.keyboard.type("scien")
+    page.keyboard.press("Enter")
+    wait_for(lambda: site.server.node(name)["label"] == "science")
+
+
+@scenario("skip")
+def skip(site: Site) -> None:
+    page = site.open("#/label")
+    page.wait_for_selector(".choice")
+    name = title(page)
+    page.keyboard.press("s")
+    wait_for(lambda: title(page) != name)
+    events = site.server.get("/v1/log?kind=skip")["events"]
+    assert events[0]["node"] == name
+    assert site.server.node(name)["label"] is None
+
+
+@scenario("write a note")
+def note(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.keyboard.press("n")
+    page.wait_for_selector("textarea")
+    page.keyboard.type("1 of <b>two</b>")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("text=“1 of <b>two</b>”")
+    assert site.server.node(name)["label"] is None, "a key in the note was taken as an answer"
+
+
+@scenario("two pages in conflict", "412")
+def conflict(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page, other = site.at_node(name), site.at_node(name)
+    mine = page.locator(".choice .name").first.inner_text()
+    theirs = other.locator(".choice .name").nth(1).inner_text()
+    other.keyboard.press("2")
+    wait_for(lambda: site.server.node(name)["label"] == theirs)
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("/")
+    page.wait_for_selector("#class-search")
+    page.keyboard.type(mine)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#conflict")
+    words = page.inner_text("#conflict")
+    assert mine in words, words
+    assert theirs in words, words
+    assert site.server.node(name)["label"] == theirs
+    page.click(f"text=Change it to {mine}")
+    wait_for(lambda: site.server.node(name)["label"] == mine)
+
+
+@scenario("hostile ids and classes")
+def hostile_ids(site: Site) -> None:
+    context = site.context()
+    for name in HOSTILE:
+        page = site.at_node(name, context=context)
+        assert title(page) == name
+        page.wait_for_selector(".why .reasons a")
+        page.locator(".choice").nth(1).focus()
+        page.wait_for_selector(".what-if >> text=If you choose")
+        page.close()
+    page = site.open("#/table?q=%3C", context)
+    page.wait_for_selector("tbody tr")
+    assert page.locator("tbody tr").count() == 2
+    page.locator("tbody tr a").first.click()
+    page.wait_for_selector(".choice")
+    name = title(page)
+    assert name in HOSTILE
+    page.keyboard.press("/")
+    page.wait_for_selector("#class-search")
+    page.keyboard.type("bold")
+    page.keyboard.press("Enter")
+    wait_for(lambda: site.server.node(name)["label"] == CLASSES[-1])
+    page.goto(f"{site.server.address}/#/log")
+    page.wait_for_selector(f"tbody >> text={CLASSES[-1]}")
+
+
+@scenario("offline and back", "ERR_INTERNET_DISCONNECTED")
+def offline(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    context = site.context()
+    page = site.at_node(name, context=context)
+    page.wait_for_selector(".live.is-live")
+    context.set_offline(True)
+    page.wait_for_selector(".banner >> text=Offline")
+    page.keyboard.press("1")
+    page.wait_for_selector("text=not stored yet")
+    assert site.server.node(name)["label"] is None
+    context.set_offline(False)
+    wait_for(lambda: site.server.node(name)["label"] is not None)
+    page.wait_for_selector(".live.is-live")
+    page.wait_for_selector(".banner", state="detached")
+    events = site.server.get(f"/v1/log?kind=label&node={quote(name)}")["events"]
+    assert len(events) == 1, "the answer was stored twice"
+
+
+@scenario("the server is killed and starts again", "ERR_|503|Failed to load")
+def restart(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.wait_for_selector(".live.is-live")
+    site.server.stop(signal.SIGKILL)
+    page.wait_for_selector(".banner >> text=Offline")
+    page.keyboard.press("1")
+    page.wait_for_selector("text=not stored yet")
+    site.server.start()
+    wait_for(lambda: site.server.node(name)["label"] is not None, 30)
+    page.wait_for_selector(".live.is-live")
+
+
+@scenario("bulk labels with a confirmation")
+def bulk(site: Site) -> None:
+    names = site.server.unlabeled(3)
+    page = site.open("#/table?state=unlabeled&sort=-confidence&q=package-")
+    page.wait_for_selector("tbody tr")
+    for name in names:
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    page.get_by_label("Class", exact=True).select_option(label="games")
+    page.click("text=Continue")
+    page.wait_for_selector("dialog")
+    assert all(site.server.node(name)["label"] is None for name in names), "stored without a yes"
+    page.click("dialog >> text=Store 3 labels")
+    wait_for(lambda: all(site.server.node(name)["label"] == "games" for name in names))
+    page.click("text=Undo all")
+    wait_for(lambda: all(site.server.node(name)["label"] is None for name in names))
+
+
+@scenario("audit: accept and keep")
+def audit(site: Site) -> None:
+    page = site.open("#/audit")
+    page.wait_for_selector(".audit-row", timeout=60_000)
+    doubts = site.server.get("/v1/audit?limit=2")["doubts"]
+    rows = page.locator(".audit-row")
+    rows.nth(0).focus()
+    page.keyboard.press("a")
+    wait_for(lambda: site.server.node(doubts[0]["node"])["label"] == doubts[0]["suggested"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("k")
+    page.wait_for_selector(f"text=Kept {doubts[1]['given']}")
+    assert site.server.node(doubts[1]["node"])["label"] == doubts[1]["given"]
+    rows.nth(0).focus()
+    page.keyboard.press("u")
+    wait_for(lambda: site.server.node(doubts[0]["node"])["label"] == doubts[0]["given"])
+
+
+@scenario("deep links")
+def deep_links(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name, "?queue=doubtful")
+    assert title(page) == name
+    assert page.locator(".lists [aria-current]").inner_text() == "Doubtful"
+    page = site.open("#/table?state=labeled&label=vcs&sort=-confidence")
+    page.wait_for_selector("tbody tr")
+    assert page.locator("label:has-text('State') select").input_value() == "labeled"
+    labels = page.locator("tbody .chip").all_inner_texts()
+    assert set(labels) == {"vcs"}, labels
+    page.go_back()
+
+
+@scenario("an unknown node", "404")
+def unknown(site: Site) -> None:
+    page = site.open(node_hash("no such node"))
+    page.wait_for_selector(".message.bad >> text=no such node")
+
+
+@scenario("the effect of a choice")
+def what_if(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.locator(".choice").nth(1).focus()
+    page.wait_for_selector(".what-if >> text=If you choose")
+    page.locator(".choice").nth(2).hover()
+    third = page.locator(".choice .name").nth(2).inner_text()
+    page.wait_for_selector(f".what-if b >> text={third}")
+    assert site.server.node(name)["label"] is None
+
+
+@scenario("a doubted answer gets a hint")
+def doubted(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    node = site.server.node(name)
+    assert node["confidence"] >= 0.5, "the model is not sure about any node"
+    page = site.at_node(name)
+    page.keyboard.press("2")
+    page.wait_for_selector(".message.doubt >> text=The rest of the graph doubts it")
+    assert node["prediction"] in page.inner_text(".message.doubt")
+
+
+@scenario("why: picture, labels and neighbors")
+def why(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.wait_for_selector(".picture img")
+    wait_for(lambda: page.evaluate("document.querySelector('.picture img').naturalWidth > 0"))
+    link = page.locator(".why .reason a").last
+    neighbor = link.inner_text()
+    link.click()
+    wait_for(lambda: title(page) == neighbor)
+
+
+@scenario("live changes of another person")
+def live(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    page = site.at_node(name)
+    page.wait_for_selector(".live.is-live")
+    site.server.label(name, "sound")
+    page.wait_for_selector("text=changed while you had it open")
+    assert "sound" in page.inner_text(".node-head")
+
+
+@scenario("undo in the log")
+def log_undo(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    site.server.label(name, "text")
+    version = site.server.node(name)["label_version"]
+    page = site.open(f"#/log?node={name}")
+    page.get_by_label(f"Undo version {version}", exact=True).click()
+    wait_for(lambda: site.server.node(name)["label"] is None)
+
+
+@scenario("search nodes")
+def search_nodes(site: Site) -> None:
+    page = site.open("#/label")
+    page.wait_for_selector(".choice")
+    page.keyboard.press("f")
+    page.keyboard.type("package-11")
+    wait_for(lambda: page.locator(".items li").count() == 11)
+    page.locator(".items a").nth(2).click()
+    page.wait_for_selector(".choice")
+    assert title(page).startswith("package-11")
+    assert "q=package-11" in page.url
+
+
+@scenario("model: what the server does not offer")
+def model(site: Site) -> None:
+    page = site.open("#/model")
+    page.wait_for_selector("text=Generations")
+    offered = "/v1/retrain" in site.server.get("/openapi.json")["paths"]
+    words = "Train on the labels so far" if offered else "does not offer training yet"
+    page.wait_for_selector(f"text={words}")
+
+
+@scenario("people: add, change and revoke")
+def people(site: Site) -> None:
+    page = site.open("#/people")
+    page.get_by_label("Name", exact=True).fill("<i>bo</i>")
+    page.click("form >> text=Add >> nth=-1")
+    page.wait_for_selector("text=The token of")
+    page.get_by_label("Role of <i>bo</i>", exact=True).select_option("reviewer")
+
+    def found() -> dict[str, Any]:
+        return {p["name"]: p for p in site.server.get("/v1/people")["people"]}["<i>bo</i>"]
+
+    wait_for(lambda: found()["role"] == "reviewer")
+    page.click("tr:has-text('<i>bo</i>') >> text=Revoke")
+    wait_for(lambda: found()["revoked"])
+
+
+@scenario("themes")
+def themes(site: Site) -> None:
+    page = site.open("#/model", site.context(color_scheme="dark"))
+    page.wait_for_selector(".tile")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.get_by_label("Switch between light and dark").click()
+    light = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    page.wait_for_selector(".tile")
+    assert page.evaluate(background) == light, "the choice was not kept"
+
+
+@scenario("phone width")
+def phone(site: Site) -> None:
+    context = site.context(viewport={"width": 360, "height": 740})
+    for part in ("label", "table", "audit", "log", "model", "people"):
+        page = site.open(f"#/{part}", context)
+        page.wait_for_selector("h1")
+        page.wait_for_timeout(300)
+        over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert over <= 0, f"{part} is {over} pixels too wide"
+
+
+@scenario("only the keyboard")
+def keyboard(site: Site) -> None:
+    page = site.open("#/label")
+    page.wait_for_selector(".choice")
+    name = title(page)
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    reached = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("document.activeElement.className || document.activeElement.tagName")
+        )
+        if "choice" in reached:
+            break
+    assert "choice" in reached, reached
+    width = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert width == "2px", width
+    page.keyboard.press("Enter")
+    wait_for(lambda: site.server.node(name)["label"] is not None)
+
+
+def run_scenario(browser: Any, server: Server, name: str) -> dict[str, Any]:
+    """Run one scenario; `problem` is empty if it passed."""
+    site, problem, started = Site(browser, server), "", time.monotonic()
+    try:
+        SCENARIOS[name](site)
+    except Exception as error:
+        lines = traceback.extract_tb(error.__traceback__)
+        where = next((line for line in lines[::-1] if line.filename == __file__), lines[-1])
+        text = str(error).strip() or where.line
+        problem = f"line {where.lineno}: {text}"[:500]
+    try:
+        site.close()
+    except Exception as error:
+        problem = problem or f"the page was lost: {error}"[:500]
+    seen = site.seen
+    console = [line for line in seen.console if not re.search(EXPECTED.get(name, r"(?!)"), line)]
+    if not problem and console:
+        problem = f"console: {console[0]}"[:500]
+    if not problem and seen.elsewhere:
+        problem = f"a request to {seen.elsewhere[0]}"
+    if not problem and seen.ran:
+        problem = "a script of an id or a class ran"
+    return {
+        "passed": not problem,
+        "problem": problem,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[Any, Server]]:
+    """A browser, and the server of a new run."""
+    from playwright.sync_api import sync_playwright
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Server(train(folder), port)
+    server.start()
+    try:
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+            try:
+                yield browser, server
+            finally:
+                browser.close()
+    finally:
+        server.stop()
+
+
+def take_pictures(browser: Any, server: Server, folder: Path) -> None:
+    """Pictures of every part at three widths in both themes, to be looked at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for width, height in WIDTHS:
+        for theme in ("light", "dark"):
+            site = Site(browser, server)
+            context = site.context(viewport={"width": width, "height": height}, color_scheme=theme)
+            for part in ("label", "table", "audit", "log", "model", "people"):
+                page = site.open(f"#/{part}", context)
+                page.wait_for_timeout(1_500)
+                page.screenshot(path=folder / f"{part}-{width}-{theme}.png", full_page=width < 1000)
+                page.close()
+            site.close()
+
+
+def cannot_browse() -> str:
+    """Why no browser can be used; empty if it can."""
+    if BROWSER is None:
+        return "chromium is not installed"
+    return "" if find_spec("playwright") else "playwright is not installed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; all without a name")
+    parser.add_argument("--pictures", type=Path, help="take pictures into a folder instead")
+    given = parser.parse_args()
+    if why := cannot_browse():
+        sys.exit(f"{why}; see the top of this file")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        served(Path(temporary)) as (browser, server),
+    ):
+        chromium = browser.version
+        if given.pictures:
+            take_pictures(browser, server, given.pictures)
+            return
+        results = {}
+        for name in given.names or SCENARIOS:
+            results[name] = run_scenario(browser, server, name)
+            print(f"{'passed' if results[name]['passed'] else 'FAILED'}  {name}", flush=True)
+            if results[name]["problem"]:
+                print(f"        {results[name]['problem']}", flush=True)
+    failed = [name for name, result in results.items() if not result["passed"]]
+    stored = {
+        "scenarios": results,
+        "passed": len(results) - len(failed),
+        "failed": len(failed),
+        "chromium": chromium,
+        "unimp": unimp.__version__,
+        "code": code_origin(),
+        "command": "python proofs/serve_page.py",
+    }
+    if not given.names:
+        write_atomically(RESULTS, (json.dumps(stored, indent=1) + "\n").encode())
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
