@@ -144,9 +144,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.load(response)
 
-    def label(self, name: str, label: str) -> None:
-        """Give a label as another client would."""
-        self.send("PUT", f"/v1/nodes/{quote(name, safe='')}/label", {"label": label})
+    def label(self, name: str, label: str) -> int:
+        """Give a label as another client would; returns its version."""
+        path = f"/v1/nodes/{quote(name, safe='')}/label"
+        version: int = self.send("PUT", path, {"label": label})["version"]
+        return version
 
     def unlabeled(self, number: int = 1) -> list[str]:
         """Nodes without a label that no scenario has used yet."""
@@ -509,8 +511,7 @@ def live(site: Site) -> None:
 @scenario("undo in the log")
 def log_undo(site: Site) -> None:
     (name,) = site.server.unlabeled()
-    site.server.label(name, "text")
-    version = site.server.node(name)["label_version"]
+    version = site.server.label(name, "text")
     page = site.open(f"#/log?node={name}")
     page.get_by_label(f"Undo version {version}", exact=True).click()
     wait_for(lambda: site.server.node(name)["label"] is None)

@@ -4,7 +4,7 @@ import { ask, nodePath, read } from "./api.js";
 import { NoNode, NodePanel } from "./node.js";
 import { LISTS, Queue, isLeased, useList } from "./queue.js";
 import { useRead } from "./read.js";
-import { address, go } from "./route.js";
+import { address, go, parse } from "./route.js";
 import { shared } from "./store.js";
 import { Empty, Failure, html, useEffect, useRef, useState } from "./view.js";
 import { Why } from "./why.js";
@@ -37,17 +37,23 @@ export function LabelPart({ route }) {
   const items = useRef(new Map()); // what the queue said about the nodes that it handed out
   const details = useNode(id);
 
+  // Whoever went elsewhere while an answer was on its way stays there.
+  const isHere = () => {
+    const now = parse(location.hash);
+    return now.part === "label" && now.node === id;
+  };
   const open = (node, replace = false) =>
-    go(address("label", node, { queue, q: queue === "search" ? q : "" }), { replace });
+    isHere() && go(address("label", node, { queue, q: queue === "search" ? q : "" }), { replace });
 
   const nextItem = async (replace) => {
+    if (!isHere()) return;
     setState({ asking: true });
     try {
       const { item } = await ask("v1/queue/next", { ranking: queue });
       if (item) items.current.set(item.node.id, item);
       setState(item ? {} : { none: true });
       if (item) open(item.node.id, replace);
-      else if (id !== null) go(address("label", null, { queue, done: "yes" }));
+      else if (id !== null && isHere()) go(address("label", null, { queue, done: "yes" }));
     } catch (error) {
       setState({ error });
     }
