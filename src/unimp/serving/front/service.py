@@ -42,6 +42,7 @@ class Service:
     ) -> None:
         """print_line: shows a line to whoever started the service."""
         self.folder, self._print = folder, print_line
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.store = Store(folder, on_commit=self._after_commit)
         self.queue = Queue(self.store)
         self.acknowledged = self.store.reader.head()
@@ -52,7 +53,6 @@ class Service:
         self._names = read_names(folder)
         if self._names is not None:
             self.store.use(self._names.vocabulary())
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._published = asyncio.Event()
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
