@@ -107,7 +107,7 @@ def test_no_label_is_lost_or_doubled_when_processes_are_killed(
                 time.sleep(0.02)
             if kill_front:
                 process.kill()
-                process.wait()
+                process.communicate()  # waits, and closes the pipe
                 process, _ = start(folder, port)
             else:
                 kill_engine(process.pid)
@@ -124,7 +124,8 @@ def test_no_label_is_lost_or_doubled_when_processes_are_killed(
         found = one.get("/v1/nodes/n0", params={"min_version": head})
         assert found.json()["version"] >= head
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) in (0, 143)
+    process.communicate(timeout=30)
+    assert process.returncode in (0, 143)
     assert not (folder / ".labels.lock").exists()
     with Reader(folder) as reader:
         assert check(reader) == []
