@@ -77,10 +77,21 @@ def student_section(teacher: Mapping[str, Any], scores: Mapping[str, float]) -> 
     return {"teacher": teacher["name"], "teacher_sha256": teacher["sha256"], "scores": sets}
 
 
+def best_unimp(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of the UniMP with the best validation score in the leaderboard of a teacher."""
+    rows = (metrics.get("ensemble") or {}).get("members", ())
+    found = [
+        row
+        for row in rows
+        if row["settings"].get("model.name", "unimp") == "unimp" and row["val"] is not None
+    ]
+    return max(found, key=lambda row: row["val"], default=None)
+
+
 def teacher_summary(name: str, sha256: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A teacher's scores with train labels as inputs, and those of UniMP in its leaderboard."""
-    members = (metrics.get("ensemble") or {}).get("members", ())
-    unimp: Mapping[str, Any] = next((row for row in members if row["name"] == "unimp"), {})
+    """A teacher's scores with train labels as inputs, and those of the best UniMP among its
+    members, which has the options of the student."""
+    unimp = best_unimp(metrics) or {}
     return {
         "name": name,
         "sha256": sha256,

@@ -7,6 +7,7 @@ from typing import Any
 
 from unimp.config.arguments import FilePath
 from unimp.config.recipe import Recipe, Settings
+from unimp.ensemble.distillation import best_unimp
 from unimp.ensemble.portfolio import PORTFOLIO, member_recipe, settings_of
 from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
@@ -74,16 +75,11 @@ def _best_unimp(teacher: Run) -> dict[str, Any]:
 
     Without one, those of the member `unimp` of the portfolio.
     """
-    rows = (teacher.metrics.get("ensemble") or {}).get("members", ())
-    found = [
-        row
-        for row in rows
-        if row["settings"].get("model.name", "unimp") == "unimp" and row["val"] is not None
-    ]
-    if not found:
+    found = best_unimp(teacher.metrics)
+    if found is None:
         member = next(member for member in PORTFOLIO if member.name == "unimp")
         return settings_of(member, teacher.task)
-    best = max(found, key=lambda row: row["val"])["settings"]
+    best = found["settings"]
     return {name: value for name, value in best.items() if name not in ONLY_OF_MEMBERS}
 
 
