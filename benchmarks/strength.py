@@ -33,6 +33,7 @@ from unimp.tasks.metrics import mean_text
 RESULTS = FOLDER / "strength.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
 PRESETS = ("best", "good", "quick")
+BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
 WITHOUT_LABELS = ["ridge", "ridge-hops", "unimp-features", "mlp", "gcn-deep", "gat", "sage-deep"]
 
 
@@ -186,9 +187,10 @@ def table() -> str:
     """The scores with train labels as inputs, then those of `best` under each label protocol."""
     rows = json.loads(RESULTS.read_text("utf-8"))
     lines = [
-        "| set | splits | label propagation | MLP | GCN | UniMP | best member by validation | "
-        "`quick` | `good` | `best` | seconds of `best` | student of `best` | target |",
-        "|" + "---|" * 13,
+        "| set | splits | label propagation | MLP | GCN | GAT | APPNP | UniMP | UniMP of the recipe | "
+        "best member by validation | `quick` | `good` | `best` | seconds of `best` | student | "
+        "target |",
+        "|" + "---|" * 16,
     ]
     gains, students, shown = [], [], []
     for name, (_, target, *_) in SETS.items():
@@ -209,7 +211,7 @@ def table() -> str:
         cells = [
             f"{name} ¹" if "refit" not in best[0] else name,
             str(len(best)),
-            *(member(n) for n in ("label-propagation", "mlp", "gcn", "unimp")),
+            *map(member, BASELINES),
             mean_text([m["test"] for m in chosen]),
             *(mean_text([r["test"] for r in of_set[p]]) for p in reversed(PRESETS)),
             f"{mean(r['seconds'] for r in best):.0f}",
