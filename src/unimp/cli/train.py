@@ -224,7 +224,7 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     print_rows(rows)
     for name, why in summary["left_out"].items():
         out.print(f"{name} was left out: {why}")
-    if summary.get("refitted"):
+    if summary["refitted"]:
         out.print("after scoring, members were trained again on train and validation labels")
         for name, why in summary["not_refitted"].items():
             out.print(f"{name} stayed as it was: {why}")
