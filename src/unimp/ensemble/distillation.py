@@ -117,4 +117,4 @@ def gain_in_words(section: Mapping[str, Any]) -> str:
         else:
             kept = f"the student keeps {100 * share:.0f} % of the gain of {gain:.2f} points"
         sentences.append(f"On {words}, {kept}.")
-    return " ".join(sentences) or "The teacher has no member unimp to compare with."
+    return " ".join(sentences) or "The teacher has no UniMP among its members to compare with."
