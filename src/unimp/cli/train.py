@@ -229,9 +229,9 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     if words := label_gain_in_words(summary["members"]):
         out.print(words)
     if summary["refitted"]:
-        out.print("after scoring, members were trained again on train and validation labels")
+        out.print("after scoring, the chosen members were refitted on train and validation labels")
         for name, why in summary["not_refitted"].items():
-            out.print(f"{name} stayed as it was: {why}")
+            out.print(f"{name} was not refitted: {why}")
     out.print("weights minimize the log-loss on validation, so the score of a member may be higher")
     if (summary["optimism"] or 0.0) > 0:
         out.print(

@@ -21,7 +21,7 @@ NAMES = {"unimp": "UniMP without a teacher", "student": "student", "teacher": "t
 class Distillation:
     """The loss of a student's answers against those of its teacher.
 
-        U = the nodes of the batch that are not in the train set
+        U = the nodes of the batch that are not in the train set of the teacher
 
         classes        −weight / |U| Σ_{i ∈ U} Σ_c q_ic log softmax(z_i)_c
         binary tasks   the mean binary cross-entropy of sigmoid(z_it) against q_it over U, × weight
@@ -113,8 +113,11 @@ def gain_in_words(section: Mapping[str, Any]) -> str:
         elif share <= 0:
             kept = "the student is not better than UniMP without a teacher"
         elif share >= 1:
-            kept = f"the student keeps the whole gain of {gain:.2f} points of its teacher"
+            kept = f"the student keeps the whole gain of its teacher, {gain:.2f} points"
         else:
-            kept = f"the student keeps {100 * share:.0f} % of the gain of {gain:.2f} points"
+            kept = f"the student keeps {100 * share:.0f} % of its teacher's gain, {gain:.2f} points"
         sentences.append(f"On {words}, {kept}.")
-    return " ".join(sentences) or "The teacher has no UniMP among its members to compare with."
+    return (
+        " ".join(sentences)
+        or "There is no comparison: the teacher is not an ensemble with a scored UniMP."
+    )
