@@ -25,8 +25,8 @@ LABELED = "predictions.csv"
 """The predictions that `unimp train NODES EDGES` writes; all known labels are inputs."""
 
 LABELS = "labels.db"
-"""The labels and changes that `unimp serve` received: an SQLite database, which has two more files
-while it is open."""
+"""The labels and changes that the label service received: an SQLite database, which has two more
+files while it is open."""
 LABELS_LOCK = ".labels.lock"
 LABELS_NAMES = "labels.names.json"
 """The ids and classes of the run, so that the service accepts labels before the model is loaded."""
