@@ -111,7 +111,7 @@ class InvalidWriteError(ServiceError):
         shown = "; ".join(f"write {place + 1}: {what}" for place, what in problems[:SHOWN_PROBLEMS])
         more = len(problems) - SHOWN_PROBLEMS
         super().__init__(
-            f"{len(problems):,} problems, so nothing was written. {shown}"
+            f"nothing was written, because some writes are not valid: {shown}"
             + (f"; and {more:,} more" if more > 0 else "")
         )
         self.problems = tuple(problems)

@@ -67,12 +67,16 @@ def test_the_share_of_the_gain() -> None:
 
 
 def test_the_comparison_with_a_teacher_names_the_share_in_words() -> None:
-    row = {"name": "unimp", "val": 0.8, "test": None}
-    metrics = {"scores": {"train": {"val": 0.9, "test": 0.7}}, "ensemble": {"members": [row]}}
+    rows = [
+        {"name": "unimp", "val": 0.7, "test": None, "settings": {}},
+        {"name": "unimp-deep", "val": 0.8, "test": None, "settings": {"model.layers": 6}},
+        {"name": "gcn", "val": 0.85, "test": None, "settings": {"model.name": "gcn"}},
+    ]
+    metrics = {"scores": {"train": {"val": 0.9, "test": 0.7}}, "ensemble": {"members": rows}}
     teacher = teacher_summary("best", "0" * 64, metrics)
     section = student_section(teacher, {"val": 0.875, "test": 0.6})
     assert section["scores"]["val"]["share_of_gain"] == pytest.approx(0.75)
     assert section["scores"]["test"]["share_of_gain"] is None
     assert "75 %" in gain_in_words(section)
     single = teacher_summary("one", "0" * 64, {"scores": metrics["scores"]})
-    assert "no member unimp" in gain_in_words(student_section(single, {"val": 0.875}))
+    assert "no comparison" in gain_in_words(student_section(single, {"val": 0.875}))

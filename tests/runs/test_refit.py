@@ -84,7 +84,7 @@ def test_only_the_test_set_of_a_refitted_run_is_scored(folders: tuple[Path, Path
     for protocol in ("train", "train+val"):
         with pytest.raises(RunError, match="validation labels"):
             refitted.evaluate(protocol)
-    with pytest.raises(RunError, match="not trained again"):
+    with pytest.raises(RunError, match="not refitted"):
         plain.evaluate(REFIT)
 
 

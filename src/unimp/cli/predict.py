@@ -26,7 +26,7 @@ def evaluate(
 ) -> None:
     """Score a run again, with train labels, or with train and validation labels as inputs.
 
-    A run that was trained again on validation labels has only test scores.
+    For a refitted ensemble, only the test score is computed; leave out --reveal.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.loading import load_run
@@ -41,7 +41,7 @@ def evaluate(
         f"{reveal or 'train'} labels as inputs" if loaded.takes_labels else "no labels as inputs"
     )
     if loaded.is_refitted:
-        inputs = "trained on train and validation labels, which are inputs"
+        inputs = "refitted; train and validation labels as inputs"
     for name, value in loaded.evaluate(reveal).items():
         out.print(f"{name} {loaded.task.metric} {100 * value:.2f} %   ({inputs})")
 

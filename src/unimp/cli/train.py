@@ -215,6 +215,8 @@ def neighbors_in_words(runs: Runs) -> str:
 
 def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     """Print the members of an ensemble, those with the largest weights first."""
+    from unimp.ensemble.leaderboard import label_gain_in_words
+
     rows: list[Sequence[str]] = [("member", "weight", "validation", "test", "labels", "seconds")]
     for row in sorted(summary["members"], key=lambda row: -row["weight"]):
         scores = ["-" if row[n] is None else f"{100 * row[n]:.2f}" for n in ("val", "test")]
@@ -224,6 +226,12 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     print_rows(rows)
     for name, why in summary["left_out"].items():
         out.print(f"{name} was left out: {why}")
+    if words := label_gain_in_words(summary["members"]):
+        out.print(words)
+    if summary["refitted"]:
+        out.print("after scoring, the chosen members were refitted on train and validation labels")
+        for name, why in summary["not_refitted"].items():
+            out.print(f"{name} was not refitted: {why}")
     out.print("weights minimize the log-loss on validation, so the score of a member may be higher")
     if (summary["optimism"] or 0.0) > 0:
         out.print(

@@ -39,7 +39,9 @@ class TaskOptions(Section):
     scale: float = option(1.0, "synthetic tasks: size relative to the original", gt=0, le=100)
     scale_rows: bool = option(False, "divide the features of each node by their sum")
     symmetrize: bool = option(
-        False, "add the reverse of every edge, unless each has one; presets set it"
+        False,
+        "add the reverse of every edge, unless each has one; presets set it, except for bundled "
+        "recipes",
     )
     self_loops: bool = option(False, "add a self-loop to every node")
     structure: bool = option(

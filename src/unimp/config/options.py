@@ -146,8 +146,8 @@ class ModelOptions(Section):
     )
     propagated_rows: Propagated = option(
         "hidden",
-        "grand: propagate the features themselves, or the hidden rows after the first weights, "
-        "which have fewer columns",
+        "grand: what is propagated: hidden (rows after the first weights, which is faster) or "
+        "features",
     )
     drop_node: float = option(
         0.5, "grand: probability that all features of a node are dropped in training", ge=0, lt=1
@@ -257,7 +257,8 @@ class TrainOptions(Section):
     )
     teacher: str = option(
         "",
-        "folder of a finished run whose answers for nodes outside the train set are also learned; "
+        "folder of a finished run whose predictions for other nodes than its train nodes are also "
+        "learned; "
         "`unimp distill` sets it; empty: none",
     )
     teacher_sha256: str = option(
@@ -279,8 +280,8 @@ class TrainOptions(Section):
     )
     patience: int = option(
         0,
-        "stop after this many epochs without an equal or better score (select=loss: nor a lower "
-        "loss); 0: never",
+        "stop after this many epochs without an equal or better score (with select=loss, an equal "
+        "or lower loss counts too); 0: never",
         ge=0,
         le=MANY,
     )

@@ -90,8 +90,8 @@ def recipe_with_preset(
     """Load a recipe, then apply settings, then a preset.
 
     Without a preset, tables get `good`, because their recipe was not tuned. Any other recipe stays
-    as it is. An ensemble sends messages in both directions of each edge, unless the recipe or the
-    tables state otherwise.
+    as it is. An ensemble gets the reverse of every edge, unless the recipe is bundled or sets
+    `task.symmetrize`, or its tables are directed.
     """
     from unimp.config.recipe import Recipe, load_recipe, read_settings, recipe_names
 

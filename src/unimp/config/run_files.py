@@ -25,9 +25,13 @@ LABELED = "predictions.csv"
 """The predictions that `unimp train NODES EDGES` writes; all known labels are inputs."""
 
 LABELS = "labels.db"
-"""The labels and changes that `unimp serve` received: an SQLite database, which has two more files
-while it is open."""
+"""The labels and changes that the label service received: an SQLite database, which has two more
+files while it is open."""
 LABELS_LOCK = ".labels.lock"
+GENERATIONS = "generations"
+"""A folder with the models that `unimp serve` trained on new labels, by their numbers."""
+GATE = "gate.json"
+"""In the folder of such a model: whether it may replace the one before it."""
 LABELS_NAMES = "labels.names.json"
 """The ids and classes of the run, so that the service accepts labels before the model is loaded."""
 

@@ -21,7 +21,7 @@ NAMES = {"unimp": "UniMP without a teacher", "student": "student", "teacher": "t
 class Distillation:
     """The loss of a student's answers against those of its teacher.
 
-        U = the nodes of the batch that are not in the train set
+        U = the nodes of the batch that are not in the train set of the teacher
 
         classes        −weight / |U| Σ_{i ∈ U} Σ_c q_ic log softmax(z_i)_c
         binary tasks   the mean binary cross-entropy of sigmoid(z_it) against q_it over U, × weight
@@ -77,10 +77,21 @@ def student_section(teacher: Mapping[str, Any], scores: Mapping[str, float]) -> 
     return {"teacher": teacher["name"], "teacher_sha256": teacher["sha256"], "scores": sets}
 
 
+def best_unimp(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of the UniMP with the best validation score in the leaderboard of a teacher."""
+    rows = (metrics.get("ensemble") or {}).get("members", ())
+    found = [
+        row
+        for row in rows
+        if row["settings"].get("model.name", "unimp") == "unimp" and row["val"] is not None
+    ]
+    return max(found, key=lambda row: row["val"], default=None)
+
+
 def teacher_summary(name: str, sha256: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A teacher's scores with train labels as inputs, and those of UniMP in its leaderboard."""
-    members = (metrics.get("ensemble") or {}).get("members", ())
-    unimp: Mapping[str, Any] = next((row for row in members if row["name"] == "unimp"), {})
+    """A teacher's scores with train labels as inputs, and those of the best UniMP among its
+    members, which has the options of the student."""
+    unimp = best_unimp(metrics) or {}
     return {
         "name": name,
         "sha256": sha256,
@@ -102,8 +113,11 @@ def gain_in_words(section: Mapping[str, Any]) -> str:
         elif share <= 0:
             kept = "the student is not better than UniMP without a teacher"
         elif share >= 1:
-            kept = f"the student keeps the whole gain of {gain:.2f} points of its teacher"
+            kept = f"the student keeps the whole gain of its teacher, {gain:.2f} points"
         else:
-            kept = f"the student keeps {100 * share:.0f} % of the gain of {gain:.2f} points"
+            kept = f"the student keeps {100 * share:.0f} % of its teacher's gain, {gain:.2f} points"
         sentences.append(f"On {words}, {kept}.")
-    return " ".join(sentences) or "The teacher has no member unimp to compare with."
+    return (
+        " ".join(sentences)
+        or "There is no comparison: the teacher is not an ensemble with a scored UniMP."
+    )

@@ -73,8 +73,8 @@ FRAME: Mapping[str, Any] = {
     "train.lr": 0.005,
 }
 """Options of the members that are trained by gradient descent; a member may change them."""
-OF_BINARY_TASKS: Mapping[str, Any] = {"train.patience": 100}
-"""Further options for binary tasks, whose ROC-AUC changes little in the first epochs."""
+OF_BINARY_TASKS: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
+"""Further options for binary tasks, whose ROC-AUC changes little for many epochs."""
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""

@@ -31,8 +31,8 @@ class GRAND(NodeModel):
         logits = W₂ dropout( norm( ReLU(h) ) ) + b₂
 
     Nodes and entries are dropped in training only. Hidden rows have fewer columns, so that their
-    propagation is faster. Features are those of the authors: dropout after the propagation is not
-    averaged over neighbors, so it regularizes more. Between hops, a row is [Σ_{k≤l} Âᵏ r | Âˡ r].
+    propagation is faster. The authors propagate features: dropout then follows the propagation, is
+    not averaged over neighbors, and regularizes more. Between hops, a row is [Σ_{k≤l} Âᵏ r | Âˡ r].
     GRAND is meant to be trained with a consistency loss, which makes the predictions of different
     draws of δ agree.
     """

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unimp.ensemble.distillation import NAMES, gain_in_words
+from unimp.ensemble.leaderboard import label_gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
@@ -45,6 +46,7 @@ def _environment() -> Environment:
         "compared": NAMES,
         "explanation": explanation,
         "gain_in_words": gain_in_words,
+        "label_gain": label_gain_in_words,
         "plots": plots,
         "styles": Markup("\n").join(map(stylesheet, ("charts.css", "report.css"))),
         "swatch": swatch,

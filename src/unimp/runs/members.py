@@ -363,4 +363,6 @@ def _summary(
         "val": chosen,
         "val_nested": nested,
         "optimism": chosen - nested,
+        "refitted": False,
+        "not_refitted": {},
     }

@@ -147,10 +147,10 @@ class _Refit:
 
     def _done(self, index: int, entry: Entry, model: NodeModel) -> None:
         self.models[index], self.entries[index] = model, entry
-        self._experiment.progress.note(f"{entry.name}: trained again with the validation labels")
+        self._experiment.progress.note(f"{entry.name}: refitted on train and validation labels")
 
     def summary(self) -> Mapping[str, Any]:
-        """The leaderboard, with the settings of the refit and the members that stayed as before."""
+        """The leaderboard with the settings of the refit, and why members were not refitted."""
         settings = {entry.name: dict(entry.settings) for entry in self.entries}
         rows = [
             {**row, "settings": settings.get(name, row["settings"])}

@@ -45,17 +45,20 @@ class Run(TrainedModel):
         """Scores under a protocol: train labels are inputs, or train and validation labels.
 
         A set whose labels are inputs is not scored, because the model would see the answers. The
-        only protocol of a run that was trained again on validation labels is `refit`: the test set
-        is scored with train and validation labels as inputs.
+        only protocol of a refitted ensemble is `refit`: the test set is scored with train and
+        validation labels as inputs.
         """
         reveal = reveal or (REFIT if self.is_refitted else "train")
         if self.is_refitted and reveal != REFIT:
             raise RunError(
-                f"protocol {reveal!r}: this run was trained again on validation labels, so it has "
-                f"only the protocol {REFIT!r}. The scores from before are in metrics.json."
+                f"reveal={reveal!r} is not possible, because this ensemble was refitted on "
+                "validation labels. Leave out reveal (--reveal) to get the test score. The scores "
+                "before the refit are in metrics.json."
             )
         if reveal == REFIT and not self.is_refitted:
-            raise RunError("protocol 'refit': this run was not trained again on validation labels.")
+            raise RunError(
+                "reveal='refit' is not possible, because this run was not refitted; use train."
+            )
         shown = "train+val" if reveal == REFIT else reveal
         observed = reveal_only(self.task.split.known(shown), self.task.labels)
         return score_split(self.outputs(observed), self.task, shown)

@@ -7,6 +7,7 @@ from typing import Any
 
 from unimp.config.arguments import FilePath
 from unimp.config.recipe import Recipe, Settings
+from unimp.ensemble.distillation import best_unimp
 from unimp.ensemble.portfolio import PORTFOLIO, member_recipe, settings_of
 from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
@@ -17,8 +18,8 @@ from unimp.runs.run import Run
 from unimp.runs.teacher import answers_hash
 from unimp.tasks.task import Task
 
-ONLY_OF_MEMBERS = ("train.epochs", "train.eval_from", "train.patience", "train.time_limit")
-"""Options that a refit or a time limit changed for a member."""
+LENGTH = ("train.epochs", "train.eval_from", "train.patience", "train.time_limit")
+"""Options about the length of training, which a refit or a time limit changed for a member."""
 
 
 def distill(
@@ -51,7 +52,7 @@ def distill(
 
 
 def student_recipe(folder: Path) -> Recipe:
-    """The recipe of a student: the task of its teacher, and the member `unimp` of an ensemble."""
+    """The recipe of a student: the task of its teacher, and the options of its best UniMP."""
     teacher = load_run(folder, device="cpu")
     recipe = teacher.recipe
     settings = {
@@ -74,17 +75,12 @@ def _best_unimp(teacher: Run) -> dict[str, Any]:
 
     Without one, those of the member `unimp` of the portfolio.
     """
-    rows = (teacher.metrics.get("ensemble") or {}).get("members", ())
-    found = [
-        row
-        for row in rows
-        if row["settings"].get("model.name", "unimp") == "unimp" and row["val"] is not None
-    ]
-    if not found:
-        member = next(member for member in PORTFOLIO if member.name == "unimp")
-        return settings_of(member, teacher.task)
-    best = max(found, key=lambda row: row["val"])["settings"]
-    return {name: value for name, value in best.items() if name not in ONLY_OF_MEMBERS}
+    member = next(member for member in PORTFOLIO if member.name == "unimp")
+    usual, found = settings_of(member, teacher.task), best_unimp(teacher.metrics)
+    if found is None:
+        return usual
+    options = {name: value for name, value in found["settings"].items() if name not in LENGTH}
+    return {**options, **{name: usual[name] for name in LENGTH if name in usual}}
 
 
 def stored_by_teacher(folder: Path) -> Task | None:

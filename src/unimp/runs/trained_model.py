@@ -322,9 +322,7 @@ class TrainedModel:
         if self.smooths:
             note = "its recipe smooths already"
         elif self.is_refitted:
-            note = (
-                "it was trained on the validation labels, so that nothing can be compared by them"
-            )
+            note = "it was refitted on the validation labels, so they cannot be used to compare"
         elif not note and known < FEW_NODES:
             note = f"there are only {known} validation labels to compare by; {FEW_NODES} are needed"
         chosen, scores = self, {}

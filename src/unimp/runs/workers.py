@@ -133,7 +133,7 @@ class Trainer:
         if self._workers:
             threads = "1 thread" if self._threads == 1 else f"{self._threads} threads"
             text = f"up to {len(self._workers)} at the same time, with {threads} each"
-            self._experiment.progress.note(f"members are trained in other processes: {text}")
+            self._experiment.progress.note(f"members are trained by worker processes: {text}")
             about = self._about()
             for worker in self._workers:
                 worker.send(about)
@@ -286,9 +286,9 @@ class Worker:
     def why_ended(self) -> str:
         code = self._process.wait()
         if code >= 0:
-            return f"the process that trained it ended with exit code {code}"
+            return f"its worker ended with exit code {code}"
         memory = "; memory may have run out: set ensemble.jobs=1" if code == -signal.SIGKILL else ""
-        return f"the process that trained it was ended by signal {-code}{memory}"
+        return f"its worker was killed by signal {-code}{memory}"
 
     def _receive(self, events: Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
         assert self._process.stdout is not None

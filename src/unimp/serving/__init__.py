@@ -11,4 +11,9 @@ people.py     actors, roles and tokens
 queue.py      leases on the next node to label
 accuracy.py   how often the model was right just before each label arrived
 export.py     labels and events as tables
+schemas/      the requests and responses of the HTTP API
+wire.py       messages between the two processes
+front/        the front process: HTTP, and the only writer
+engine/       the engine process: the model
+demo.py       a run to try the service with
 """

@@ -29,7 +29,7 @@ from unimp.serving.state import LONGEST_CHAIN, UNDOABLE, chain_length
 
 NOT_UNDOABLE = {
     "node": "remove the edges and the label of the node instead",
-    "model": "choose the earlier generation by another event instead",
+    "model": "write another model event with the earlier generation instead",
 }
 
 

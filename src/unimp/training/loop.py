@@ -50,7 +50,7 @@ class Fit:
     ensemble: Mapping[str, Any] | None = None  # the leaderboard, if several members were trained
     teacher: Mapping[str, Any] | None = None  # the teacher and its scores, if there was one
     best_score: float = -math.inf  # on validation, of all epochs
-    progress: int = 0  # the last epoch that was as good as all before it, by score or as chosen
+    progress: int = 0  # the last epoch that was at least as good as all before it
 
     def keep_if_better(self, epoch: Epoch, schedule: Schedule) -> bool:
         """Keep a scored epoch as the best one if it is; count it as progress if its score is best.
@@ -120,7 +120,7 @@ class Schedule:
         # Only a scored epoch shows whether the model became better.
         waited = last.epoch - fit.progress if last.scores is not None and fit.best else 0
         if self.patience and waited >= self.patience:
-            better = "better validation score" + " or loss" * (self.select == "loss")
+            better = "equal or better validation score" + " or loss" * (self.select == "loss")
             return End(f"no {better} in {self.patience} epochs")
         if last.epoch >= self.epochs:
             return End("all epochs done")

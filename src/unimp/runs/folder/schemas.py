@@ -106,8 +106,8 @@ class EnsembleRows(Schema):
     val: Score
     val_nested: Score
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
-    refitted: bool = False  # the stored members were trained on train and validation labels
-    not_refitted: dict[str, str] = {}
+    refitted: bool  # the stored members were trained on train and validation labels
+    not_refitted: dict[str, str]
 
 
 class StudentScores(Schema):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Additions:
         self, ids: Sequence[str], rows: Rows
     ) -> tuple[Tensor | SparseFeatures | None, NDArray[np.float64] | None]:
         """The features of new nodes, and their places if edges come from nearest neighbors."""
-        _refuse_unknown(rows, self.columns, "node")
+        _refuse_names(rows, self.columns, "node")
         points = None
         if self.transforms is None:
             given = _numbers(rows, X, self._width)
@@ -88,7 +88,7 @@ class Additions:
 
     def edge_features(self, pairs: Sequence[tuple[str, str]], rows: Rows) -> Tensor | None:
         """The features of new edges; None if edges have none."""
-        _refuse_unknown(rows, self.edge_columns, "edge")
+        _refuse_names(rows, self.edge_columns, "edge")
         if self.transforms is None:
             given = _numbers(rows, ATTR, self._edge_width)
         else:
@@ -123,22 +123,23 @@ class Additions:
         return pairs | {(b, a) for a, b in pairs} if self.both_ways else pairs
 
 
-def _refuse_unknown(rows: Rows, known: Iterable[str], what: str) -> None:
-    """Refuse values that the run does not use: they are likely to be misspelled."""
-    known = list(known)
-    for row in rows:
-        for name in row:
-            if name not in known:
-                raise TaskError(
-                    f"a new {what} has the value {name!r}, which the run does not use; its values "
-                    f"are {', '.join(known) or 'none'}"
-                )
+def _refuse_names(rows: Rows, needed: Sequence[str], what: str) -> None:
+    """Refuse values that the run does not use, which are likely to be misspelled, and the lack of a
+    value in all rows."""
+    given = {name for row in rows for name in row}
+    unknown = sorted(given - set(needed))
+    missing = [name for name in needed if name not in given]
+    if unknown or missing:
+        words = [f"{name!r} is not one of them" for name in unknown]
+        words += [f"{name!r} is missing" for name in missing]
+        raise TaskError(
+            f"the values of a new {what} are {', '.join(needed) or 'none'}: {'; '.join(words)}"
+        )
 
 
 def _columns(rows: Rows, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Rows as columns; a column that no row has is left out, and then refused as missing."""
-    there = [name for name in names if any(name in row for row in rows)]
-    return {name: [row.get(name) for row in rows] for name in there}
+    """Rows as columns; a value that a row does not have is missing."""
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _numbers(rows: Rows, name: str, width: int) -> NDArray[np.float32] | None:

@@ -18,6 +18,7 @@ from unimp.serving.front import (
     pages,
     people_routes,
     reads,
+    training,
     writes,
 )
 from unimp.serving.front.access import Access, Limits
@@ -61,7 +62,7 @@ def create_app(
     app.state.access = Access(service.store.people, local=local, limits=limits)
     add_handlers(app)
     for module in (
-        *(reads, writes, learning, listening, exports, people_routes),
+        *(reads, writes, learning, listening, exports, people_routes, training),
         *(health, inference, pages),
     ):
         app.include_router(module.router)

@@ -84,12 +84,7 @@ class EngineLink:
         if process is not None and process.returncode is None:
             assert process.stdin is not None
             process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), STOP)
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await _ended(process)
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -131,10 +126,7 @@ class EngineLink:
         except ValueError as error:
             self.detail = f"its messages are damaged ({error})"
         finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
+            await _ended(process)
         return self.state == "ready"
 
     def _take(self, message: Message) -> None:
@@ -184,6 +176,16 @@ class EngineLink:
         with suppress(ConnectionError, RuntimeError):  # it has just ended
             for part in encode(message):
                 self._process.stdin.write(part)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process, and then enforce it."""
+    try:
+        await asyncio.wait_for(process.wait(), STOP)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def _checked(answer: Message) -> Message:

@@ -142,7 +142,7 @@ class Guard:
         path = raw.decode("ascii", "replace")
         if len(path) > LONGEST_PATH:
             raise ProblemError(414, "too-large", "the path is too long.")
-        is_api = path.startswith(("/v1/", "/v2/"))
+        is_api = path == "/v2" or path.startswith(("/v1/", "/v2/"))
         if is_api:
             scope["path"] = path
         self._check_origin(scope["method"], headers, hosts[0], is_api=is_api)

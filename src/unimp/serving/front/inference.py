@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from unimp import __version__
 from unimp.serving.events import Id
-from unimp.serving.front.answers import ERRORS, MinVersion, Someone, TheService, answer
+from unimp.serving.front.answers import ERRORS, MinVersion, Someone, TheService, answer, decoded
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.service import Service
 from unimp.serving.schemas import MOST_IDS
@@ -57,16 +57,18 @@ async def ready(service: TheService) -> Response:
     return answer({"ready": is_ready}, status_code=200 if is_ready else 503)
 
 
-def _named(service: Service, name: str) -> None:
-    if name != service.ready().about["name"]:
-        known = service.ready().about["name"]
-        raise ProblemError(404, "not-found", f"there is no model {name!r}; it is {known!r}.")
+def _named(service: Service, name: str) -> str:
+    """The decoded name of the model; raises 404 if it is another one."""
+    known: str = service.ready().about["name"]
+    if decoded(name) != known:
+        raise ProblemError(404, "not-found", f"there is no such model; it is {known!r}.")
+    return known
 
 
 @router.get("/models/{name}")
 async def metadata(service: TheService, someone: Someone, name: str) -> Response:
     """Describe the inputs and outputs of the model."""
-    _named(service, name)
+    name = _named(service, name)
     count = len(service.ready().classes)
     return answer(
         {
@@ -86,7 +88,7 @@ async def metadata(service: TheService, someone: Someone, name: str) -> Response
 @router.get("/models/{name}/ready")
 async def model_ready(service: TheService, someone: Someone, name: str) -> Response:
     """Answer 200 if the model answers."""
-    _named(service, name)
+    name = _named(service, name)
     return answer({"name": name, "ready": True})
 
 
@@ -99,7 +101,7 @@ async def infer(
     min_version: MinVersion = None,
 ) -> Response:
     """Return the predictions of some nodes."""
-    _named(service, name)
+    name = _named(service, name)
     published, ids = service.ready(), asked.inputs[0].data
     if asked.inputs[0].shape != [len(ids)]:
         raise ProblemError(422, "invalid", f"the shape of the input must be [{len(ids)}].")

@@ -203,6 +203,9 @@ async def what_if(service: TheService, someone: Someone, given: WhatIfRequest) -
     found = await service.engine.ask("what-if", timeout=ANSWER, labels=labels, nodes=given.nodes)
     before = service.described(found["ids"], found, "before_")
     after = service.described(found["ids"], found)
+    for one in after:
+        if one["id"] in labels:
+            one["label"] = labels[one["id"]]
     rows = zip(found.arrays["before_probabilities"], found.arrays["probabilities"], strict=True)
     sizes = [float(abs(a - b).max()) for a, b in rows]
     effects = [

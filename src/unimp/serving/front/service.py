@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unimp.config.run_files import MANIFEST
 from unimp.errors import BusyError
-from unimp.serving.events import Write
+from unimp.serving.events import ModelChange, Write
 from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
+from unimp.serving.front.generations import (
+    ROLLBACK,
+    Job,
+    Jobs,
+    Model,
+    folder_of,
+    scores_of,
+    trained,
+)
 from unimp.serving.front.names import read_names, write_names
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.published import Published, to_json
@@ -30,6 +43,8 @@ AUDIT = 600.0
 MOST_LISTENERS = 200
 MOST_QUEUED = 256
 """Events that may wait for one listener, who is disconnected if there are more."""
+LOADING = 600
+"""Seconds in which a model must be loaded."""
 NAMED = 100
 """Nodes that one server-sent event names."""
 
@@ -42,30 +57,48 @@ class Service:
     ) -> None:
         """print_line: shows a line to whoever started the service."""
         self.folder, self._print = folder, print_line
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.store = Store(folder, on_commit=self._after_commit)
         self.queue = Queue(self.store)
         self.acknowledged = self.store.reader.head()
-        self.generation = 0
-        self.published: Published | None = None
+        self.generation = _active_generation(self.store)
         self.started = time.time()
         self.counts: Counter[str] = Counter()
         self._names = read_names(folder)
         if self._names is not None:
             self.store.use(self._names.vocabulary())
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._published = asyncio.Event()
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._most_suggested = 0
         self._audited: tuple[int, dict[str, Any]] | None = None
         self._running: dict[str, asyncio.Task[Any]] = {}
-        self.engine = EngineLink(
-            [str(folder)],
-            on_hello=self._on_hello,
-            on_published=self._on_published,
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.jobs = Jobs(folder, lambda job: self.announce("job", **job.plain()))
+        self._models = {self.generation: self._model(self.generation)}
+
+    def _model(self, generation: int) -> Model:
+        """A model whose engine is not started yet."""
+        trained_in = folder_of(self.folder, generation)
+        arguments = [str(self.folder)] + ([str(trained_in)] if trained_in else [])
+        link = EngineLink(
+            arguments,
+            on_hello=partial(self._on_hello, generation),
+            on_published=partial(self._on_published, generation),
             on_down=self._on_down,
             on_estimate=self._on_estimate,
         )
+        return Model(link)
+
+    @property
+    def engine(self) -> EngineLink:
+        """The engine of the active model."""
+        return self._models[self.generation].link
+
+    @property
+    def published(self) -> Published | None:
+        """The predictions of the active model."""
+        return self._models[self.generation].published
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,7 +108,11 @@ class Service:
         """End the engine, store what is waiting, and release the run folder."""
         for listener in self._listeners:
             _offer(listener, None)
-        await self.engine.close()
+        await self.jobs.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for model in list(self._models.values()):
+            await model.link.close()
         await asyncio.to_thread(self.store.close)
 
     # The stamp of every answer
@@ -101,40 +138,110 @@ class Service:
 
     def generations(self) -> list[dict[str, Any]]:
         """The models that can answer."""
-        return [
-            {
-                "generation": 0,
-                "run": self.folder.name,
-                "active": self.generation == 0,
-                "loaded": self.engine.state == "ready",
-                "created": "",
-                "scores": self.ready().about["scores"].get("train", {}),
-            }
-        ]
+        found = []
+        for generation in (0, *trained(self.folder)):
+            where = folder_of(self.folder, generation) or self.folder
+            model = self._models.get(generation)
+            loaded = model is not None and model.published is not None
+            made = datetime.datetime.fromtimestamp((where / MANIFEST).stat().st_mtime, datetime.UTC)
+            found.append(
+                {
+                    "generation": generation,
+                    "run": where.relative_to(self.folder.parent).as_posix(),
+                    "active": generation == self.generation,
+                    "loaded": loaded,
+                    "created": made.isoformat(timespec="seconds"),
+                    "scores": scores_of(where),
+                }
+            )
+        return found
+
+    def retrain(self, actor: str, epochs: int | None, *, activate: bool) -> Job:
+        """Train a model on all labels, in the background."""
+        job = self.jobs.start(self.acknowledged)
+        job.activate = actor if activate else ""
+        self._in_background(self._retrain(job, epochs))
+        return job
+
+    async def _retrain(self, job: Job, epochs: int | None) -> None:
+        self.jobs.change(job, "training")
+        if not await self.jobs.train(job, epochs):
+            return
+        self.jobs.change(job, "loading")
+        await self._load(job.generation)
+        self.jobs.change(job, "ready")
+        if job.activate:
+            await self.activate(job.activate, job.generation)
+
+    async def _load(self, generation: int) -> None:
+        """Start the engine of a model, and wait until it has applied all events."""
+        if generation not in self._models:
+            self._models[generation] = model = self._model(generation)
+            model.link.start()
+        for _ in range(LOADING * 10):
+            if self._models[generation].published is not None:
+                return
+            await asyncio.sleep(0.1)
+        raise EngineError(f"generation {generation} was not loaded within {LOADING} s.")
+
+    async def activate(self, actor: str, generation: int) -> Receipt:
+        """Answer with another model from now on; the one before stays loaded for a while."""
+        if generation and not trained(self.folder).get(generation, {}).get("accepted"):
+            raise ProblemError(404, "not-found", f"there is no accepted generation {generation}.")
+        await self._load(generation)
+        write = ModelChange(generation=generation, run=str(generation))
+        receipt = await self.write(actor, [write])
+        before, self.generation = self.generation, generation
+        self._suggested, self._audited = (-1, []), None
+        for job in self.jobs.all.values():
+            if job.state in ("ready", "active"):
+                state = "active" if job.generation == generation else "ready"
+                self.jobs.change(job, state)
+        self.announce("reset", changed=0, nodes=[])
+        if before != generation:
+            self._in_background(self._unload(before))
+        return receipt
+
+    async def _unload(self, generation: int) -> None:
+        """End the engine of a model that was not activated again."""
+        await asyncio.sleep(ROLLBACK)
+        if generation != self.generation and generation in self._models:
+            await self._models.pop(generation).link.close()
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
 
     # Messages of the engine and of the store
 
     def _on_estimate(self, words: str) -> None:
-        if self.engine.starts == 1:
+        if len(self._models) == 1 and self.engine.starts == 1:
             self._print(words)
 
-    def _on_hello(self, hello: Message) -> None:
-        before = self.published
+    def _on_hello(self, generation: int, hello: Message) -> None:
+        model = self._models[generation]
+        before, model.published = model.published, Published(hello)
+        model.link.tell(kind="stored", version=self.acknowledged)
+        if generation != self.generation:
+            return
         if before is None:
             self._print(f"ready: {len(hello['ids']):,} nodes at version {hello['version']}")
-        self.published = Published(hello)
-        names = self.published
+        names = model.published
         run_nodes = len(hello.arrays["base"])
         write_names(self.folder, names.ids[:run_nodes], names.classes, names.several)
         self.store.use(Vocabulary(names.numbers, frozenset(names.classes), names.several))
         self._suggested, self._audited = (-1, []), None
         self._published.set()
-        self.engine.tell(kind="stored", version=self.acknowledged)
         self.announce("reset" if before is not None else "published", changed=0, nodes=[])
 
-    def _on_published(self, message: Message) -> None:
-        published = self.ready()
+    def _on_published(self, generation: int, message: Message) -> None:
+        published = self._models[generation].published
+        assert published is not None
         moved = published.update(message)
+        if generation != self.generation:
+            return
         self.counts["commits"] += 1
         self._published.set()
         names = [published.ids[n] for n in moved[:NAMED]]
@@ -153,7 +260,8 @@ class Service:
         head = self.store.reader.head()
         if head > self.acknowledged:
             self.acknowledged = head
-            self.engine.tell(kind="stored", version=head)
+            for model in self._models.values():
+                model.link.tell(kind="stored", version=head)
             if self.published is not None:
                 self.announce("stored", changed=0, nodes=[])
 
@@ -335,6 +443,13 @@ class Service:
         else:
             work.close()
         return task
+
+
+def _active_generation(store: Store) -> int:
+    """The generation that the last event about models names."""
+    query = "select body from event where kind = 'model' order by version desc limit 1"
+    found = store.reader.rows(query)
+    return int(json.loads(found[0][0])["generation"]) if found else 0
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

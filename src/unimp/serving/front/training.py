@@ -1,0 +1,48 @@
+"""Routes of training: train on new labels, follow it, and choose the model that answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from unimp.serving.front.answers import Someone, TheService, answer, documented, written
+from unimp.serving.schemas import Job, JobsAnswer, RetrainRequest, Written
+
+router = APIRouter(prefix="/v1", tags=["train"])
+
+
+@router.post("/retrain", **documented(Job))
+async def retrain(
+    service: TheService, someone: Someone, given: RetrainRequest | None = None
+) -> Response:
+    """Train a model on all labels, in the background; the active model answers meanwhile."""
+    someone.check("model")
+    given = given or RetrainRequest()
+    job = service.retrain(someone.name, given.epochs, activate=given.activate)
+    return answer(job.plain())
+
+
+@router.get("/jobs", **documented(JobsAnswer))
+async def jobs(service: TheService, someone: Someone) -> Response:
+    """List the trainings since the service was started, the newest first."""
+    found = [job.plain() for job in reversed(service.jobs.all.values())]
+    return answer({"jobs": found})
+
+
+@router.get("/jobs/{id}", **documented(Job))
+async def job(
+    service: TheService, someone: Someone, id: Annotated[str, Path(max_length=20)]
+) -> Response:
+    """Return the state of a training."""
+    return answer(service.jobs.get(id).plain())
+
+
+@router.post("/generations/{generation}/activate", **documented(Written))
+async def activate(
+    service: TheService, someone: Someone, generation: Annotated[int, Path(ge=0, lt=2**31)]
+) -> Response:
+    """Answer with this model from now on; also the way back to an earlier one."""
+    someone.check("model")
+    return written(await service.activate(someone.name, generation))
