@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 def stylesheet(name: str) -> Markup:
-    """The text of charts.css or report.css."""
+    """The text of a style sheet of this package."""
     return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
@@ -48,12 +48,15 @@ def svg(
     )
 
 
-def standalone(drawing: Markup) -> str:
-    """A drawing as the content of an SVG file: with its own styles and a background."""
+def standalone(drawing: Markup, *more: str) -> str:
+    """A drawing as the content of an SVG file: with its own styles and a background.
+
+    more: style sheets besides charts.css.
+    """
     head, end, rest = str(drawing).partition(">")
     names = "<svg xmlns='http://www.w3.org/2000/svg'"
     paper = "<rect class='paper' width='100%' height='100%'/>"
-    style = f"<style>{stylesheet('charts.css')}</style>"
+    style = f"<style>{''.join(map(stylesheet, ('charts.css', *more)))}</style>"
     return f"{names}{head.removeprefix('<svg')}{end}{style}{paper}{rest}\n"
 
 

@@ -48,7 +48,9 @@ def _environment() -> Environment:
         "gain_in_words": gain_in_words,
         "label_gain": label_gain_in_words,
         "plots": plots,
-        "styles": Markup("\n").join(map(stylesheet, ("charts.css", "report.css"))),
+        "styles": Markup("\n").join(
+            map(stylesheet, ("charts.css", "dark.css", "explanation.css", "report.css"))
+        ),
         "swatch": swatch,
     }
     environment.globals["ui"] = environment.get_template("macros.html").module

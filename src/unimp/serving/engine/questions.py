@@ -100,7 +100,9 @@ class Questions:
         layout: "wide", or "narrow" for a column or a phone.
         """
         found = self.explain(node, about)
-        return standalone(picture(found, LAYOUTS[layout])) if found["links"] else ""
+        if not found["links"]:
+            return ""
+        return standalone(picture(found, LAYOUTS[layout]), "dark.css", "explanation.css")
 
     def what_if(
         self, labels: Mapping[str, Any], nodes: list[str]
