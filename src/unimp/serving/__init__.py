@@ -15,5 +15,6 @@ schemas/      the requests and responses of the HTTP API
 wire.py       messages between the two processes
 front/        the front process: HTTP, and the only writer
 engine/       the engine process: the model
+trainer.py    training again on the labels of the service
 demo.py       a run to try the service with
 """

@@ -5,6 +5,8 @@ published.py    the predictions of all nodes at one version, as prepared JSON
 engine_link.py  the engine process: started, asked, and started again if it ends
 generations.py  the models that can answer, and trainings
 names.py        the ids and classes of the run, for a start before the engine is ready
+rankings.py     suggestions and doubtful labels, as last computed
+listeners.py    clients that receive server-sent events
 access.py       who sends a request: tokens, sessions and limits
 guard.py        what every request passes: hosts, origins, sizes, times and headers
 problems.py     errors as problem JSON

@@ -120,10 +120,8 @@ class Jobs:
         _, said = await self._process.communicate()
         result = trained(self._run).get(job.generation)
         if result is None:
-            why = said.decode(errors="replace").strip().splitlines() or [
-                "it ended without a reason"
-            ]
-            self.change(job, "failed", why[-1][:500])
+            why = said.decode(errors="replace").strip().splitlines()
+            self.change(job, "failed", why[-1][:500] if why else "the trainer ended")
             return False
         job.gate, job.version = result["checks"], result["version"]
         if not result["accepted"]:

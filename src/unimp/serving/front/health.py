@@ -82,7 +82,7 @@ def _gauges(service: Service) -> list[str]:
         "unimp_engine_ready": int(service.engine.state == "ready"),
         "unimp_engine_waiting": service.engine.waiting,
         "unimp_store_broken": int(service.store.writer.is_broken),
-        "unimp_listeners": service.listeners,
+        "unimp_listeners": service.listeners.count,
         "unimp_uptime_seconds": round(time.time() - service.started, 1),
     }
     lines = []

@@ -28,7 +28,8 @@ from unimp.serving.front.answers import (
 )
 from unimp.serving.front.engine_link import UnknownNodeError
 from unimp.serving.front.problems import ProblemError
-from unimp.serving.front.service import ANSWER, Service
+from unimp.serving.front.rankings import ANSWER
+from unimp.serving.front.service import Service
 from unimp.serving.queue import Item
 from unimp.serving.schemas import (
     AccuracyAnswer,
@@ -56,7 +57,7 @@ async def suggest(
     service: TheService, someone: Someone, limit: Limit = 50, reached: Reached = None
 ) -> Response:
     """Return the nodes whose labels would help most."""
-    version, rows = await service.suggested(limit, reached)
+    version, rows = await service.rankings.suggested(limit, reached)
     return stamped(service, version, suggestions=rows[:limit])
 
 
@@ -70,7 +71,7 @@ async def next_item(
     why: dict[str, str] = {}
     wanted = given.ranking if given else "suggested"
     if wanted == "suggested":
-        _, rows = await service.suggested(RANKED)
+        _, rows = await service.rankings.suggested(RANKED)
         ranking = [row["node"] for row in rows]
         why = {row["node"]: row["why"] for row in rows}
     elif wanted == "doubtful":
@@ -110,7 +111,7 @@ async def get_audit(
     reached: Reached = None,
 ) -> Response:
     """Return known labels that the model doubts, without those that somebody kept."""
-    version, found = await service.audited(reached)
+    version, found = await service.rankings.audited(reached)
     doubts = await asyncio.to_thread(_open_doubts, service, found["doubts"])
     return stamped(
         service,
@@ -127,7 +128,7 @@ def _open_doubts(service: Service, doubts: list[dict[str, Any]]) -> list[dict[st
     published = service.ready()
     query = "select node, version, source, changed from now"
     now = {row[0]: row[1:] for row in service.store.reader.rows(query)}
-    version = service.audited_version
+    version = service.rankings.audited_version
     found = []
     for doubt in doubts:
         label_version, source, changed = now.get(doubt["node"], (0, None, 0))
@@ -168,7 +169,7 @@ async def _decide(
     if label is None:
         raise ProblemError(422, "refused", f"the node {node!r} has no label.")
     if accepted:
-        _, found = await service.audited()
+        _, found = await service.rankings.audited()
         doubts = [doubt for doubt in found["doubts"] if doubt["node"] == node]
         if not doubts:
             raise ProblemError(404, "not-found", f"the audit does not list the node {node!r}.")

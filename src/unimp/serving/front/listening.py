@@ -35,7 +35,7 @@ async def events(
 
 
 async def _stream(service: Service, since: int | None) -> AsyncIterator[bytes]:
-    listener = service.listen()
+    listener = service.listeners.add()
     try:
         yield b"retry: 1000\n\n"
         yield _missed(service, since)
@@ -49,7 +49,7 @@ async def _stream(service: Service, since: int | None) -> AsyncIterator[bytes]:
                 return
             yield text
     finally:
-        service.unlisten(listener)
+        service.listeners.remove(listener)
 
 
 def _missed(service: Service, since: int | None) -> bytes:

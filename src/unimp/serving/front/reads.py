@@ -24,7 +24,8 @@ from unimp.serving.front.answers import (
     stamped,
 )
 from unimp.serving.front.published import to_json
-from unimp.serving.front.service import ANSWER, Service
+from unimp.serving.front.rankings import ANSWER
+from unimp.serving.front.service import Service
 from unimp.serving.reader import FIELDS, event_of
 from unimp.serving.schemas import (
     ChangesAnswer,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from unimp.config.run_files import MANIFEST
-from unimp.errors import BusyError
 from unimp.serving.events import ModelChange, Write
 from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
 from unimp.serving.front.generations import (
@@ -26,9 +25,11 @@ from unimp.serving.front.generations import (
     scores_of,
     trained,
 )
+from unimp.serving.front.listeners import Listeners
 from unimp.serving.front.names import read_names, write_names
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.published import Published, to_json
+from unimp.serving.front.rankings import Rankings, retrieve
 from unimp.serving.queue import Queue
 from unimp.serving.requests import Receipt, Request, Vocabulary
 from unimp.serving.store import Store
@@ -37,12 +38,6 @@ from unimp.serving.wire import Message
 LOG = logging.getLogger("unimp.serving")
 PULL = 10.0
 """Seconds that an exact answer may take."""
-ANSWER = 60.0
-"""Seconds that an explanation or a list of suggestions may take."""
-AUDIT = 600.0
-MOST_LISTENERS = 200
-MOST_QUEUED = 256
-"""Events that may wait for one listener, who is disconnected if there are more."""
 LOADING = 600
 """Seconds in which a model must be loaded."""
 NAMED = 100
@@ -68,11 +63,8 @@ class Service:
         if self._names is not None:
             self.store.use(self._names.vocabulary())
         self._published = asyncio.Event()
-        self._listeners: set[asyncio.Queue[bytes | None]] = set()
-        self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
-        self._most_suggested = 0
-        self._audited: tuple[int, dict[str, Any]] | None = None
-        self._running: dict[str, asyncio.Task[Any]] = {}
+        self.listeners = Listeners()
+        self.rankings = Rankings(self)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.jobs = Jobs(folder, lambda job: self.announce("job", **job.plain()))
         self._models = {self.generation: self._model(self.generation)}
@@ -106,8 +98,7 @@ class Service:
 
     async def close(self) -> None:
         """End the engine, store what is waiting, and release the run folder."""
-        for listener in self._listeners:
-            _offer(listener, None)
+        self.listeners.send(None)
         await self.jobs.close()
         for task in list(self._tasks):
             task.cancel()
@@ -192,7 +183,7 @@ class Service:
         write = ModelChange(generation=generation, run=str(generation))
         receipt = await self.write(actor, [write])
         before, self.generation = self.generation, generation
-        self._suggested, self._audited = (-1, []), None
+        self.rankings.forget()
         for job in self.jobs.all.values():
             if job.state in ("ready", "active"):
                 state = "active" if job.generation == generation else "ready"
@@ -212,7 +203,7 @@ class Service:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
 
     # Messages of the engine and of the store
 
@@ -232,7 +223,7 @@ class Service:
         run_nodes = len(hello.arrays["base"])
         write_names(self.folder, names.ids[:run_nodes], names.classes, names.several)
         self.store.use(Vocabulary(names.numbers, frozenset(names.classes), names.several))
-        self._suggested, self._audited = (-1, []), None
+        self.rankings.forget()
         self._published.set()
         self.announce("reset" if before is not None else "published", changed=0, nodes=[])
 
@@ -267,28 +258,10 @@ class Service:
 
     # Those who listen
 
-    def listen(self) -> asyncio.Queue[bytes | None]:
-        if len(self._listeners) >= MOST_LISTENERS:
-            raise BusyError(f"{MOST_LISTENERS} clients listen already. Try again later.")
-        listener: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_QUEUED)
-        self._listeners.add(listener)
-        return listener
-
-    def unlisten(self, listener: asyncio.Queue[bytes | None]) -> None:
-        self._listeners.discard(listener)
-
-    @property
-    def listeners(self) -> int:
-        return len(self._listeners)
-
     def announce(self, event: str, **data: Any) -> None:
         """Send a server-sent event to all listeners."""
-        if not self._listeners:
-            return
-        text = self.event_text(event, **data)
-        for listener in list(self._listeners):
-            if not _offer(listener, text):
-                self._listeners.discard(listener)  # it reads too slowly, and has to resume
+        if self.listeners.count:
+            self.listeners.send(self.event_text(event, **data))
 
     def event_text(self, event: str, **data: Any) -> bytes:
         """A server-sent event; its id is the published version, from which a client resumes."""
@@ -386,83 +359,9 @@ class Service:
             found.append(published.describe(name, label, *row))
         return found
 
-    # Rankings, which are computed when they are needed and then kept
-
-    async def suggested(
-        self, number: int, at_least: int | None = None
-    ) -> tuple[int, list[dict[str, Any]]]:
-        """Suggestions at the published version, or slightly older ones while new ones are made.
-
-        at_least: not older than this version.
-        """
-        wanted = max(at_least or 0, 0)
-        while True:
-            version, rows = self._suggested
-            enough = version >= wanted and (self._most_suggested >= number)
-            if enough and version == self.ready().version:
-                return self._suggested
-            task = self._once("suggest", self._suggest(max(number, 200)))
-            if enough:
-                return version, rows
-            await asyncio.shield(task)
-
-    async def _suggest(self, number: int) -> None:
-        answer = await self.engine.ask("suggest", timeout=ANSWER, number=number)
-        self._suggested, self._most_suggested = (answer["version"], answer["suggestions"]), number
-
-    async def audited(self, at_least: int | None = None) -> tuple[int, dict[str, Any]]:
-        """Doubtful labels; an older list is returned while a new one is made.
-
-        at_least: not older than this version.
-        """
-        while True:
-            found = self._audited
-            enough = found is not None and found[0] >= (at_least or 0)
-            if found is not None and enough and found[0] == self.ready().version:
-                return found
-            task = self._once("audit", self._audit())
-            if found is not None and enough:
-                return found
-            await asyncio.shield(task)
-
-    @property
-    def audited_version(self) -> int:
-        """The version of the last audit."""
-        return self._audited[0] if self._audited else 0
-
-    async def _audit(self) -> None:
-        answer = await self.engine.ask("audit", timeout=AUDIT)
-        self._audited = (answer["version"], dict(answer.values))
-
-    def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
-        """Start a computation, unless it is running already."""
-        task = self._running.get(name)
-        if task is None or task.done():
-            task = self._running[name] = asyncio.ensure_future(work)
-            task.add_done_callback(_retrieve)
-        else:
-            work.close()
-        return task
-
 
 def _active_generation(store: Store) -> int:
     """The generation that the last event about models names."""
     query = "select body from event where kind = 'model' order by version desc limit 1"
     found = store.reader.rows(query)
     return int(json.loads(found[0][0])["generation"]) if found else 0
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at an error that nobody waits for."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        LOG.info("A computation in the background failed: %s", error)
-
-
-def _offer(listener: asyncio.Queue[bytes | None], text: bytes | None) -> bool:
-    try:
-        listener.put_nowait(text)
-    except asyncio.QueueFull:
-        listener.get_nowait()
-        listener.put_nowait(None)
-        return False
-    return True

@@ -34,7 +34,8 @@ from unimp.serving.front.answers import (
 )
 from unimp.serving.front.bulk import labels_of
 from unimp.serving.front.problems import ProblemError
-from unimp.serving.front.service import ANSWER, Service
+from unimp.serving.front.rankings import ANSWER
+from unimp.serving.front.service import Service
 from unimp.serving.schemas import (
     EdgesRequest,
     LabelRequest,

@@ -1,0 +1,91 @@
+"""Suggestions and doubtful labels, which are computed when they are needed and then kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unimp.serving.front.service import Service
+
+ANSWER = 60.0
+"""Seconds that an explanation or a list of suggestions may take."""
+AUDIT = 600.0
+
+
+class Rankings:
+    """The last rankings of the active model."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Compute everything again, with another model."""
+        self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._most_suggested = 0
+        self._audited: tuple[int, dict[str, Any]] | None = None
+
+    async def suggested(
+        self, number: int, at_least: int | None = None
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Suggestions at the published version, or slightly older ones while new ones are made.
+
+        at_least: not older than this version.
+        """
+        wanted = max(at_least or 0, 0)
+        while True:
+            version, rows = self._suggested
+            enough = version >= wanted and (self._most_suggested >= number)
+            if enough and version == self._service.ready().version:
+                return self._suggested
+            task = self._once("suggest", self._suggest(max(number, 200)))
+            if enough:
+                return version, rows
+            await asyncio.shield(task)
+
+    async def _suggest(self, number: int) -> None:
+        answer = await self._service.engine.ask("suggest", timeout=ANSWER, number=number)
+        self._suggested, self._most_suggested = (answer["version"], answer["suggestions"]), number
+
+    async def audited(self, at_least: int | None = None) -> tuple[int, dict[str, Any]]:
+        """Doubtful labels; an older list is returned while a new one is made.
+
+        at_least: not older than this version.
+        """
+        while True:
+            found = self._audited
+            enough = found is not None and found[0] >= (at_least or 0)
+            if found is not None and enough and found[0] == self._service.ready().version:
+                return found
+            task = self._once("audit", self._audit())
+            if found is not None and enough:
+                return found
+            await asyncio.shield(task)
+
+    @property
+    def audited_version(self) -> int:
+        """The version of the last audit."""
+        return self._audited[0] if self._audited else 0
+
+    async def _audit(self) -> None:
+        answer = await self._service.engine.ask("audit", timeout=AUDIT)
+        self._audited = (answer["version"], dict(answer.values))
+
+    def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
+        """Start a computation, unless it is running already."""
+        task = self._running.get(name)
+        if task is None or task.done():
+            task = self._running[name] = asyncio.ensure_future(work)
+            task.add_done_callback(retrieve)
+        else:
+            work.close()
+        return task
+
+
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at an error that nobody waits for."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logging.getLogger("unimp.serving").info("A background task failed: %s", error)
