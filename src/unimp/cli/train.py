@@ -221,7 +221,8 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     for row in sorted(summary["members"], key=lambda row: -row["weight"]):
         scores = ["-" if row[n] is None else f"{100 * row[n]:.2f}" for n in ("val", "test")]
         labels = "inputs" if row["takes_labels"] else "-"
-        rows.append((row["name"], f"{row['weight']:.2f}", *scores, labels, f"{row['seconds']:.0f}"))
+        seconds = f"{row['seconds']:.0f}" + ", cut short" * row["cut_short"]
+        rows.append((row["name"], f"{row['weight']:.2f}", *scores, labels, seconds))
     out.print(f"members of the ensemble, seed {seed}:")
     print_rows(rows)
     for name, why in summary["left_out"].items():
