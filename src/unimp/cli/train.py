@@ -230,7 +230,12 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     if words := label_gain_in_words(summary["members"]):
         out.print(words)
     if summary["refitted"]:
-        out.print("after scoring, the chosen members were refitted on train and validation labels")
+        chosen = sum(row["weight"] > 0 for row in summary["members"])
+        number = chosen - len(summary["not_refitted"])
+        out.print(
+            f"after scoring, {number} of {chosen} chosen members were refitted on train and "
+            "validation labels"
+        )
         for name, why in summary["not_refitted"].items():
             out.print(f"{name} was not refitted: {why}")
     out.print("weights minimize the log-loss on validation, so the score of a member may be higher")
