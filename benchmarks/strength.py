@@ -34,7 +34,7 @@ RESULTS = FOLDER / "strength.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
 PRESETS = ("best", "good", "quick")
 BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
-WITHOUT_LABELS = ["ridge", "ridge-hops", "unimp-features", "mlp", "gcn-deep", "gat", "sage-deep"]
+WITHOUT_LABELS = ["unimp-features", "mlp", "gcn-deep", "gat", "sage-deep"]
 
 
 class Set(NamedTuple):

@@ -109,3 +109,14 @@ def test_inconsistent_arrays_are_refused_with_the_position(
 
 def test_the_repr_contains_the_share_of_stored_values() -> None:
     assert repr(SparseFeatures(**parts())) == "SparseFeatures(2 × 3, 50.00% filled)"
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_rows_of_sparse_features_have_integers_of_one_type(kind: torch.dtype) -> None:
+    """torch's products of sparse matrices refuse a mixture."""
+    indptr, column = torch.tensor([0, 1, 3]).to(kind), torch.tensor([1, 0, 2]).to(kind)
+    x = SparseFeatures(indptr, column, torch.tensor([1.0, 2.0, 3.0]), (2, 3))
+    rows = x[torch.tensor([1])]
+    assert rows.indptr.dtype == rows.column.dtype
+    assert torch.equal(rows.to_dense(), torch.tensor([[2.0, 0.0, 3.0]]))
+    assert torch.equal(x.to_dense(), torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]]))

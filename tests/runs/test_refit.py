@@ -12,9 +12,10 @@ import unimp
 from unimp.config.run_files import METRICS, REFIT, WEIGHTS
 from unimp.ensemble import portfolio
 from unimp.errors import RunError
-from unimp.runs import members, refit
+from unimp.runs import members, refit, workers
 from unimp.runs.evidence import find_runs
 from unimp.runs.run import Run
+from unimp.runs.student import distill
 from unimp.tasks.task import Task
 
 NAMES = ["label-propagation", "ridge", "gcn", "mlp"]
@@ -88,9 +89,42 @@ def test_only_the_test_set_of_a_refitted_run_is_scored(folders: tuple[Path, Path
         plain.evaluate(REFIT)
 
 
+def test_calibration_is_that_from_before_the_refit(folders: tuple[Path, Path]) -> None:
+    after, before = map(metrics_of, folders)
+    assert after["calibration"] == before["calibration"]
+    smooth = unimp.load_run(folders[0], device="cpu").smoothed()
+    assert smooth.temperature == 1.0  # nothing can be fitted on labels that were learned
+    assert "refitted" in smooth.metrics["calibration"]["note"]
+
+
+def test_a_student_of_a_refitted_ensemble_learns_from_its_predictions_before(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = {"train.epochs": 3, "model.width": 8, "model.layers": 2, "train.device": "cpu"}
+    students = [
+        distill(folder, out=tmp_path / folder.name, settings=settings, progress=False)
+        for folder in folders
+    ]
+    one, other = (student.model.state_dict() for student in students)
+    for name, value in one.items():
+        assert torch.allclose(value, other[name], atol=1e-5)
+    sections = [student.metrics["student"]["scores"] for student in students]
+    assert sections[0] == sections[1]
+
+
 def test_members_are_not_runs_of_their_own(folders: tuple[Path, Path]) -> None:
     assert (folders[0] / REFIT / "gcn").is_dir()
     assert find_runs([folders[0].parent]) == list(folders)
+
+
+def test_a_folder_of_runs_may_have_any_name(tmp_path: Path) -> None:
+    unimp.run(
+        "synthetic",
+        out=tmp_path / REFIT / "first",
+        settings={"task.scale": 0.02, "train.epochs": 1, "model.width": 4, "train.device": "cpu"},
+        report=False,
+    )
+    assert find_runs([tmp_path]) == [tmp_path / REFIT / "first"]
 
 
 def with_labels(task: Task, nodes: torch.Tensor) -> Task:
@@ -132,6 +166,8 @@ def test_members_that_fail_or_have_no_time_stay_as_they_were(
     monkeypatch.setattr(refit._Refit, "_time_left", lambda self, entry: 0.0)
     run = train(tmp_path / "run")
     assert set(run.metrics["ensemble"]["not_refitted"]) == {"ridge", "gcn", "mlp"}
+    assert not run.is_refitted
+    assert REFIT not in run.metrics["scores"]
     before = unimp.load_run(folders[1], device="cpu")
     observed = run.observed_labels(reveal="train")
     assert torch.equal(run.outputs(observed), before.outputs(observed))
@@ -141,21 +177,24 @@ class StoppedError(Exception):
     """Stands for the end of a process."""
 
 
+@pytest.mark.parametrize("limit", [0.0, 600.0])
+@pytest.mark.parametrize("after", [3, 14])  # in the first and in the second member
 def test_an_interrupted_refit_resumes_and_ends_with_the_same_weights(
-    folders: tuple[Path, Path], tmp_path: Path
+    folders: tuple[Path, Path], tmp_path: Path, limit: float, after: int
 ) -> None:
     folder, counted = tmp_path / "run", 0
-    settings = {**SETTINGS, "ensemble.refit": "always"}
+    settings = {**SETTINGS, "ensemble.refit": "always", "train.time_limit": limit}
 
     def stop(epoch: Any) -> None:
         nonlocal counted
         counted += (folder / REFIT).exists()
-        if counted == 3:
+        if counted == after:
             raise StoppedError
 
     with pytest.raises(StoppedError):
         unimp.run("synthetic", out=folder, settings=settings, on_epoch=stop, report=False)
-    train(folder)
+    run = train(folder, **{"train.time_limit": limit})
+    assert run.metrics["ensemble"]["not_refitted"] == {}
     assert (folder / WEIGHTS).read_bytes() == (folders[0] / WEIGHTS).read_bytes()
 
 
@@ -169,3 +208,14 @@ def test_workers_refit_with_the_same_result(folders: tuple[Path, Path], tmp_path
     assert two.metrics["ensemble"]["not_refitted"] == {}
     for name, value in one.model.state_dict().items():
         assert torch.equal(value, two.model.state_dict()[name])
+
+
+def test_workers_are_planned_for_ensembles_with_members_that_are_solved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shapes of a solved model are not known before it is solved."""
+    monkeypatch.setattr(workers, "SMALL", 0)
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    run = train(**{"ensemble.jobs": 0, "ensemble.members": ["ridge", "gcn", "mlp"]})
+    assert run.is_refitted
+    assert run.metrics["ensemble"]["not_refitted"] == {}

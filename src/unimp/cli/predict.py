@@ -42,7 +42,10 @@ def evaluate(
     )
     if loaded.is_refitted:
         inputs = "refitted; train and validation labels as inputs"
-    for name, value in loaded.evaluate(reveal).items():
+    scores = loaded.evaluate(reveal)
+    if not scores:
+        out.print(f"no set has known labels to score   ({inputs})")
+    for name, value in scores.items():
         out.print(f"{name} {loaded.task.metric} {100 * value:.2f} %   ({inputs})")
 
 

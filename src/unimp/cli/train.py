@@ -221,7 +221,8 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     for row in sorted(summary["members"], key=lambda row: -row["weight"]):
         scores = ["-" if row[n] is None else f"{100 * row[n]:.2f}" for n in ("val", "test")]
         labels = "inputs" if row["takes_labels"] else "-"
-        rows.append((row["name"], f"{row['weight']:.2f}", *scores, labels, f"{row['seconds']:.0f}"))
+        seconds = f"{row['seconds']:.0f}" + ", cut short" * row["cut_short"]
+        rows.append((row["name"], f"{row['weight']:.2f}", *scores, labels, seconds))
     out.print(f"members of the ensemble, seed {seed}:")
     print_rows(rows)
     for name, why in summary["left_out"].items():
@@ -229,7 +230,12 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
     if words := label_gain_in_words(summary["members"]):
         out.print(words)
     if summary["refitted"]:
-        out.print("after scoring, the chosen members were refitted on train and validation labels")
+        chosen = sum(row["weight"] > 0 for row in summary["members"])
+        number = chosen - len(summary["not_refitted"])
+        out.print(
+            f"after scoring, {number} of {chosen} chosen members were refitted on train and "
+            "validation labels"
+        )
         for name, why in summary["not_refitted"].items():
             out.print(f"{name} was not refitted: {why}")
     out.print("weights minimize the log-loss on validation, so the score of a member may be higher")

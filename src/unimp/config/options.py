@@ -257,7 +257,7 @@ class TrainOptions(Section):
     )
     teacher: str = option(
         "",
-        "folder of a finished run whose predictions for other nodes than its train nodes are also "
+        "folder of a finished run whose predictions for nodes outside the train set are also "
         "learned; "
         "`unimp distill` sets it; empty: none",
     )

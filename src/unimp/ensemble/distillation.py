@@ -21,7 +21,7 @@ NAMES = {"unimp": "UniMP without a teacher", "student": "student", "teacher": "t
 class Distillation:
     """The loss of a student's answers against those of its teacher.
 
-        U = the nodes of the batch that are not in the train set of the teacher
+        U = the nodes of the batch that are not in the train set
 
         classes        −weight / |U| Σ_{i ∈ U} Σ_c q_ic log softmax(z_i)_c
         binary tasks   the mean binary cross-entropy of sigmoid(z_it) against q_it over U, × weight

@@ -10,8 +10,9 @@ WITH, WITHOUT = "unimp", "unimp-features"
 
 
 def label_gain_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One sentence on whether labels as inputs helped UniMP; empty if one of the two is missing."""
-    scores = {row["name"]: row["val"] for row in rows if row["val"] is not None}
+    """One sentence on whether label inputs helped UniMP; empty unless both were fully trained."""
+    complete = (row for row in rows if row["val"] is not None and not row["cut_short"])
+    scores = {row["name"]: row["val"] for row in complete}
     if not {WITH, WITHOUT} <= scores.keys():
         return ""
     given, without = (100 * scores[name] for name in (WITH, WITHOUT))

@@ -102,7 +102,7 @@ class SparseFeatures:
         """The rows of some nodes, in the given order."""
         indptr, positions = pick_rows(self.indptr, nodes)
         return SparseFeatures(
-            indptr=indptr,
+            indptr=indptr.to(self.column.dtype),  # torch's products need one type of integers
             column=self.column[positions],
             value=self.value[positions],
             shape=(nodes.numel(), self.shape[1]),

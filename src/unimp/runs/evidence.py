@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unimp.analysis.predictions import known_in_neighbors
-from unimp.config.run_files import CHECKPOINT, MANIFEST, MEMBERS, PREDICTIONS, REFIT
+from unimp.config.run_files import (
+    CHECKPOINT,
+    MANIFEST,
+    MEMBERS,
+    PREDICTIONS,
+    REFIT,
+    is_finished,
+    is_started,
+)
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
@@ -43,14 +51,19 @@ def find_runs(places: Sequence[Path]) -> list[Path]:
             found.append(place)
             continue
         # The members of an ensemble are parts of its run.
-        found_in = (path.parent for path in place.rglob(MANIFEST))
-        within = [folder for folder in found_in if folder.parent.name not in (MEMBERS, REFIT)]
+        within = [p.parent for p in place.rglob(MANIFEST) if not _is_member(p.parent)]
         if not within:
             raise RunError(
                 f"{place} contains no finished run: there is no {MANIFEST} in it or below it"
             )
         found += sorted(within, key=_natural)
     return list({path.resolve(): path for path in found}.values())
+
+
+def _is_member(folder: Path) -> bool:
+    """Whether a run is a member of the ensemble in the folder above."""
+    inside = folder.parent.name in (MEMBERS, REFIT)
+    return inside and (is_finished(folder.parents[1]) or is_started(folder.parents[1]))
 
 
 def find_unfinished(places: Sequence[Path]) -> list[Path]:

@@ -353,6 +353,8 @@ def _summary(
             **{name: one.run.metrics["scores"]["train"].get(name) for name in ("val", "test")},
             "seconds": one.run.metrics["seconds"],
             "epochs": one.run.metrics["best_epoch"],
+            "seconds_per_epoch": one.run.metrics["seconds_per_epoch"],
+            "cut_short": one.run.metrics["cut_short"],
             "settings": dict(one.settings),
         }
         for one, weight in zip(trained, weights, strict=True)

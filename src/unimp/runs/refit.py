@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unimp.config.run_files import REFIT
+from unimp.config.run_files import REFIT, is_finished
 from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe
@@ -20,6 +20,7 @@ from unimp.errors import UnimpError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
+from unimp.runs.folder.files import read_run
 from unimp.runs.members import plan_of, stored
 from unimp.runs.preparation import graph_for, member_task
 from unimp.runs.run import Run
@@ -40,8 +41,8 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     assert isinstance(run.model, Ensemble)
     began = time.perf_counter()
     refit = _Refit(experiment, run, began)
-    recipes = [member.recipe for member in run.members]
-    jobs, threads = plan_of(experiment, recipes, run.task)
+    by_epochs = [member for member in run.members if _trains_by_epochs(member)]
+    jobs, threads = plan_of(experiment, [member.recipe for member in by_epochs], run.task)
     with stored(experiment, jobs) as in_folder:
         refit.solve_again()
         due = refit.due(in_folder)
@@ -49,6 +50,9 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
         with Trainer(in_folder, run.task, train, workers=workers, threads=threads) as trainer:
             for (index, entry), result in trainer.each(due):
                 refit.add(index, entry, result)
+    if not refit.refitted:
+        summary = {**run.metrics["ensemble"], "not_refitted": refit.kept}
+        return replace(run, metrics={**run.metrics, "ensemble": summary})
     scale, shift = run.model.scale, run.model.shift
     calibrations = [Calibration(*one) for one in zip(scale, shift, strict=True)]
     ensemble = Ensemble(refit.models, refit.entries, calibrations).eval()
@@ -57,6 +61,10 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     scores = {**metrics["scores"], REFIT: again.evaluate(REFIT)}
     seconds = round(metrics["seconds"] + time.perf_counter() - began, 2)
     return replace(again, metrics={**metrics, "scores": scores, "seconds": seconds})
+
+
+def _trains_by_epochs(member: TrainedModel) -> bool:
+    return member.model.learns and not isinstance(member.model, SolvedModel)
 
 
 class _Refit:
@@ -68,7 +76,8 @@ class _Refit:
         self.models: list[NodeModel] = [member.model for member in run.members]
         self.entries = list(run.model.entries)
         self.rows = {row["name"]: row for row in run.metrics["ensemble"]["members"]}
-        self.kept: dict[str, str] = {}
+        self.refitted: list[str] = []
+        self.kept: dict[str, str] = {}  # why the others were not refitted
 
     def _time_left(self, entry: Entry) -> float | None:
         """Seconds that are left; None: there is no limit. Fewer than a member needs are 0."""
@@ -76,8 +85,9 @@ class _Refit:
         if not limit:
             return None
         spent = self._run.metrics["seconds"] + time.perf_counter() - self._began
-        left = 0.95 * limit - spent
-        return left if left > self.rows[entry.name]["seconds"] / 2 else 0.0
+        left, row = 0.95 * limit - spent, self.rows[entry.name]
+        needed = row["epochs"] * row["seconds_per_epoch"] if row["epochs"] else row["seconds"] / 4
+        return left if left > needed else 0.0
 
     def _by_weight(self) -> Iterator[tuple[int, Entry, TrainedModel]]:
         """The members that learn, the most important first, as far as time allows."""
@@ -109,10 +119,13 @@ class _Refit:
     def due(self, experiment: Experiment) -> Iterator[tuple[tuple[int, Entry], Experiment]]:
         """The members to train for the number of epochs that was best on validation."""
         for index, entry, member in self._by_weight():
-            if isinstance(member.model, SolvedModel):
+            if not _trains_by_epochs(member):
                 continue
+            folder = experiment.folder and experiment.folder / REFIT / entry.name
             left = self._time_left(entry)
-            if left == 0:
+            if folder is not None and is_finished(folder):  # with another time left
+                left = read_run(folder)[0].train.time_limit
+            elif left == 0:
                 self.kept[entry.name] = NO_TIME
                 continue
             epochs = self.rows[entry.name]["epochs"] or 1
@@ -126,7 +139,7 @@ class _Refit:
             inner = replace(
                 experiment,
                 recipe=member_recipe(experiment.stored_recipe, entry.name, settings),
-                folder=experiment.folder and experiment.folder / REFIT / entry.name,
+                folder=folder,
                 own_task=None,
                 prepared=self._task(member),
                 is_refit=True,
@@ -147,6 +160,7 @@ class _Refit:
 
     def _done(self, index: int, entry: Entry, model: NodeModel) -> None:
         self.models[index], self.entries[index] = model, entry
+        self.refitted.append(entry.name)
         self._experiment.progress.note(f"{entry.name}: refitted on train and validation labels")
 
     def summary(self) -> Mapping[str, Any]:

@@ -267,7 +267,9 @@ class Run(TrainedModel):
         lines = [f"Run({self.recipe.name!r}, seed {self.seed}, {self.task.metric})"]
         lines += [f"  {self.failure}"] if self.failure else []
         for protocol, scores in self.metrics["scores"].items():
+            if not scores:  # no set has known labels
+                continue
             text = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            inputs = f"{protocol} labels" if self.takes_labels else "no labels"
-            lines.append(f"  {inputs} as inputs: {text}")
+            inputs = f"{protocol} labels as inputs" if self.takes_labels else "no labels as inputs"
+            lines.append(f"  {'after the refit' if protocol == REFIT else inputs}: {text}")
         return "\n".join(lines + ([f"  stored in {self.folder}"] if self.folder else []))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from unimp.config.recipe import Recipe
 from unimp.config.run_files import PREDICTIONS
@@ -14,9 +15,10 @@ from unimp.ensemble.distillation import Distillation, teacher_summary
 from unimp.errors import RecipeError, RunError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import SolvedModel
-from unimp.runs.folder.files import read_run
+from unimp.runs.folder.files import read_part, read_run
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import seeded
+from unimp.tasks.names import class_names
 from unimp.tasks.task import Task
 
 
@@ -67,14 +69,37 @@ def teacher_of(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Tea
                 "run, so its answers could reveal labels. Use the task and task.split of the "
                 "teacher."
             )
-        outputs = teacher.outputs(teacher.observed_labels(reveal="train"))
-        probabilities = teacher.probabilities_of(outputs)
-    # The answers of a refitted teacher for validation nodes contain their labels.
-    learned = task.split.known("train+val" if teacher.is_refitted else "train")
+        if teacher.is_refitted:
+            probabilities = _stored_probabilities(folder, task)
+        else:
+            outputs = teacher.outputs(teacher.observed_labels(reveal="train"))
+            probabilities = teacher.probabilities_of(outputs)
     loss = Distillation.of(
         probabilities.to(device),
-        learned,
+        task.split.train,
         weight=options.teacher_weight,
         multilabel=task.is_multilabel,
     )
     return Teacher(loss, teacher_summary(folder.name, sha256, teacher.metrics))
+
+
+def _stored_probabilities(folder: Path, task: Task) -> Tensor:
+    """The probabilities of a refitted ensemble from before its refit: [N, classes].
+
+    The predictions of the refitted members depend on validation labels, so that a student could
+    not be compared on the validation set.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    _, _, manifest = read_run(folder)
+    data = pa.BufferReader(read_part(folder / PREDICTIONS, manifest))
+    table = pyarrow.parquet.ParquetFile(data).read()
+    columns = [f"p_{name}" for name in class_names(task)]
+    if not set(columns) <= set(table.column_names):
+        raise RunError(
+            f"train.teacher: {folder / PREDICTIONS} does not contain the probability of each class "
+            "from before the refit, because there are too many. Train the teacher with "
+            "ensemble.refit=never."
+        )
+    return torch.stack([torch.tensor(table[name].to_numpy()) for name in columns], 1)

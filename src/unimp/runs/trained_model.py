@@ -209,6 +209,9 @@ class TrainedModel:
         if not self.model.learns:
             why = "label propagation gives shares of labels, not logits"
             return measured(as_logits(self.probabilities_of(outputs)), self.task, 1.0, why)
+        if self.is_refitted:
+            why = "the ensemble was refitted on the validation labels"
+            return measured(as_logits(self.probabilities_of(outputs)), self.task, 1.0, why)
         return calibrate(as_logits(outputs) if self.smooths else outputs, self.task)
 
     @checked

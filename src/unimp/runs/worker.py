@@ -36,12 +36,13 @@ class Answers:
     """The lines that the other process reads."""
 
     def __init__(self) -> None:
+        self.prefix = ""  # the first message contains it
         self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)  # what libraries print must not mix with the answers
 
     def send(self, **values: Any) -> None:
         with suppress(OSError):  # the other process was killed, which `read_lines` notices
-            self._file.write(json.dumps(values) + "\n")
+            self._file.write(self.prefix + json.dumps(values) + "\n")
             self._file.flush()
 
     def epoch(self, epoch: Epoch) -> None:
@@ -67,6 +68,7 @@ def work(lines: Queue[str], answers: Answers) -> None:
         message, error = json.loads(lines.get()), ""
         try:
             if loaded is None:
+                answers.prefix = message["prefix"]
                 device, loaded = message["device"], load(message)
             else:
                 recipe = Recipe.model_validate(message["recipe"])

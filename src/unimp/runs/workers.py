@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from unimp.config.recipe import Recipe
 from unimp.config.run_files import is_finished, is_started
 from unimp.data.memory import available_memory
 from unimp.errors import RecipeError, RunError, TrainingError, UnimpError
+from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import SHARE, estimate
 from unimp.runs.folder.lock import in_use
@@ -99,6 +101,8 @@ def number_that_fits(recipes: Sequence[Recipe], task: Task, device: str) -> int:
     for recipe in recipes:
         with suppress(UnimpError):  # training it will report the error
             model = model_without_weights(recipe, task.sizes)
+            if isinstance(model, SolvedModel):  # their sizes depend on what is solved
+                continue
             found = estimate(recipe, model, task, device, timed=False)
             largest = max(largest, found.memory + context)
     return max(1, int(SHARE * available_memory(device)) // largest)
@@ -127,6 +131,15 @@ class Trainer:
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
+        about = self._about() if self._number else {}
+        try:
+            self._start(about)
+        except BaseException:  # such as Ctrl-C
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self, about: dict[str, Any]) -> None:
         for _ in range(self._number):
             with suppress(OSError):  # no further process can be started
                 self._workers.append(Worker(self._threads, self._events))
@@ -134,10 +147,8 @@ class Trainer:
             threads = "1 thread" if self._threads == 1 else f"{self._threads} threads"
             text = f"up to {len(self._workers)} at the same time, with {threads} each"
             self._experiment.progress.note(f"members are trained by worker processes: {text}")
-            about = self._about()
             for worker in self._workers:
-                worker.send(about)
-        return self
+                worker.send({**about, "prefix": worker.prefix})
 
     def __exit__(
         self,
@@ -239,6 +250,7 @@ class Worker:
         self.job: tuple[Any, Experiment] | None = None
         self.is_ready = False  # whether the task is loaded
         self.is_closed = self.has_ended = False
+        self.prefix = secrets.token_hex(16)  # of each answer; others may print to the same pipe
         # Modules are found where this process finds them.
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(
@@ -292,10 +304,13 @@ class Worker:
 
     def _receive(self, events: Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):  # others were printed by modules that Python imports itself
-                events.put((self, json.loads(line)))
-        events.put((self, None))
+        try:
+            for line in self._process.stdout:
+                _, found, answer = line.partition(self.prefix)
+                if found:
+                    events.put((self, json.loads(answer)))
+        finally:
+            events.put((self, None))
 
 
 def train_or_resume(experiment: Experiment, train: Train) -> Run:

@@ -144,7 +144,9 @@ def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_mod
     save_weights(run.model, folder / WEIGHTS)
     write_json(folder / METRICS, run.metrics)
     observed = run.observed_labels(reveal="train")
-    every_class = task.is_multilabel or probabilities.numel() <= MAX_ENTRIES_IN_RUN
+    # A student of a refitted ensemble learns from these probabilities, which are from before.
+    few = probabilities.numel() <= MAX_ENTRIES_IN_RUN
+    every_class = True if task.is_multilabel or few else None if run.is_refitted else False
     table = predictions_table(task, probabilities, observed, every_class=every_class)
     write_table(folder / PREDICTIONS, table.to_arrow())
     write_json(folder / MANIFEST, with_digest(_manifest(run, data_hash, own_model)))

@@ -31,6 +31,7 @@ from unimp.config.run_files import (
     METRICS,
     PREDICTIONS,
     RECIPE,
+    REFIT,
     REPORT,
     STARTED,
     SUMMARY,
@@ -146,7 +147,7 @@ def refuse_special_files(folder: Path) -> None:
                 f"{folder / name} is {kind}, and a run writes a file of that name. Remove it, or "
                 "choose another folder."
             )
-    for name in (EXPLANATIONS, MEMBERS, *trackers.TRACKERS):
+    for name in (EXPLANATIONS, MEMBERS, REFIT, *trackers.TRACKERS):
         if special_kind(folder / name) not in ("", "a folder"):
             raise RunError(
                 f"{folder / name} is not a folder, and a run writes a folder of that name. Remove "

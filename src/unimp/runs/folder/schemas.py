@@ -94,7 +94,9 @@ class MemberRow(Schema):
     val: Score
     test: Score
     seconds: Seconds
-    epochs: Count | None
+    epochs: Count | None  # that were best on validation; None if the member is solved at once
+    seconds_per_epoch: Seconds
+    cut_short: bool
     settings: dict[str, Any]
 
 
