@@ -41,7 +41,7 @@ export function PeoplePart() {
     });
   };
   return html`<main class="sheet" id="main">
-    <header><div><h1 tabindex="-1">People</h1><p>You are ${shared.me.name}. A ${shared.me.role} ${ROLES[shared.me.role]}. Each role includes the ones before it: reader, labeler, reviewer, admin.</p></div></header>
+    <header><div><h1 tabindex="-1">People</h1><p>You are ${shared.me.name}. Your role, ${shared.me.role}, ${ROLES[shared.me.role]}. Each role includes the ones before it: reader, labeler, reviewer, admin.</p></div></header>
     ${!may("people") && html`<p class="message">Adding people and changing roles needs the role admin.</p>`}
     ${given && html`<${Token} given=${given} close=${() => setGiven(null)} />`}
     <${Failure} error=${error} /><${Failure} error=${people.error} retry=${people.again} />
@@ -56,6 +56,6 @@ export function PeoplePart() {
         <div class="filters"><label class="stacked">Name<input class="field" required maxlength="100" value=${name} onInput=${(event) => setName(event.target.value)} /></label>
           <label class="stacked">Role<select class="field" value=${role} onChange=${(event) => setRole(event.target.value)}>${Object.entries(ROLES).map(([one, words]) => html`<option key=${one} value=${one} title=${words}>${one}</option>`)}</select></label>
           <button class="button main" disabled=${!name.trim()}>Add</button></div>
-        <p class="small soft">A ${role} ${ROLES[role]}.</p></form>`}
+        <p class="small soft">This role ${ROLES[role]}.</p></form>`}
   </main>`;
 }
