@@ -92,7 +92,10 @@ class TrainingTables:
     def write_predictions(self, runs: Runs) -> None:
         """Write the predictions of each run, and print where everything is."""
         assert runs.folder is not None
-        out.print(f"recipe: {runs.folder / GUESSED} (edit it, then run unimp train with this file)")
+        out.print(
+            f"recipe: {runs.folder / GUESSED} (without options of --set; edit it, then run unimp "
+            "train with this file)"
+        )
         for run in runs:
             assert run.folder is not None
             if not (run.folder / LABELED).exists():
