@@ -1,7 +1,7 @@
 // The classes that a person chooses from, and what a choice would change.
 import { ask } from "./api.js";
 import { shared } from "./store.js";
-import { Bar, Failure, Key, html, labelText, percent, several, useEffect, useMemo, useRef, useState } from "./view.js";
+import { Bar, Failure, Key, html, labelText, percent, several, useEffect, useFocus, useMemo, useRef, useState } from "./view.js";
 
 export const FEW = 5; // classes at first
 const REST = 180; // milliseconds on a class before the question is asked
@@ -69,7 +69,7 @@ export function Picker({ choose, close, consider }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const field = useRef(null);
-  useEffect(() => field.current.focus(), []);
+  useFocus(field);
   const found = useMemo(() => {
     const wanted = text.trim().toLowerCase();
     const all = shared.model?.classes ?? [];
@@ -104,7 +104,7 @@ export function Note({ save, close }) {
   const [text, setText] = useState("");
   const [error, setError] = useState(null);
   const field = useRef(null);
-  useEffect(() => field.current.focus(), []);
+  useFocus(field);
   const submit = async (event) => {
     event.preventDefault();
     if (!text.trim()) return;

@@ -4,7 +4,7 @@ import { Choices, FEW, Note, Picker, WhatIf } from "./choices.js";
 import { useRead } from "./read.js";
 import { address } from "./route.js";
 import { share, useShared } from "./store.js";
-import { Failure, Key, html, labelText, percent, sameLabel, several, useEffect, useRef, useState, when } from "./view.js";
+import { Failure, Key, html, labelText, percent, sameLabel, several, useEffect, useFocus, useRef, useState, when } from "./view.js";
 
 const LONG = 220; // letters of a value that are shown at first
 
@@ -25,7 +25,7 @@ function Notice() {
 /** Somebody was faster: both values in words, and the person decides. */
 function Conflict({ conflict, done, answer }) {
   const first = useRef(null);
-  useEffect(() => first.current?.focus(), []);
+  useFocus(first);
   const theirs = labelText(conflict.node.label);
   const mine = conflict.mine === null ? "no label" : labelText(conflict.mine);
   return html`<div class="message doubt" role="alertdialog" aria-labelledby="conflict-title" id="conflict">

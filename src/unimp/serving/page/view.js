@@ -1,11 +1,15 @@
 // What every part of the page draws with. htm and Preact only create text nodes from values, so an
 // id or a class name with markup is shown as it is. Nothing on this page sets innerHTML.
 import { createElement, render } from "./vendor/preact.js";
+import { useLayoutEffect } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export { render };
 export { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 export const html = htm.bind(createElement);
+
+/** Focus an element before it is drawn, so that a key which follows at once reaches it. */
+export const useFocus = (ref) => useLayoutEffect(() => ref.current?.focus(), []);
 
 export const count = (number) => Number(number).toLocaleString("en-US");
 
