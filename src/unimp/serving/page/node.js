@@ -113,8 +113,15 @@ export function NodePanel({ id, details, item, advance, previous }) {
   const proposal = isSet ? on : view?.prediction ?? null;
   const writable = may("label");
 
-  const act = async (action) => {
-    if (busy) return;
+  // One action at a time. An undo that comes while a label is still being sent follows it.
+  const running = useRef(false);
+  const later = useRef(null);
+  const act = async (action, waits = false) => {
+    if (running.current) {
+      if (waits) later.current = action;
+      return;
+    }
+    running.current = true;
     setBusy(true);
     setError(null);
     try {
@@ -122,7 +129,11 @@ export function NodePanel({ id, details, item, advance, previous }) {
     } catch (problem) {
       setError(problem);
     } finally {
+      running.current = false;
       setBusy(false);
+      const next = later.current;
+      later.current = null;
+      if (next) act(next);
     }
   };
   const give = (label, version = seen ?? node.label_version) => act(async () => {
@@ -147,7 +158,7 @@ export function NodePanel({ id, details, item, advance, previous }) {
       if (event.key === "Escape" && mode) { closeMode(); return; }
       if (isTyping(event.target)) return;
       const key = event.key.toLowerCase();
-      if (key === "u") act(undoLast);
+      if (key === "u") act(undoLast, true);
       else if (key === "j" || key === "k") (key === "j" ? advance : previous)();
       else if (key === "f") document.getElementById("search")?.focus();
       else if (!node || conflict || busy) return;
