@@ -139,7 +139,7 @@ export function NodePanel({ id, details, item, advance, previous }) {
   const give = (label, version = seen ?? node.label_version) => act(async () => {
     if (await giveLabel(node, label, { seen: version, rest: view })) {
       setMode("");
-      advance();
+      await advance();  // otherwise an undo could open its node before the next one is opened
     }
   });
   const choose = (name) => {
@@ -148,7 +148,7 @@ export function NodePanel({ id, details, item, advance, previous }) {
     if (isSet) setMode("");
   };
   const agree = () => proposal !== null && give(proposal);
-  const skipIt = () => act(async () => { await skip(node); advance(); });
+  const skipIt = () => act(async () => { await skip(node); await advance(); });
   const closeMode = () => { setMode(""); setConsidered(null); heading.current?.focus(); };
   const decided = () => { share({ conflict: null }); advance(); };
 
