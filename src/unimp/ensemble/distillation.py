@@ -58,8 +58,8 @@ class Distillation:
 def share_of_gain(student: float, teacher: float, alone: float | None) -> float | None:
     """(student − alone) / (teacher − alone): the part of a teacher's gain that a student keeps.
 
-    alone: the score of the student's model without a teacher. None: there is no gain, because the
-    teacher is not better than that, or because a score is not known.
+    alone: the score of the student's model without a teacher. None: the teacher is
+    not better than that, so it has no gain, or a score is not known.
     """
     if alone is None or not math.isfinite(student + teacher + alone) or teacher <= alone:
         return None
@@ -119,5 +119,5 @@ def gain_in_words(section: Mapping[str, Any]) -> str:
         sentences.append(f"On {words}, {kept}.")
     return (
         " ".join(sentences)
-        or "There is no comparison: the teacher is not an ensemble with a scored UniMP."
+        or "The scores cannot be compared: the teacher is not an ensemble with a scored UniMP."
     )

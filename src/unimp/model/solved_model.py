@@ -46,7 +46,7 @@ class SolvedModel(NodeModel):
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
         """Compute the weights for other train labels, with the settings that `solve` chose.
 
-        There are no validation labels in `known`, so nothing can be chosen by them.
+        `known` contains no validation labels, so nothing is chosen here.
         """
 
     def take_shapes(self, tensors: Mapping[str, Tensor]) -> None:

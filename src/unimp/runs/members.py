@@ -297,7 +297,7 @@ def _mark_begun(experiment: Experiment, data_hash: str) -> None:
 
 def _time_for(members: Sequence[Member], limit: float, spent: float, jobs: int) -> float | None:
     """Seconds for the first of the remaining members, of which `jobs` are trained at the same time;
-    None: there is no limit."""
+    None: no time limit."""
     if not limit:
         return None
     left = (1 - SHARE_AFTER) * limit - spent

@@ -80,7 +80,7 @@ class _Refit:
         self.kept: dict[str, str] = {}  # why the others were not refitted
 
     def _time_left(self, entry: Entry) -> float | None:
-        """Seconds that are left; None: there is no limit. Fewer than a member needs are 0."""
+        """Seconds that are left: 0 if the member needs more, None without a time limit."""
         limit = self._run.recipe.train.time_limit
         if not limit:
             return None

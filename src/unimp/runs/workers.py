@@ -88,7 +88,7 @@ def usable_cores() -> int:
     cores = torch.get_num_threads()
     with suppress(AttributeError):  # not on every system
         cores = min(cores, len(os.sched_getaffinity(0)))
-    with suppress(OSError, ValueError):  # "max" means that there is no limit
+    with suppress(OSError, ValueError):  # "max" instead of a number means unlimited
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, int(quota) // int(period))
     return max(1, cores)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unimp.config.run_files import LABELS
@@ -126,15 +128,22 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     sync_folder(folder)
     db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
-    try:
+    with _closed_on_error(db, path):
         _prepare(db, path)
+    return db
+
+
+@contextmanager
+def _closed_on_error(db: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Close a database that cannot be used, and state what to do."""
+    try:
+        yield
     except sqlite3.Error as error:
         db.close()
         raise RunError(f"{path} cannot be opened ({error}). Restore a backup.") from error
     except BaseException:
         db.close()
         raise
-    return db
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -191,14 +200,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         )
     uri = f"{path.resolve().as_uri()}?mode=ro"
     db = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
-    try:
+    with _closed_on_error(db, path):
         db.execute("pragma query_only = on")
         db.execute("pragma trusted_schema = off")
         check_format(db, path)
-    except sqlite3.Error as error:
-        db.close()
-        raise RunError(f"{path} cannot be read ({error}). Restore a backup.") from error
-    except BaseException:
-        db.close()
-        raise
     return db
