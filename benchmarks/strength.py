@@ -113,11 +113,11 @@ class Answers(NamedTuple):
     test: Tensor
 
 
-def answers_of(run: unimp.Run, members: Path) -> list[Answers]:
+def answers_of(run: unimp.Run, members: Path, device: str) -> list[Answers]:
     """What each trained member of an ensemble answers, with train labels as inputs."""
     split, multilabel, found = run.task.split, run.task.is_multilabel, []
     for row in run.metrics["ensemble"]["members"]:
-        member = unimp.load_run(members / row["name"], device="cpu")
+        member = unimp.load_run(members / row["name"], device=device)
         chances = member.probabilities_of(member.outputs(member.observed_labels(reveal="train")))
         calibration = fit_calibration(chances[split.val], run.task.labels[split.val])
         parts = (
@@ -166,7 +166,7 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
 
         done = run(best)
         summary, scores = done.metrics["ensemble"], done.metrics["scores"]
-        answers = answers_of(done, best / MEMBERS)
+        answers = answers_of(done, best / MEMBERS, device)
         parts = {
             preset: {m.name for m in PORTFOLIO if preset in m.presets} | {OWN}
             for preset in ("good", "quick")
