@@ -42,9 +42,10 @@ RESULTS = FOLDER / "strength.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
 BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
 
+OF_LABELS = "labels as inputs"
 # The members that one lever added to `best`. The ensemble without them shows what the lever gains.
 LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "labels as inputs": lambda member: member["takes_labels"],
+    OF_LABELS: lambda member: member["takes_labels"],
     "ridge regression": lambda member: member["name"].startswith("ridge"),
     "boosted trees": lambda member: member["name"].startswith("trees"),
     "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
@@ -246,6 +247,20 @@ def fill(
         os._exit(1)
 
 
+SHORT = 10
+"""A training that the time limit ended before this epoch is not shown as a member, because compiling
+kernels for the first time may take longer than its share of the time."""
+
+
+def tests_of(row: dict[str, Any]) -> dict[str, float]:
+    """The test scores of the members that were trained for more than a few epochs."""
+    return {
+        m["name"]: m["test"]
+        for m in row["members"]
+        if not m["cut_short"] or m["epochs"] is None or m["epochs"] >= SHORT
+    }
+
+
 def chosen_member(row: dict[str, Any]) -> dict[str, Any]:
     """The member of an ensemble with the best validation score."""
     scored = [m for m in row["members"] if m["val"] is not None]
@@ -264,10 +279,10 @@ def scores_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     for name, of_set in rows.items():
 
         def member(wanted: str, runs: list[dict[str, Any]] = of_set) -> str:
-            found = [m["test"] for r in runs for m in r["members"] if m["name"] == wanted]
-            return mean_text(found) if len(found) == len(runs) else "–"
+            found = [tests[wanted] for r in runs if wanted in (tests := tests_of(r))]
+            return mean_text(found) if 2 * len(found) >= len(runs) else "–"
 
-        without = [r["without"].get("labels as inputs") for r in of_set]
+        without = [r["without"].get(OF_LABELS) for r in of_set]
         target = SETS[name].target
         if name.endswith("-random"):
             first = next(r["best"]["test"] for r in of_set if r["seed"] == 0)
@@ -371,6 +386,8 @@ def levers_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     """What each lever gains, on average over the sets with several pairs."""
     found, chances = {}, {}
     for lever in (ENSEMBLE, *LEVERS):
+        if lever == OF_LABELS:  # it has a table of its own
+            continue
         gains = {name: g for name, g in gains_of(rows, lever).items() if g.pairs > 1}
         if not gains:
             continue
@@ -398,13 +415,12 @@ def labels_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         "| set | `unimp` over `unimp-features` | `best` over `best` without labels as inputs |",
         "|---|---|---|",
     ]
-    of_ensemble = gains_of(rows, "labels as inputs")
+    of_ensemble = gains_of(rows, OF_LABELS)
     for name, of_set in rows.items():
-        tests = [{m["name"]: m["test"] for m in r["members"]} for r in of_set]
         pairs = [
-            t["unimp"] - t["unimp-features"]
-            for t in tests
-            if {"unimp", "unimp-features"} <= t.keys()
+            tests["unimp"] - tests["unimp-features"]
+            for tests in map(tests_of, of_set)
+            if {"unimp", "unimp-features"} <= tests.keys()
         ]
         cells = [str(Gain.of(pairs)) if pairs else "–", str(of_ensemble.get(name, "–"))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
