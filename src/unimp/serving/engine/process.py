@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from unimp.config.run_files import GENERATIONS
 from unimp.errors import TaskError, UnimpError
 from unimp.model.node_model import count_parameters
 from unimp.ops.allocator import keep_freed_memory
@@ -33,6 +34,7 @@ from unimp.serving.engine.estimate import check_memory
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, receive, send
+from unimp.tasks.labels import Split
 
 LOG = logging.getLogger("unimp.serving.engine")
 HEAVY = 0.5
@@ -50,8 +52,10 @@ class PostponedError(Exception):
 class Process:
     """The engine of one run and one model."""
 
-    def __init__(self, run: Run, reader: Reader, out: BinaryIO) -> None:
+    def __init__(self, run: Run, split: Split, reader: Reader, out: BinaryIO) -> None:
+        """split: the nodes that the model was trained on."""
         self._out = out
+        self._learned = torch.cat((split.train, split.val))
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._applied = Applied(run, reader)
         self._questions = Questions(self._applied)
@@ -152,7 +156,8 @@ class Process:
         }
         base = applied.base.numpy().astype(np.int64).reshape(len(applied.base), -1)
         population = self._questions.population().numpy()
-        self._send(values, {**_arrays(rows), "base": base, "population": population})
+        more = {"base": base, "population": population, "learned": self._learned.numpy()}
+        self._send(values, {**_arrays(rows), **more})
 
     def _publish(self) -> None:
         """Apply all stored events, and send the rows that changed."""
@@ -269,13 +274,16 @@ def _arrays(rows: Rows) -> dict[str, Any]:
     }
 
 
-def load(folder: Path, generation: Path | None) -> Run:
-    """The run, or its task with the model of another generation."""
+def load(folder: Path, generation: int) -> tuple[Run, Split]:
+    """The run with the model of a generation, and the split that this model was trained on.
+
+    Nodes keep their numbers in all generations, and new ones follow.
+    """
     run = load_run(folder)
-    if generation is None:
-        return run
-    other = load_run(generation)
-    return replace(run, model=other.model, metrics=other.metrics)
+    if not generation:
+        return run, run.task.split
+    other = load_run(folder / GENERATIONS / str(generation))
+    return replace(run, model=other.model, metrics=other.metrics), other.task.split
 
 
 def main() -> None:
@@ -287,12 +295,12 @@ def main() -> None:
     sys.stdout = sys.stderr
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
-    folder, *more = map(Path, sys.argv[1:])
+    folder, generation = Path(sys.argv[1]), int(sys.argv[2])
     with Reader(folder) as reader:
         try:
-            run = load(folder, more[0] if more else None)
+            run, split = load(folder, generation)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
-            process = Process(run, reader, out)
+            process = Process(run, split, reader, out)
             gc.freeze()
             process.run(given)
         except UnimpError as error:
