@@ -36,6 +36,7 @@ import torch
 import unimp
 from unimp import __version__
 from unimp.analysis.predictions import keep_observed
+from unimp.config.run_files import GENERATIONS
 from unimp.data.files import write_atomically
 from unimp.runs.run import Run
 from unimp.serving.engine.process import load
@@ -144,7 +145,7 @@ def swap(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Swap models under load, and compare every answer with its generation; all are loaded."""
-    run = load(folder, 0)[0]
+    run = load(folder, None)
     ids, classes = list(run.task.node_names or ()), list(class_names(run.task))
     clients = Load(address, ids, classes, seed)
     threads = [threading.Thread(target=clients.read, args=(n,)) for n in range(readers)]
@@ -198,7 +199,8 @@ def compare(folder: Path, run: Run, answers: list[Answer], draw: random.Random) 
         by_state[one.generation, one.version].append(one)
     states = sorted(by_state)
     chosen = sorted(draw.sample(states, min(len(states), MOST_STATES)), key=lambda s: s[1])
-    runs = {generation: load(folder, generation)[0] for generation in {g for g, _ in chosen}}
+    where = {g: folder / GENERATIONS / str(g) if g else None for g, _ in chosen}
+    runs = {generation: load(folder, place) for generation, place in where.items()}
     numbers = {name: n for n, name in enumerate(run.task.node_names or ())}
     classes = {name: c for c, name in enumerate(class_names(run.task))}
     with Reader(folder) as reader:

@@ -13,7 +13,7 @@ import unimp
 from unimp.config.run_files import PLAN, TASK, WEIGHTS
 from unimp.runs.run import Run
 from unimp.serving.engine.applied import Applied
-from unimp.serving.engine.process import load
+from unimp.serving.engine.process import load_with_split
 from unimp.serving.events import Label, NewEdge, NewNode, Retraction, Write
 from unimp.serving.store import Store
 from unimp.serving.trainer import planned, retrain, task_now
@@ -127,7 +127,7 @@ def test_every_kind_of_run_is_trained_again_on_the_live_graph(kind: str, tmp_pat
         "calibration",
         "live labels",
     ]
-    new, split = load(folder, 1)
+    new, split = load_with_split(folder, out)
     stored = unimp.load_run(out)
     assert stored.task.graph.num_nodes == run.task.graph.num_nodes + 1
     assert stored.task.graph.num_edges == run.task.graph.num_edges + 2

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.recipe import Recipe
-from unimp.config.run_files import GATE, PLAN, TASK
+from unimp.config.run_files import GATE, GENERATIONS, PLAN, TASK
 from unimp.data.catalog import load_task
 from unimp.data.files import write_atomically
 from unimp.errors import RunError, UnimpError
@@ -35,7 +35,7 @@ from unimp.runs.folder.lock import in_use
 from unimp.runs.run import Run
 from unimp.runs.teacher import answers_hash
 from unimp.serving.engine.applied import Applied
-from unimp.serving.engine.process import load
+from unimp.serving.engine.process import load_with_split
 from unimp.serving.gate import compare
 from unimp.serving.reader import Reader
 from unimp.tasks.labels import Split, is_known
@@ -135,7 +135,8 @@ def with_teacher(settings: dict[str, Any], task: Task, out: Path, epochs: int | 
 
 def retrain(folder: Path, out: Path, against: int, epochs: int | None = None) -> dict[str, Any]:
     """Train a model on all labels, compare it with the active one, and store the result."""
-    old, split = load(folder, against)
+    active = folder / GENERATIONS / str(against) if against else None
+    old, split = load_with_split(folder, active)
     plan, task = planned(folder, out, old, split)
     settings = settings_of(old.recipe, epochs)
     if settings["ensemble.portfolio"] != "none":

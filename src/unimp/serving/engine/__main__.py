@@ -1,4 +1,4 @@
-"""`python -m unimp.serving.engine RUN GENERATION`, started by the front."""
+"""`python -m unimp.serving.engine RUN [WEIGHTS]`, started by the front."""
 
 from unimp.serving.engine.process import main
 

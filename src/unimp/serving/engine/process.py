@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from unimp.config.run_files import GENERATIONS
 from unimp.errors import TaskError, UnimpError
 from unimp.model.node_model import count_parameters
 from unimp.ops.allocator import keep_freed_memory
@@ -274,15 +273,20 @@ def _arrays(rows: Rows) -> dict[str, Any]:
     }
 
 
-def load(folder: Path, generation: int) -> tuple[Run, Split]:
+def load(folder: Path, generation: Path | None) -> Run:
+    """The run, or its task with the model of another generation."""
+    return load_with_split(folder, generation)[0]
+
+
+def load_with_split(folder: Path, generation: Path | None) -> tuple[Run, Split]:
     """The run with the model of a generation, and the split that this model was trained on.
 
     Nodes keep their numbers in all generations, and new ones follow.
     """
     run = load_run(folder)
-    if not generation:
+    if generation is None:
         return run, run.task.split
-    other = load_run(folder / GENERATIONS / str(generation))
+    other = load_run(generation)
     return replace(run, model=other.model, metrics=other.metrics), other.task.split
 
 
@@ -295,10 +299,10 @@ def main() -> None:
     sys.stdout = sys.stderr
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
-    folder, generation = Path(sys.argv[1]), int(sys.argv[2])
+    folder, *more = map(Path, sys.argv[1:])
     with Reader(folder) as reader:
         try:
-            run, split = load(folder, generation)
+            run, split = load_with_split(folder, more[0] if more else None)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
             process = Process(run, split, reader, out)
             gc.freeze()

@@ -170,8 +170,8 @@ class EngineLink:
             ) from None
         finally:
             self._waiting.pop(number, None)
-        _refuse_error(answer)
-        return Message({**answer.values, "generation": self.generation}, answer.arrays)
+        found = _checked(answer)
+        return Message({**found.values, "generation": self.generation}, found.arrays)
 
     def _write(self, message: Message) -> None:
         assert self._process is not None
@@ -191,7 +191,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _refuse_error(answer: Message) -> None:
+def _checked(answer: Message) -> Message:
     found = answer.values
     error: UnimpError | None = None
     if "unknown" in found:
@@ -202,3 +202,4 @@ def _refuse_error(answer: Message) -> None:
         error = EngineError("the model could not answer; the log of the service states why.")
     if error is not None:
         raise error
+    return answer

@@ -70,9 +70,9 @@ class Job:
         return {name: value for name, value in asdict(self).items() if name not in hidden}
 
 
-def folder_of(run: Path, generation: int) -> Path:
-    """The folder of a model; generation 0 is the run itself."""
-    return run / GENERATIONS / str(generation) if generation else run
+def folder_of(run: Path, generation: int) -> Path | None:
+    """The folder of a trained model; None for the run itself."""
+    return run / GENERATIONS / str(generation) if generation else None
 
 
 def trained(run: Path) -> dict[int, dict[str, Any]]:

@@ -74,8 +74,10 @@ class Service:
 
     def _model(self, generation: int) -> Model:
         """A model whose engine is not started yet."""
+        trained_in = folder_of(self.folder, generation)
+        arguments = [str(self.folder)] + ([str(trained_in)] if trained_in else [])
         link = EngineLink(
-            [str(self.folder), str(generation)],
+            arguments,
             generation=generation,
             on_hello=partial(self._on_hello, generation),
             on_published=partial(self._on_published, generation),
@@ -137,7 +139,7 @@ class Service:
         """The models that can answer."""
         found = []
         for generation in (0, *trained(self.folder)):
-            where = folder_of(self.folder, generation)
+            where = folder_of(self.folder, generation) or self.folder
             model = self._models.get(generation)
             loaded = model is not None and model.published is not None
             made = datetime.datetime.fromtimestamp((where / MANIFEST).stat().st_mtime, datetime.UTC)
