@@ -333,6 +333,7 @@ class Service:
         *,
         key: str | None = None,
         if_match: dict[str, int] | None = None,
+        made_from: int | None = None,
     ) -> Receipt:
         """Store writes; the receipt means that they are on the disk."""
         predicted = {}
@@ -344,7 +345,7 @@ class Service:
                     said = self.published.before_label(write.node)
                     if said is not None:
                         predicted[write.node] = said
-        request = Request(actor, tuple(writes), key, if_match or {}, predicted)
+        request = Request(actor, tuple(writes), key, if_match or {}, predicted, made_from)
         receipt = await asyncio.wrap_future(self.store.submit(request))
         if receipt.version > self.acknowledged:
             self._on_stored()
