@@ -134,9 +134,7 @@ class Jobs:
         self._folder.mkdir(exist_ok=True)
         numbers = (re.match(r"\d+", path.name) for path in self._folder.iterdir())
         generation = max((int(number[0]) for number in numbers if number), default=0) + 1
-        job = Job(str(generation), generation, version, against, actor)
-        self.all[job.id] = job
-        return job
+        return Job(str(generation), generation, version, against, actor)
 
     def resume(self, id: str) -> Job:
         """Let a job that was stopped or that failed continue."""
@@ -151,6 +149,7 @@ class Jobs:
         job.state, job.detail = state, detail
         path = self._folder / f"{job.generation}.{JOB}"
         write_atomically(path, json.dumps(asdict(job)).encode())
+        self.all.setdefault(job.id, job)
         self._announce(job)
 
     async def train(self, job: Job) -> bool:

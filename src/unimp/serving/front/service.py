@@ -99,6 +99,7 @@ class Service:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.engine.start()
+        self._mark_active()
         if (job := self.jobs.running) is not None:  # the service was stopped meanwhile
             self._in_background(self._retrain(job))
 
@@ -209,9 +210,13 @@ class Service:
         override = self._check_gate(generation, override)
         if (timer := self._unloading.pop(generation, None)) is not None:
             timer.cancel()
-        await self._load(generation)
-        write = ModelChange(generation=generation, run=str(generation), override=override)
-        receipt = await self.write(actor, [write])
+        try:
+            await self._load(generation)
+            write = ModelChange(generation=generation, run=str(generation), override=override)
+            receipt = await self.write(actor, [write])
+        except BaseException:
+            self._unload_later(generation)
+            raise
         before, was = self.generation, self.published
         self.generation = generation
         if before != generation:
@@ -219,12 +224,17 @@ class Service:
             self.ready().first = max(receipt.version, was.version + 1 if was else 0)
             self._unload_later(before)
         self.rankings.forget()
-        for job in self.jobs.all.values():
-            state = "active" if job.generation == generation else "ready"
-            if job.state in ("ready", "active") and job.state != state:
-                self.jobs.change(job, state)
+        self._mark_active()
         self.announce("reset", changed=0, nodes=[])
         return receipt
+
+    def _mark_active(self) -> None:
+        """Store which of the trained models is the active one."""
+        for job in self.jobs.all.values():
+            state = "active" if job.generation == self.generation else "ready"
+            # A refused model that was activated nevertheless stays refused.
+            if job.state in ("ready", "active") and job.state != state:
+                self.jobs.change(job, state)
 
     def _check_gate(self, generation: int, override: bool) -> bool:
         """Refuse a model that the gate refused; return whether it is overridden."""
