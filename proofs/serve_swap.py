@@ -49,8 +49,8 @@ RESULTS = Path(__file__).parent / "results" / "serve_swap.json"
 LIMIT = 1e-5
 SECONDS = 1.0
 """The longest time that an activation of a loaded generation may take."""
-MOST_STATES = 300
-"""States of labels and model for which cold predictions are computed."""
+MOST_STATES = 3_000
+"""Cold predictions that are computed at most; of more states, a random part is compared."""
 
 
 @dataclass
