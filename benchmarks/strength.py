@@ -248,8 +248,8 @@ def fill(
 
 
 SHORT = 10
-"""A training that the time limit ended before this epoch is not shown as a member. Compiling kernels
-for the first time may take longer than the share of time of one member."""
+"""A training that the time limit ended before this epoch is not shown as a member. Compiling
+kernels for the first time may take longer than the share of time of one member."""
 
 
 def tests_of(row: dict[str, Any]) -> dict[str, float]:
