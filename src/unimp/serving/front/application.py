@@ -24,6 +24,7 @@ from unimp.serving.front import (
 from unimp.serving.front.access import Access, Limits
 from unimp.serving.front.guard import BODY_TIME, Allowed, Guard
 from unimp.serving.front.health import Meter
+from unimp.serving.front.hot import HotReads
 from unimp.serving.front.problems import add_handlers
 from unimp.serving.front.service import Service
 
@@ -67,7 +68,7 @@ def create_app(
     ):
         app.include_router(module.router)
     return Guard(
-        app,
+        HotReads(app, service),
         access=app.state.access,
         allowed=Allowed.of(allowed_hosts),
         count=app.state.meter.count,

@@ -108,11 +108,9 @@ class Guard:
 
         try:
             receive = await self._checked(scope, receive)
-            work = self._app(scope, receive, answer)
-            if scope["path"].startswith(UNLIMITED):
-                await work
-            else:
-                await asyncio.wait_for(work, REQUEST_TIME)
+            limit = None if scope["path"].startswith(UNLIMITED) else REQUEST_TIME
+            async with asyncio.timeout(limit):
+                await self._app(scope, receive, answer)
         except ProblemError as error:
             await error.response()(scope, receive, answer)
         except TimeoutError:

@@ -34,6 +34,8 @@ class Published:
         """Changes since an earlier version are not known."""
         self.about: dict[str, Any] = dict(hello["about"])
         self.near: bool = hello["near"]
+        self.pulls: bool = hello["pulls"]
+        """Whether the engine answers for a few nodes faster than for all."""
         self.classes: list[str] = hello["classes"]
         self.several: bool = self.about["several"]
         self.ids: list[str] = list(hello["ids"])

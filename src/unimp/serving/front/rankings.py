@@ -71,8 +71,16 @@ class Rankings:
         return self._audited[0] if self._audited else 0
 
     async def _audit(self) -> None:
-        answer = await self._service.engine.ask("audit", timeout=AUDIT)
-        self._audited = (answer["version"], dict(answer.values))
+        generation = self._service.generation
+        answer = await self._service.audit(timeout=AUDIT)
+        if generation == self._service.generation:
+            self._audited = (answer["version"], dict(answer.values))
+
+    async def close(self) -> None:
+        """End what is being computed."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
         """Start a computation, unless it is running already."""

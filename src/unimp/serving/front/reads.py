@@ -49,15 +49,22 @@ async def get_node(
     service: TheService, someone: Someone, node: NodeId, min_version: MinVersion = None
 ) -> Response:
     """Return a node with its label and its prediction."""
-    if service.is_current(min_version):
-        published, number = service.ready(), service.number(node)
-        body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
-        etag = published.label(number)[1]
-    else:
-        version, nodes = await service.pull([node])
-        body = to_json({**service.stamp(version), "node": nodes[0]})
-        etag = nodes[0]["label_version"]
-    return Response(body, headers={"ETag": f'"{etag}"'}, media_type=JSON)
+    if not await service.must_pull(min_version):
+        return published_node(service, service.number(node))
+    version, nodes = await service.pull([node])
+    body = to_json({**service.stamp(version), "node": nodes[0]})
+    return _node(body, nodes[0]["label_version"])
+
+
+def published_node(service: Service, number: int) -> Response:
+    """The answer about a node from the published state."""
+    published = service.ready()
+    body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
+    return _node(body, published.label(number)[1])
+
+
+def _node(body: bytes, label_version: int) -> Response:
+    return Response(body, headers={"ETag": f'"{label_version}"'}, media_type=JSON)
 
 
 @router.post("/predict", **documented(NodesAnswer))
@@ -69,7 +76,7 @@ async def predict(
     min_version: MinVersion = None,
 ) -> Response:
     """Return the predictions of some nodes, as JSON or as an Arrow stream."""
-    if service.is_current(min_version):
+    if not await service.must_pull(min_version):
         published = service.ready()
         numbers = [service.number(name) for name in asked.ids]
         if ARROW in request.headers.get("accept", ""):

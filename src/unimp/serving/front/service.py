@@ -15,7 +15,7 @@ from typing import Any
 
 from unimp.config.run_files import MANIFEST
 from unimp.serving.events import ModelChange, Write
-from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
+from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
 from unimp.serving.front.generations import (
     ROLLBACK,
     Job,
@@ -71,16 +71,23 @@ class Service:
 
     def _model(self, generation: int) -> Model:
         """A model whose engine is not started yet."""
-        trained_in = folder_of(self.folder, generation)
-        arguments = [str(self.folder)] + ([str(trained_in)] if trained_in else [])
         link = EngineLink(
-            arguments,
+            self._arguments(generation),
             on_hello=partial(self._on_hello, generation),
             on_published=partial(self._on_published, generation),
             on_down=self._on_down,
             on_estimate=self._on_estimate,
         )
         return Model(link)
+
+    def _arguments(self, generation: int) -> list[str]:
+        """The folders of the run and of the model, for the processes that load it."""
+        trained_in = folder_of(self.folder, generation)
+        return [str(self.folder)] + ([str(trained_in)] if trained_in else [])
+
+    async def audit(self, *, timeout: float) -> Message:
+        """Doubtful labels at the newest version, from another process."""
+        return await ask_once("auditor", self._arguments(self.generation), timeout=timeout)
 
     @property
     def engine(self) -> EngineLink:
@@ -102,6 +109,7 @@ class Service:
         await self.jobs.close()
         for task in list(self._tasks):
             task.cancel()
+        await self.rankings.close()
         for model in list(self._models.values()):
             await model.link.close()
         await asyncio.to_thread(self.store.close)
@@ -331,6 +339,14 @@ class Service:
                 raise ProblemError(
                     503, "behind", f"version {min_version} is not published yet.", retry_after=1
                 ) from None
+
+    async def must_pull(self, min_version: int | None) -> bool:
+        """Whether the answer for some nodes has to be computed; otherwise the published answer is
+        recent enough, perhaps after waiting for it."""
+        if not self.is_current(min_version) and self.ready().pulls:
+            return True
+        await self.reach(min_version)
+        return False
 
     async def pull(self, ids: Sequence[str]) -> tuple[int, list[dict[str, Any]]]:
         """Exact answers at the newest version: the version, and the nodes."""
