@@ -50,6 +50,11 @@ class Rows:
     confidence: Tensor  # [k] NaN where everything was observed
     observed: Tensor  # [k] bool
 
+    def some(self, chosen: Tensor) -> Rows:
+        """The chosen rows; chosen: [k] bool."""
+        parts = (self.nodes, self.probabilities, self.confidence, self.observed)
+        return Rows(*(part[chosen] for part in parts))
+
 
 class Applied:
     """A run, the events that were applied to it, and the engine that follows them.

@@ -19,7 +19,7 @@ import torch
 from unimp.errors import UnimpError
 from unimp.serving.engine.applied import Applied
 from unimp.serving.engine.estimate import check_memory
-from unimp.serving.engine.process import load, own_stdout
+from unimp.serving.engine.process import load, lower_priority, own_stdout
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, send
@@ -31,8 +31,7 @@ def main() -> None:
     """Write the audit to stdout; end early if stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = own_stdout()
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(NICENESS)
+    lower_priority(NICENESS)
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     folder, *more = map(Path, sys.argv[1:])

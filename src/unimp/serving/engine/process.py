@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unimp.errors import TaskError, UnimpError
 from unimp.model.node_model import count_parameters
@@ -41,6 +42,11 @@ HEAVY = 0.5
 """A commit that changes this share of all rows is followed by a pause, in which requests are
 answered and events collect for the next one."""
 LONGEST_PAUSE = 0.5
+NICENESS = 5
+"""Reading and storing come before computing, if there are too few cores for all of it."""
+ROUNDING = 2e-6
+"""A probability that differs by less from the published one is not published again. One label
+changes most rows of a dense graph, but most of them by less than this."""
 SETTLE = 0.02
 """Seconds between a stored event and the computation of all rows. Whoever stored it often asks for
 an exact answer at once, which is then computed first."""
@@ -55,6 +61,7 @@ class Process:
         self._applied = Applied(run, reader)
         self._questions = Questions(self._applied)
         self._head = 0  # the last version that the front reported
+        self._published = torch.empty(0)  # [N, classes] the probabilities that the front has
         self._not_before = 0.0
         self._postponed: deque[Message] = deque()  # requests that arrived during a push
         self._answers: dict[str, Callable[[Message], Message]] = {
@@ -132,6 +139,7 @@ class Process:
         applied = self._applied
         run, task = applied.run, applied.run.task
         rows = applied.rows(torch.arange(len(applied.ids)), applied.live.logits, applied.observed)
+        self._published = rows.probabilities.clone()
         scores = {
             protocol: {name: value if value == value else None for name, value in found.items()}
             for protocol, found in run.metrics["scores"].items()
@@ -167,9 +175,11 @@ class Process:
         """Apply all stored events, and send the rows that changed."""
         applied, started = self._applied, time.monotonic()
         pending, update, fresh = applied.apply(self._between)
-        labeled = [applied.numbers[name] for name in pending.labels]
-        nodes = torch.unique(torch.cat((update.nodes, torch.tensor(labeled, dtype=torch.int64))))
+        numbers = [applied.numbers[name] for name in pending.labels]
+        labeled = torch.tensor(numbers, dtype=torch.int64)
+        nodes = torch.unique(torch.cat((update.nodes, labeled)))
         rows = applied.rows(nodes, applied.live.logits[nodes], applied.observed[nodes])
+        rows = self._unpublished(rows, labeled)
         took = time.monotonic() - started
         self._send(
             {
@@ -184,6 +194,17 @@ class Process:
         )
         if len(update.nodes) > HEAVY * len(applied.ids):
             self._not_before = time.monotonic() + min(LONGEST_PAUSE, took)
+
+    def _unpublished(self, rows: Rows, labeled: Tensor) -> Rows:
+        """The rows that the front does not have yet, within ROUNDING, and those of `labeled`."""
+        more = len(self._applied.ids) - len(self._published)
+        new = self._published.new_full((more, self._published.shape[1]), torch.nan)
+        self._published = torch.cat((self._published, new)) if more else self._published
+        difference = (rows.probabilities - self._published[rows.nodes]).abs().amax(1)
+        # A new node differs from NaN by NaN.
+        chosen = rows.some(~(difference <= ROUNDING) | torch.isin(rows.nodes, labeled))
+        self._published[chosen.nodes] = chosen.probabilities
+        return chosen
 
     def _pull(self, message: Message) -> Message:
         """Exact rows at the newest version, before all rows are."""
@@ -267,6 +288,12 @@ def load(folder: Path, generation: Path | None) -> Run:
     return replace(run, model=other.model, metrics=other.metrics)
 
 
+def lower_priority(niceness: int) -> None:
+    """Let other processes use the processor first."""
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(niceness)
+
+
 def own_stdout() -> BinaryIO:
     """The stream to the front; whatever is printed from now on must not damage it."""
     out = os.fdopen(os.dup(1), "wb")
@@ -280,6 +307,7 @@ def main() -> None:
     # Ctrl-C in a terminal reaches both processes; the front decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     given, out = sys.stdin.buffer, own_stdout()
+    lower_priority(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
     folder, *more = map(Path, sys.argv[1:])

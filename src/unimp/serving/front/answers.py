@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -108,8 +109,13 @@ def stamped(service: Service, version: int | None = None, **more: Any) -> Respon
 def joined(stamp: dict[str, int], name: str, parts: Iterable[bytes], *, several: bool) -> bytes:
     """A stamp and prepared JSON under one name."""
     body = b",".join(parts)
-    head = to_json(stamp)[:-1] + b',"' + name.encode() + b'":'
+    head = _head(tuple(stamp.items()), name)
     return head + (b"[" + body + b"]" if several else body) + b"}"
+
+
+@lru_cache(maxsize=100)  # thousands of answers have the same stamp
+def _head(stamp: tuple[tuple[str, int], ...], name: str) -> bytes:
+    return to_json(dict(stamp))[:-1] + b',"' + name.encode() + b'":'
 
 
 def written(receipt: Receipt) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from typing import Any
+
+from starlette.responses import Response
 
 from unimp.serving.front.answers import decoded
 from unimp.serving.front.problems import ProblemError
@@ -14,40 +16,28 @@ NODES = "/v1/nodes/"
 ROUTE = next(route for route in router.routes if getattr(route, "endpoint", None) is get_node)
 
 
-class HotReads:
-    """Answers `GET /v1/nodes/{id}` for a published node; passes on all other requests.
+def ready_response(service: Service, scope: Any) -> Response | None:
+    """The response to `GET /v1/nodes/{id}` for a published node; None for all other requests.
 
-    Finding the route and its parameters takes several times as long as the answer itself. The guard
-    has checked the request already. The route itself returns the same response, so it also
-    answers whatever is not plain here: parameters, nodes that are not published, and errors.
+    The guard has checked the request. Finding the route and its parameters would take several times
+    as long as the answer. The route returns the same response, so it answers whatever is not plain:
+    parameters, nodes that are not published, and errors.
     """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        number = self._number(scope)
-        if number is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = ROUTE  # the name under which the request is counted
-        await published_node(self._service, number)(scope, receive, send)
-
-    def _number(self, scope: Scope) -> int | None:
-        """The number of the node that a plain read asks for."""
-        published = self._service.published
-        if published is None or scope["type"] != "http" or scope["method"] != "GET":
+    path: str = scope["path"]
+    published = service.published
+    if scope["method"] != "GET" or not path.startswith(NODES) or published is None:
+        return None
+    name, actor = path[len(NODES) :], scope["state"]["actor"]
+    assert isinstance(actor, Actor)
+    if scope["query_string"] or "/" in name or not actor.may("read"):
+        return None
+    if "%" in name:
+        try:
+            name = decoded(name)
+        except ProblemError:
             return None
-        path: str = scope["path"]
-        if scope["query_string"] or not path.startswith(NODES):
-            return None
-        name = path[len(NODES) :]
-        actor: Actor = scope["state"]["actor"]
-        if "/" in name or not actor.may("read"):
-            return None
-        if "%" in name:
-            try:
-                name = decoded(name)
-            except ProblemError:
-                return None
-        return published.numbers.get(name)
+    number = published.numbers.get(name)
+    if number is None:
+        return None
+    scope["route"] = ROUTE  # the name under which the request is counted
+    return published_node(service, number)

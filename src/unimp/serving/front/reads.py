@@ -58,9 +58,9 @@ async def get_node(
 
 def published_node(service: Service, number: int) -> Response:
     """The answer about a node from the published state."""
-    published = service.ready()
-    body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
-    return _node(body, published.label(number)[1])
+    prepared = service.ready().prepared(number)
+    body = joined(service.stamp(), "node", [prepared.body], several=False)
+    return _node(body, prepared.label_version)
 
 
 def _node(body: bytes, label_version: int) -> Response:
@@ -83,7 +83,7 @@ async def predict(
             stamp = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
             table = published.table(numbers)
             return Response(await asyncio.to_thread(_stream, table), 200, stamp, ARROW)
-        rows = [published.prepared(number) for number in numbers]
+        rows = [published.prepared(number).body for number in numbers]
         return Response(joined(service.stamp(), "nodes", rows, several=True), media_type=JSON)
     version, nodes = await service.pull(asked.ids)
     return stamped(service, version, nodes=nodes)
