@@ -314,7 +314,7 @@ def latency(arguments: argparse.Namespace, figures: Figures) -> None:
 def file(arguments: argparse.Namespace, figures: Figures) -> None:
     with served(arguments) as service:
         draw, client = random.Random(0), service.client()
-        count = min(FILE, len(service.ids))
+        count = min(FILE, len(service.ids) // 2)
         nodes = draw.sample(service.ids, count)
         given = {node: draw.choice(service.classes) for node in nodes}
         body = "node,label\n" + "".join(f'"{n}","{la}"\n' for n, la in given.items())
@@ -331,15 +331,13 @@ def file(arguments: argparse.Namespace, figures: Figures) -> None:
         figures.add("file-slowest-read-s", max(waits), f"s, slowest read meanwhile: {what}")
         figures.add(
             "file-difference",
-            _difference(service, client, given, draw),
+            _difference(service, given, draw),
             f"largest difference between a published probability and a cold prediction: {what}",
             "≤ 1e-5",
         )
 
 
-def _difference(
-    service: Served, client: Client, given: dict[str, str], draw: random.Random
-) -> float:
+def _difference(service: Served, given: dict[str, str], draw: random.Random) -> float:
     """The largest difference to a prediction that knows nothing of the service."""
     run = unimp.load_run(service.folder)
     observed = run.observed_labels()
@@ -350,7 +348,7 @@ def _difference(
     chances = run.probabilities_of(run.outputs(observed))
     free = [name for name in service.ids if observed[numbers[name]] < 0]
     ids = draw.sample(free, min(len(free), 1_000))
-    rows = client.ask("POST", "/v1/predict", {"ids": ids})["nodes"]
+    rows = service.client().ask("POST", "/v1/predict", {"ids": ids})["nodes"]
     return max(
         abs(float(chances[numbers[row["id"]], classes[one["class"]]]) - one["probability"])
         for row in rows

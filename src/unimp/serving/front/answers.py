@@ -34,25 +34,28 @@ def decoded(text: str) -> str:
         raise ProblemError(404, "not-found", "the id is not valid UTF-8.") from None
 
 
-def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
+# FastAPI calls dependencies that are not coroutines in threads, which takes far longer than these.
+
+
+async def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
     name = decoded(id)
     if len(name) > LONGEST_ID:
         raise ProblemError(404, "not-found", f"ids have at most {LONGEST_ID} characters.")
     return name
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _reader(request: Request) -> Actor:
+async def _reader(request: Request) -> Actor:
     actor: Actor = request.state.actor
     actor.check("read")
     return actor
 
 
-def _if_match(
+async def _if_match(
     if_match: Annotated[
         str | None,
         Header(description='The label version that you have seen, such as "12"; "0": none.'),

@@ -40,6 +40,8 @@ PULL = 10.0
 """Seconds that an exact answer may take."""
 LOADING = 600
 """Seconds in which a model must be loaded."""
+FEW = 500
+"""Writes that may be prepared without a pause for other requests."""
 NAMED = 100
 """Nodes that one server-sent event names."""
 
@@ -291,14 +293,20 @@ class Service:
         predicted = {}
         if self.published is None and self._names is None:
             self.ready()
-        if self.published is not None:
-            for write in writes:
+        if (published := self.published) is not None:
+            for place, write in enumerate(writes, 1):
                 if write.kind == "label":
-                    said = self.published.before_label(write.node, self.generation)
+                    said = published.before_label(write.node, self.generation)
                     if said is not None:
                         predicted[write.node] = said
+                if place % FEW == 0:
+                    await asyncio.sleep(0)  # other requests are answered meanwhile
         request = Request(actor, tuple(writes), key, if_match or {}, predicted)
-        receipt = await asyncio.wrap_future(self.store.submit(request))
+        if len(writes) > FEW:
+            stored = await asyncio.to_thread(self.store.submit, request)
+        else:
+            stored = self.store.submit(request)
+        receipt = await asyncio.wrap_future(stored)
         if receipt.version > self.acknowledged:
             self._on_stored()
         self.counts["writes"] += len(writes)

@@ -120,17 +120,21 @@ async def add_labels(
     kind = request.headers.get("content-type", "")
     several = service.published.several if service.published else False
     body = await request.body()
-    labels, named = await asyncio.to_thread(labels_of, kind, body, several=several)
+    writes = await asyncio.to_thread(_label_writes, kind, body, source, several=several)
+    if not writes:
+        raise ProblemError(422, "invalid", "the request contains no labels.")
+    return written(await service.write(someone.name, writes, key=key))
+
+
+def _label_writes(kind: str, body: bytes, source: str | None, *, several: bool) -> list[Write]:
+    labels, named = labels_of(kind, body, several=several)
     source = named or source
-    writes: list[Write] = [
+    return [
         Retraction(node=node, source=source)
         if label is None
         else Label(node=node, label=label, source=source)
         for node, label in labels
     ]
-    if not writes:
-        raise ProblemError(422, "invalid", "the request contains no labels.")
-    return written(await service.write(someone.name, writes, key=key))
 
 
 @router.post("/nodes", **documented(Written))
