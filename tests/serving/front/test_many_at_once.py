@@ -1,9 +1,11 @@
 """Many requests at the same time, and many labels in one request."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
-from live_server import Server
-from small_runs import COLORS
+from live_server import Server, serving
+from small_runs import COLORS, table_run
 
 
 def test_people_who_ask_at_the_same_time_get_different_nodes(server: Server) -> None:
@@ -53,3 +55,26 @@ def test_labels_are_stored_and_published_during_an_audit(server: Server) -> None
         # The audit states its own version, which may be that before the label.
         assert audit.result().status_code == 200
         assert audit.result().json()["version"] >= version - 1
+
+
+def test_a_model_that_computes_everything_answers_at_a_version_after_its_next_push(
+    tmp_path: Path,
+) -> None:
+    run = table_run(tmp_path, **{"model.name": "label-propagation"})
+    assert run.folder is not None
+    with serving(run.folder) as server:
+        published = server.service.published
+        assert published is not None
+        assert not published.pulls
+
+        def label(number: int) -> tuple[int, dict[str, Any]]:
+            path = f"/v1/nodes/n{number}"
+            version = server.client.put(f"{path}/label", json={"label": "red"}).json()["version"]
+            return version, server.client.get(path, params={"min_version": version}).json()
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(label, range(8)))
+        for version, answer in answers:
+            assert answer["version"] >= version
+            assert answer["node"]["label"] == "red"
+        assert server.service.counts["commits"] <= len(answers)

@@ -109,6 +109,11 @@ class IncrementalLogits:
         return self._stored.projections is not None
 
     @property
+    def projection_bytes(self) -> int:
+        """The memory of the stored projections."""
+        return self._stored.projections.nbytes if self._stored.projections is not None else 0
+
+    @property
     def logits(self) -> Tensor:
         return self._stored.to_task(self._stored.logits)
 
