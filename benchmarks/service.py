@@ -43,7 +43,6 @@ import numpy as np
 import unimp
 from measure import FOLDER, Figures
 from unimp.config.run_files import LABELS
-from unimp.serving.reader import Reader
 
 WRK = """
 local paths, n = {}, math.random(1000)
@@ -151,8 +150,6 @@ def served(arguments: argparse.Namespace, *, tokens: bool = False) -> Iterator[S
         token = (scratch / "token").read_text().strip() if tokens else None
         client = Client(port, token)
         model = client.ask("GET", "/v1/model")
-        with Reader(folder) as reader:
-            del reader
         nodes, edges = model["num_nodes"], model["num_edges"]
         about = f"{model['task']}, {nodes:,} nodes, {edges:,} in-edges, {model['parameters']:,} "
         yield Served(
@@ -314,7 +311,7 @@ def latency(arguments: argparse.Namespace, figures: Figures) -> None:
 def file(arguments: argparse.Namespace, figures: Figures) -> None:
     with served(arguments) as service:
         draw, client = random.Random(0), service.client()
-        count = min(FILE, len(service.ids) // 2)
+        count = min(FILE, 3 * len(service.ids) // 4)
         nodes = draw.sample(service.ids, count)
         given = {node: draw.choice(service.classes) for node in nodes}
         body = "node,label\n" + "".join(f'"{n}","{la}"\n' for n, la in given.items())
