@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Questions:
                 row["prediction"] = [applied.classes[c] for c in torch.nonzero(above).flatten()]
         return found
 
-    def audit(self, on_part: Callable[[int, int], None]) -> dict[str, Any]:
+    def audit(self) -> dict[str, Any]:
         """Known labels that the model doubts, the most doubtful first."""
         applied = self._applied
         known = torch.nonzero(is_known(applied.observed)).squeeze(1)
@@ -70,7 +70,6 @@ class Questions:
             known,
             chances=applied.run.probabilities_of,
             folds=0 if len(known) <= ALONE else None,
-            on_part=on_part,
         )
         rows = [
             {name: str(v) if name in ("given", "suggested") else v for name, v in row.items()}

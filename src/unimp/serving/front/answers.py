@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -33,25 +34,28 @@ def decoded(text: str) -> str:
         raise ProblemError(404, "not-found", "the id is not valid UTF-8.") from None
 
 
-def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
+# FastAPI calls dependencies that are not coroutines in threads, which takes far longer than these.
+
+
+async def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
     name = decoded(id)
     if len(name) > LONGEST_ID:
         raise ProblemError(404, "not-found", f"ids have at most {LONGEST_ID} characters.")
     return name
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _reader(request: Request) -> Actor:
+async def _reader(request: Request) -> Actor:
     actor: Actor = request.state.actor
     actor.check("read")
     return actor
 
 
-def _if_match(
+async def _if_match(
     if_match: Annotated[
         str | None,
         Header(description='The label version that you have seen, such as "12"; "0": none.'),
@@ -122,8 +126,13 @@ def stamped(service: Service, version: int | None = None, **more: Any) -> Respon
 def joined(stamp: dict[str, int], name: str, parts: Iterable[bytes], *, several: bool) -> bytes:
     """A stamp and prepared JSON under one name."""
     body = b",".join(parts)
-    head = to_json(stamp)[:-1] + b',"' + name.encode() + b'":'
+    head = _head(tuple(stamp.items()), name)
     return head + (b"[" + body + b"]" if several else body) + b"}"
+
+
+@lru_cache(maxsize=100)  # thousands of answers have the same stamp
+def _head(stamp: tuple[tuple[str, int], ...], name: str) -> bytes:
+    return to_json(dict(stamp))[:-1] + b',"' + name.encode() + b'":'
 
 
 def written(receipt: Receipt) -> Response:

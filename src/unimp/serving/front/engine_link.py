@@ -181,6 +181,26 @@ class EngineLink:
                 self._process.stdin.write(part)
 
 
+async def ask_once(module: str, arguments: Sequence[str], *, timeout: float) -> Message:
+    """Start a process of the engine's package, and return its only message."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"unimp.serving.engine.{module}", *arguments),
+        stdin=asyncio.subprocess.PIPE,  # the process ends when this pipe does
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    assert process.stdout is not None
+    try:
+        return _checked(await asyncio.wait_for(receive_async(process.stdout), timeout))
+    except (TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+        why = f"within {timeout:g} s" if isinstance(error, TimeoutError) else "before it ended"
+        raise EngineError(f"the {module} did not answer {why}. Try again later.") from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
 async def _ended(process: asyncio.subprocess.Process) -> None:
     """Wait for the end of a process, and then enforce it."""
     try:

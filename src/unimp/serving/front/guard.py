@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 
 from unimp.serving.front.access import COOKIE, Access
 from unimp.serving.front.problems import ProblemError, of_error, problem
@@ -83,8 +84,11 @@ class Guard:
         access: Access,
         allowed: Allowed,
         count: Callable[[str, int, float], None] = lambda route, status, seconds: None,
+        ready: Callable[[Scope], Response | None] = lambda scope: None,
         body_time: float = BODY_TIME,
     ) -> None:
+        """ready: the response to a checked request, if it needs neither a route nor waiting."""
+        self._ready = ready
         self._app, self._access, self._allowed = app, access, allowed
         self._count, self._body_time = count, body_time
 
@@ -108,11 +112,12 @@ class Guard:
 
         try:
             receive = await self._checked(scope, receive)
-            work = self._app(scope, receive, answer)
-            if scope["path"].startswith(UNLIMITED):
-                await work
-            else:
-                await asyncio.wait_for(work, REQUEST_TIME)
+            if (response := self._ready(scope)) is not None:
+                await response(scope, receive, answer)
+                return
+            limit = None if scope["path"].startswith(UNLIMITED) else REQUEST_TIME
+            async with asyncio.timeout(limit):
+                await self._app(scope, receive, answer)
         except ProblemError as error:
             await error.response()(scope, receive, answer)
         except TimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Rankings:
         self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._most_suggested = 0
         self._audited: tuple[int, dict[str, Any]] | None = None
+        self._next_audit = 0.0
 
     async def suggested(
         self, number: int, at_least: int | None = None
@@ -60,17 +62,27 @@ class Rankings:
         while True:
             found = self._audited
             enough = found is not None and found[0] >= (at_least or 0)
-            if found is not None and enough and found[0] == self._service.ready().version:
+            if found is not None and enough:
+                is_current = found[0] >= self._service.ready().version
+                if not is_current and time.monotonic() >= self._next_audit:
+                    self._once("audit", self._audit())
                 return found
             task = self._once("audit", self._audit())
-            if found is not None and enough:
-                return found
             await asyncio.shield(task)
 
     async def _audit(self) -> None:
-        answer = await self._service.engine.ask("audit", timeout=AUDIT)
-        if answer["generation"] == self._service.generation:
+        generation, started = self._service.generation, time.monotonic()
+        answer = await self._service.audit(timeout=AUDIT)
+        # While labels keep arriving, audits take at most half of the time.
+        self._next_audit = 2 * time.monotonic() - started
+        if generation == self._service.generation:
             self._audited = (answer["version"], dict(answer.values))
+
+    async def close(self) -> None:
+        """End what is being computed."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
         """Start a computation, unless it is running already."""

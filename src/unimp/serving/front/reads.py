@@ -50,15 +50,21 @@ async def get_node(
     service: TheService, someone: Someone, node: NodeId, min_version: MinVersion = None
 ) -> Response:
     """Return a node with its label and its prediction."""
-    if service.is_current(min_version):
-        published, number = service.ready(), service.number(node)
-        body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
-        etag = published.label(number)[1]
-    else:
-        stamp, nodes = await service.pull([node])
-        body = to_json({**stamp, "node": nodes[0]})
-        etag = nodes[0]["label_version"]
-    return Response(body, headers={"ETag": f'"{etag}"'}, media_type=JSON)
+    if not await service.must_pull(min_version):
+        return published_node(service, service.number(node))
+    stamp, nodes = await service.pull([node])
+    return _node(to_json({**stamp, "node": nodes[0]}), nodes[0]["label_version"])
+
+
+def published_node(service: Service, number: int) -> Response:
+    """The answer about a node from the published state."""
+    prepared = service.ready().prepared(number)
+    body = joined(service.stamp(), "node", [prepared.body], several=False)
+    return _node(body, prepared.label_version)
+
+
+def _node(body: bytes, label_version: int) -> Response:
+    return Response(body, headers={"ETag": f'"{label_version}"'}, media_type=JSON)
 
 
 @router.post("/predict", **documented(NodesAnswer))
@@ -70,14 +76,14 @@ async def predict(
     min_version: MinVersion = None,
 ) -> Response:
     """Return the predictions of some nodes, as JSON or as an Arrow stream."""
-    if service.is_current(min_version):
+    if not await service.must_pull(min_version):
         published = service.ready()
         numbers = [service.number(name) for name in asked.ids]
         if ARROW in request.headers.get("accept", ""):
             headers = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
             table = published.table(numbers)
             return Response(await asyncio.to_thread(_stream, table), 200, headers, ARROW)
-        rows = [published.prepared(number) for number in numbers]
+        rows = [published.prepared(number).body for number in numbers]
         return Response(joined(service.stamp(), "nodes", rows, several=True), media_type=JSON)
     stamp, nodes = await service.pull(asked.ids)
     return answer({**stamp, "nodes": nodes})

@@ -16,7 +16,7 @@ from typing import Any
 from unimp.config.run_files import MANIFEST
 from unimp.errors import UnimpError
 from unimp.serving.events import ModelChange, Write
-from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
+from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
 from unimp.serving.front.generations import (
     ROLLBACK,
     Job,
@@ -42,6 +42,8 @@ PULL = 10.0
 """Seconds that an exact answer may take."""
 LOADING = 600
 """Seconds in which a model must be loaded."""
+FEW = 500
+"""Writes that may be prepared without a pause for other requests."""
 NAMED = 100
 """Nodes that one server-sent event names."""
 
@@ -74,10 +76,8 @@ class Service:
 
     def _model(self, generation: int) -> Model:
         """A model whose engine is not started yet."""
-        trained_in = folder_of(self.folder, generation)
-        arguments = [str(self.folder)] + ([str(trained_in)] if trained_in else [])
         link = EngineLink(
-            arguments,
+            self._arguments(generation),
             generation=generation,
             on_hello=partial(self._on_hello, generation),
             on_published=partial(self._on_published, generation),
@@ -85,6 +85,15 @@ class Service:
             on_estimate=self._on_estimate,
         )
         return Model(link)
+
+    def _arguments(self, generation: int) -> list[str]:
+        """The folders of the run and of the model, for the processes that load it."""
+        trained_in = folder_of(self.folder, generation)
+        return [str(self.folder)] + ([str(trained_in)] if trained_in else [])
+
+    async def audit(self, *, timeout: float) -> Message:
+        """Doubtful labels at the newest version, from another process."""
+        return await ask_once("auditor", self._arguments(self.generation), timeout=timeout)
 
     @property
     def engine(self) -> EngineLink:
@@ -109,6 +118,7 @@ class Service:
         await self.jobs.close()
         for task in list(self._tasks):
             task.cancel()
+        await self.rankings.close()
         for model in list(self._models.values()):
             await model.link.close()
         await asyncio.to_thread(self.store.close)
@@ -349,14 +359,20 @@ class Service:
         predicted = {}
         if self.published is None and self._names is None:
             self.ready()
-        if self.published is not None:
-            for write in writes:
+        if (published := self.published) is not None:
+            for place, write in enumerate(writes, 1):
                 if write.kind == "label":
-                    said = self.published.before_label(write.node)
+                    said = published.before_label(write.node)
                     if said is not None:
                         predicted[write.node] = said
+                if place % FEW == 0:
+                    await asyncio.sleep(0)  # other requests are answered meanwhile
         request = Request(actor, tuple(writes), key, if_match or {}, predicted, made_from)
-        receipt = await asyncio.wrap_future(self.store.submit(request))
+        if len(writes) > FEW:
+            stored = await asyncio.to_thread(self.store.submit, request)
+        else:
+            stored = self.store.submit(request)
+        receipt = await asyncio.wrap_future(stored)
         if receipt.version > self.acknowledged:
             self._on_stored()
         self.counts["writes"] += len(writes)
@@ -397,6 +413,14 @@ class Service:
                 raise ProblemError(
                     503, "behind", f"version {min_version} is not published yet.", retry_after=1
                 ) from None
+
+    async def must_pull(self, min_version: int | None) -> bool:
+        """Whether the answer for some nodes has to be computed; otherwise the published answer is
+        recent enough, perhaps after waiting for it."""
+        if not self.is_current(min_version) and self.ready().pulls:
+            return True
+        await self.reach(min_version)
+        return False
 
     async def pull(self, ids: Sequence[str]) -> tuple[dict[str, int], list[dict[str, Any]]]:
         """Exact answers at the newest version: the stamp, and the nodes."""

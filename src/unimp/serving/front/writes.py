@@ -33,7 +33,7 @@ from unimp.serving.front.answers import (
     documented,
     written,
 )
-from unimp.serving.front.bulk import labels_of
+from unimp.serving.front.bulk import Labels, labels_of
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.rankings import ANSWER
 from unimp.serving.front.service import Service
@@ -131,13 +131,7 @@ async def add_labels(
     several = service.published.several if service.published else False
     body = await request.body()
     given = await asyncio.to_thread(labels_of, kind, body, several=several)
-    source = given.source or source
-    writes: list[Write] = [
-        Retraction(node=node, source=source)
-        if label is None
-        else Label(node=node, label=label, source=source)
-        for _, node, label in given.rows
-    ]
+    writes = await asyncio.to_thread(_label_writes, given, given.source or source)
     if given.problems:
         more = await asyncio.to_thread(service.store.problems_of, tuple(writes))
         found = [*given.problems, *((given.rows[n][0], what) for n, what in more)]
@@ -145,6 +139,15 @@ async def add_labels(
     if not writes:
         raise ProblemError(422, "invalid", "the request contains no labels.")
     return written(await service.write(someone.name, writes, key=key, made_from=made_from))
+
+
+def _label_writes(given: Labels, source: str | None) -> list[Write]:
+    return [
+        Retraction(node=node, source=source)
+        if label is None
+        else Label(node=node, label=label, source=source)
+        for _, node, label in given.rows
+    ]
 
 
 @router.post("/nodes", **documented(Written))
