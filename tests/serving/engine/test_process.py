@@ -27,7 +27,7 @@ class Engine:
 
     def __init__(self, run: Run, store: Store) -> None:
         self.store, self._out = store, io.BytesIO()
-        self.process = Process(run, store.reader, self._out)
+        self.process = Process(run, run.task.split, store.reader, self._out)
         self.process._hello()
         self.sent()
 

@@ -305,8 +305,12 @@ def test_accuracy_counts_labels_that_were_predicted_first(server: Server) -> Non
 def test_the_service_describes_itself(server: Server) -> None:
     model = schemas.ModelAnswer.model_validate_json(server.client.get("/v1/model").content)
     assert set(model.classes) == {"red", "green", "blue"}
-    assert model.features == ["size", "kind"]
-    assert model.edge_features == ["weight"]
+    assert [column.name for column in model.features] == ["size", "kind"]
+    assert [(c.name, c.kind) for c in model.edge_features] == [("weight", "numeric")]
+    kinds = {column.name: column for column in model.features}
+    assert kinds["size"].kind == "numeric"
+    assert sorted(kinds["kind"].choices) == ["a", "b"]
+    assert not model.near
     routes = server.client.get("/openapi.json").json()["paths"]
     assert {"/v1/labels", "/v1/nodes/{id}/label", "/v1/audit/{id}/keep"} <= set(routes)
     docs = server.client.get("/docs")

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from unimp.serving.events import MOST_WRITES, Classes, Id
-from unimp.serving.export import NONE
+from unimp.serving.export import NONE, from_spreadsheet
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.schemas import LabelsRequest
 
@@ -89,7 +89,7 @@ def _csv_rows(body: bytes) -> Iterator[Sequence[Any]]:
         places = _places(header)
         for row in rows:
             if row:
-                yield [row[p] if p < len(row) else "" for p in places]
+                yield [from_spreadsheet(row[p]) if p < len(row) else "" for p in places]
     except csv.Error as error:
         raise ProblemError(422, "invalid", f"the CSV file cannot be read: {error}.") from None
 

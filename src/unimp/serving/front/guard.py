@@ -29,6 +29,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 LONGEST_PATH = 8_192
+MOST_HEADERS = 100
+LONGEST_HEADERS = 32 << 10
+"""Bytes of all headers together."""
 BODY = 1 << 20
 """Bytes of the body of most requests."""
 LARGE_BODY = 64 << 20
@@ -134,6 +137,9 @@ class Guard:
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         """Refuse what no route should see; return the receiver of the complete body."""
+        given = scope["headers"]
+        if len(given) > MOST_HEADERS or sum(len(k) + len(v) for k, v in given) > LONGEST_HEADERS:
+            raise ProblemError(431, "too-large", "the headers are too large. Send fewer.")
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._allowed.host(hosts[0]):

@@ -237,6 +237,7 @@ async def get_model(service: TheService, someone: Someone, reached: Reached = No
         num_nodes=len(published.ids),
         labeled=int(published.observed.sum()),
         labeled_here=here,
+        near=published.near,
         engine=service.engine_state,
         generations=service.generations(),
     )

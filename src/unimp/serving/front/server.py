@@ -18,6 +18,7 @@ from unimp.config.run_files import MANIFEST
 from unimp.data.files import sync_folder
 from unimp.errors import RunError, ServiceError
 from unimp.serving.front.application import create_app
+from unimp.serving.front.protocol import ImpatientProtocol
 from unimp.serving.front.service import Service
 from unimp.serving.people import TOKEN_BYTES
 
@@ -107,6 +108,7 @@ def serve(folder: Path, options: Options, print_line: Callable[[str], None]) -> 
     )
     config = uvicorn.Config(
         app,
+        http=ImpatientProtocol,
         lifespan="on",
         log_level="warning",
         access_log=False,

@@ -158,6 +158,9 @@ async def add_nodes(
     _refuse_loops(given.edges)
     if not given.nodes and not given.edges:
         raise ProblemError(422, "invalid", "the request contains no nodes and no edges.")
+    for kind, rows in (("node", given.nodes), ("edge", given.edges)):
+        if rows:
+            someone.check(kind)  # before the engine works for somebody who may not write
     await _check(service, given.nodes, given.edges)
     nodes: list[Write] = [
         NewNode(node=one.id, values=one.values, source=given.source) for one in given.nodes

@@ -53,7 +53,7 @@ function Generations({ generations, again }) {
   </section>`;
 }
 
-function Training() {
+function Training({ changed }) {
   const { job } = useShared();
   // What the server offers is written in its description of the API, so nothing is asked in vain.
   const jobs = useRead(async (signal) => {
@@ -63,7 +63,7 @@ function Training() {
   const [asking, setAsking] = useState(false);
   const [activate, setActivate] = useState(false);
   const [error, setError] = useState(null);
-  useEffect(() => { if (job) jobs.again(); }, [job]);
+  useEffect(() => { if (job) { jobs.again(); changed(); } }, [job]); // a new generation is in the model's list
   const start = async () => {
     try {
       await write("POST", "v1/retrain", { activate });
@@ -99,7 +99,7 @@ export function ModelPart() {
   const again = () => read("v1/model").then((value) => share({ model: value }), () => {});
   const scores = Object.entries(model.scores);
   return html`<main class="sheet" id="main">
-    <header><div><h1 tabindex="-1">Model</h1><p>${model.model} on ${model.task}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs: a new one counts at once." : "Labels are not inputs of this model: they count after a training."}</p></div></header>
+    <header><div><h1 tabindex="-1">Model</h1><p>${model.model} on ${model.name}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs: a new one counts at once." : "Labels are not inputs of this model: they count after a training."}</p></div></header>
     <div class="tiles">
       <${Tile} value=${count(model.num_nodes)} words="nodes" /><${Tile} value=${count(model.num_edges)} words=${model.directed ? "directed edges" : "edges"} />
       <${Tile} value=${count(model.classes.length)} words="classes" /><${Tile} value=${count(model.labeled)} words=${`labels, ${count(model.labeled_here)} given here`} />
@@ -107,7 +107,7 @@ export function ModelPart() {
     </div>
     <div class="two">
       <${Generations} generations=${model.generations} again=${again} />
-      <${Training} />
+      <${Training} changed=${again} />
       <${Accuracy} />
       <section class="card panel"><h2>Scores of the run</h2>
         ${scores.length ? html`<table><thead><tr><th>Protocol</th><th>Set</th><th class="number">${model.metric}</th></tr></thead><tbody>

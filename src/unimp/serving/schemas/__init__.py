@@ -24,6 +24,7 @@ from unimp.serving.schemas.learning import (
 )
 from unimp.serving.schemas.operating import (
     ActivateRequest,
+    Column,
     GateCheck,
     Generation,
     Job,
@@ -78,6 +79,7 @@ __all__ = [
     "AuditAnswer",
     "ChangesAnswer",
     "ClassProbability",
+    "Column",
     "DetailsAnswer",
     "Doubt",
     "EdgeToAdd",

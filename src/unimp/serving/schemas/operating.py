@@ -22,13 +22,25 @@ class Generation(BaseModel):
     scores: dict[str, float | None]
 
 
+class Column(BaseModel):
+    """A value that a new node or edge has.
+
+    choices: the most frequent categories. length: the numbers of a vector.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical", "text", "vector"]
+    choices: list[str] = []
+    length: int | None = None
+
+
 class ModelAnswer(Stamp):
     """GET /v1/model.
 
     several: a label is a list of names. scores: protocol → set → score. labeled: nodes with a label
     in force; labeled_here: those labeled by events. engine: ready, behind, loading or down.
-    progress: share of nodes with a label. features: columns of a new node; edge_features: of an
-    edge.
+    features: columns of a new node; edge_features: of an edge. near: edges come from nearest
+    neighbors, so that none can be added.
     """
 
     name: str
@@ -44,9 +56,10 @@ class ModelAnswer(Stamp):
     scores: dict[str, dict[str, float | None]]
     labeled: int
     labeled_here: int
-    features: list[str]
-    edge_features: list[str]
+    features: list[Column]
+    edge_features: list[Column]
     directed: bool
+    near: bool
     engine: Literal["ready", "behind", "loading", "down"]
     generations: list[Generation]
 
