@@ -187,13 +187,14 @@ class Service:
                 return
             self.jobs.change(job, "loading")
             await self._load(job.generation)
-            self.jobs.change(job, "ready")
             if job.activate:
                 await self.activate(job.actor, job.generation)
+                self.jobs.change(job, "active")
             else:
+                self.jobs.change(job, "ready")
                 self._unload_later(job.generation)
         except (UnimpError, ProblemError) as error:
-            state = "ready" if job.state == "ready" else "failed"
+            state = "ready" if job.generation in self._models else "failed"
             self.jobs.change(job, state, str(error))
 
     async def _load(self, generation: int) -> None:
