@@ -1,0 +1,157 @@
+"""The files of a build: what is finished, so that a killed build resumes, and arrays in parts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import DTypeLike, NDArray
+
+from unimp.data.files import sync_folder, write_atomically
+from unimp.errors import OutputError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PROGRESS = "progress.json"
+LOCK = ".building.lock"
+
+
+class Workspace:
+    """The folder of a build with the facts of every finished unit of work.
+
+    A unit is recorded after its files are durable. `key` identifies the input and the options: a
+    folder with another key is started again.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(folder.parent / LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise OutputError(f"another process builds {folder.parent}; wait for its end") from None
+        self._guard = threading.Lock()
+        self._units: dict[str, Any] = {}
+        path = folder / PROGRESS
+        if path.exists():
+            stored = json.loads(path.read_text())
+            self._units = stored["units"] if stored["key"] == key else {}
+        if not self._units:
+            shutil.rmtree(folder)
+            folder.mkdir()
+        self.key = key
+        self.resumed = bool(self._units)
+
+    def __getitem__(self, unit: str) -> Any:
+        return self._units[unit]
+
+    def __contains__(self, unit: str) -> bool:
+        return unit in self._units
+
+    def record(self, unit: str, facts: Any = True) -> None:
+        """Record that a unit is finished."""
+        with self._guard:
+            self._units[unit] = facts
+            text = json.dumps({"key": self.key, "units": self._units})
+            write_atomically(self.folder / PROGRESS, text.encode())
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def write(self, name: str, *blocks: Any) -> Path:
+        """Write a file of this folder and make it durable."""
+        path = self.path(name)
+        with path.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+            sync(file)
+        return path
+
+    def release(self) -> None:
+        """Let another process use the folder."""
+        self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the folder after the store is complete."""
+        shutil.rmtree(self.folder)
+
+
+def sync(file: Any) -> None:
+    """Make a file durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+class ArrayFile:
+    """An array on disk that is written in parts, in any order, and published when it is complete.
+
+    The length of the first axis may be unknown until the end.
+    """
+
+    def __init__(self, path: Path, dtype: DTypeLike, width: tuple[int, ...] = ()) -> None:
+        self.path, self.dtype, self.width = path, np.dtype(dtype), width
+        self.row_bytes = self.dtype.itemsize * int(np.prod(width, dtype=np.int64))
+        self._begin = len(self._header(0))
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def _header(self, rows: int) -> bytes:
+        buffer = io.BytesIO()
+        about = {"descr": self.dtype.str, "fortran_order": False, "shape": (rows, *self.width)}
+        np.lib.format.write_array_header_1_0(buffer, about)  # its length does not depend on rows
+        return buffer.getvalue()
+
+    def write(self, first: int, rows: NDArray[Any]) -> None:
+        """Write rows at a position; another thread may write other rows."""
+        data = memoryview(np.ascontiguousarray(rows, dtype=self.dtype)).cast("B")
+        place = self._begin + first * self.row_bytes
+        while len(data):
+            written = os.pwrite(self._file, data, place)
+            data, place = data[written:], place + written
+
+    def sync(self) -> None:
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def publish(self, rows: int, target: Path) -> None:
+        """Write the header, and give the complete file its name."""
+        os.pwrite(self._file, self._header(rows), 0)
+        os.ftruncate(self._file, self._begin + rows * self.row_bytes)
+        self.sync()
+        self.close()
+        self.path.replace(target)
+        sync_folder(target.parent)
+
+
+def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """Apply a function in threads; results keep their order, and at most `workers` + 1 wait."""
+    with ThreadPoolExecutor(workers, thread_name_prefix="build") as pool:
+        waiting: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def key_of(values: Mapping[str, Any]) -> str:
+    """Text that identifies the input and the options of a build."""
+    return json.dumps(values, sort_keys=True)
