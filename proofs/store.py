@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -109,21 +110,36 @@ def command(folder: Path, out: Path, memory: str) -> list[str]:
 
 
 def measured(arguments: list[str]) -> dict[str, Any]:
-    """Run a command; return its seconds and the largest anonymous memory of its process."""
+    """Run a command; return its seconds and the largest anonymous memory of its process.
+
+    The load average tells whether other processes used the cores at the same time.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     peak = 0
     while process.poll() is None:
         peak = max(peak, anonymous(process.pid))
         time.sleep(0.05)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     printed = process.stdout.read()
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{printed}")
     return {
         "seconds": round(time.monotonic() - started, 1),
+        "cpu_seconds": round(
+            after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 1
+        ),
+        "load_average": [round(load, 1) for load in os.getloadavg()],
         "peak_anonymous_bytes": peak,
-        "printed": printed.splitlines(),
+        "steps": step_seconds(printed),
     }
+
+
+def step_seconds(printed: str) -> dict[str, float]:
+    """The seconds from the start at which each step ended."""
+    rows = [line.split() for line in printed.splitlines() if " of " in line and " s  " in line]
+    return {row[2]: float(row[0]) for row in rows}
 
 
 def anonymous(pid: int) -> int:

@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from unimp.config.recipe import Recipe
 from unimp.data.files import sync_folder, write_atomically
 from unimp.data.store.columns import Fitted, NodeArrays, edge_features, fit_columns, write_nodes
-from unimp.data.store.edges import Plan, bucket_path, make_plan, scatter, sort_bucket
+from unimp.data.store.edges import Plan, bucket_paths, make_plan, scatter, sort_bucket
 from unimp.data.store.estimate import Estimate, estimate_build
 from unimp.data.store.ids import (
     IdIndex,
@@ -51,7 +51,7 @@ from unimp.data.store.manifest import (
     read_manifest,
 )
 from unimp.data.store.splits import read_sets
-from unimp.data.store.workspace import LOCK, ArrayFile, Workspace, in_order, key_of
+from unimp.data.store.workspace import LOCK, ArrayFile, Workspace, in_order, key_of, sync
 from unimp.data.tables.problems import Problems
 from unimp.errors import OutputError, TaskError
 
@@ -220,14 +220,17 @@ class _Build:
                         if layout.unknown_ids == "refuse" and (ends < 0).any():
                             unknown_ends(tables.edges[part], columns, ends, problems)
                             problems.refuse()
-                        work.record(f"ends-{part}", [len(ends), int((ends < 0).any(1).sum())])
+                        facts = [len(ends), int((ends < 0).any(1).sum())]
+                        work.record(f"ends-{part}", facts, after=partial(sync, path))
                     return part
 
                 for _ in in_order(number, todo, self.options.threads):
                     advance()
             if found is not None:
                 work.write(split.name, found)
+                sync(split)
                 work.record("sets")
+            work.record("ends")
         return np.fromfile(split, np.int8) if layout.split_files else None
 
     def _ends_path(self, part: int) -> Path:
@@ -261,9 +264,7 @@ class _Build:
             encode = partial(self._edge_features, fitted) if width else None
             threads = self.options.threads
             scatter(work, plan, paths, encode, workers=threads, on_part=advance, save=save)
-            work.record("bucketed")
-        for path in paths:
-            path.unlink(missing_ok=True)
+            work.record("bucketed", unneeded=paths)
         return plan
 
     def _edge_features(self, fitted: Fitted, part: int) -> Any:
@@ -294,12 +295,9 @@ class _Build:
                 if rows.features is not None:
                     arrays["edge_attr.npy"].write(end, rows.features)
                 end += len(rows.source)
-                for array in arrays.values():
-                    array.sync()
-                work.record(f"bucket-{bucket}", end)
-                for direction in plan.directions:
-                    for kind in ("edges", "features"):
-                        bucket_path(work, direction, bucket, kind).unlink(missing_ok=True)
+                sorted_ = bucket_paths(work, plan, bucket)
+                after = partial(_sync_all, arrays.values())
+                work.record(f"bucket-{bucket}", end, after=after, unneeded=sorted_)
                 advance()
             work.record("rows", end)
             for array in arrays.values():
@@ -336,8 +334,7 @@ class _Build:
 
             def write(part: int) -> None:
                 found = write_nodes(parts[part], int(firsts[part]), fitted, arrays, sets)
-                arrays.sync()
-                work.record(f"nodes-{part}", found)
+                work.record(f"nodes-{part}", found, after=arrays.sync)
 
             for _ in in_order(write, todo, self.options.threads):
                 advance()
@@ -345,8 +342,8 @@ class _Build:
                 raise TaskError(
                     "the train set contains no node with a known label. Put some nodes into it."
                 )
-            arrays.close()
             work.record("nodes")
+            arrays.close()
         self._publish(ids.num_nodes, "x.npy", x_type, width)
         self._publish(ids.num_nodes, "y.npy", y_type, *y_width)
         self._publish(ids.num_nodes, "split.npy", np.int8)
@@ -392,6 +389,11 @@ class _Build:
         manifest["content"] = content_of(manifest)
         write_atomically(out / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
         return manifest
+
+
+def _sync_all(arrays: Iterable[ArrayFile]) -> None:
+    for array in arrays:
+        array.sync()
 
 
 def write_arrow(path: Path, ids: Any) -> None:

@@ -127,6 +127,12 @@ def bucket_path(work: Workspace, direction: str, bucket: int, kind: str = "edges
     return work.path(f"bucket-{bucket:04}.{direction}.{kind}")
 
 
+def bucket_paths(work: Workspace, plan: Plan, bucket: int) -> list[Path]:
+    """All files of a bucket."""
+    kinds = ("edges", "features")[: 1 + bool(plan.width)]
+    return [bucket_path(work, direction, bucket, k) for direction in plan.directions for k in kinds]
+
+
 def scatter(
     work: Workspace,
     plan: Plan,
@@ -142,12 +148,10 @@ def scatter(
     save: whether it is time to make the buckets durable, so that a killed build resumes here.
     """
     done, sizes = work["scattered"] if "scattered" in work else (0, {})
-    for direction in plan.directions:
-        for bucket in range(plan.num_buckets):
-            for kind in ("edges", "features")[: 1 + bool(plan.width)]:
-                path = bucket_path(work, direction, bucket, kind)
-                with path.open("ab") as file:
-                    file.truncate(sizes.get(path.name, 0))
+    for bucket in range(plan.num_buckets):
+        for path in bucket_paths(work, plan, bucket):
+            with path.open("ab") as file:
+                file.truncate(sizes.get(path.name, 0))
 
     def grouped(item: tuple[Any, ...]) -> tuple[bool, str, Grouped]:
         last, rows, features, direction = item
@@ -196,9 +200,8 @@ def _chunks(
 def _synced_sizes(work: Workspace) -> dict[str, int]:
     sizes = {}
     for path in sorted(work.folder.glob("bucket-*")):
-        with path.open("ab") as file:
-            sync(file)
-            sizes[path.name] = file.tell()
+        sync(path)
+        sizes[path.name] = path.stat().st_size
     return sizes
 
 

@@ -111,9 +111,9 @@ def write_ids(
             count += len(values)
         counts.append(count)
         on_part()
-    for file in files:
-        sync(file)
+    for name, file in zip(names, files, strict=True):
         file.close()
+        sync(folder / name)
     return checked_count(NodeIds(folder, as_text, counts))
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PROGRESS = "progress.json"
+_RECORDED_EVERY = 1.0  # seconds
 LOCK = ".building.lock"
 
 
@@ -44,6 +46,9 @@ class Workspace:
             raise OutputError(f"another process builds {folder.parent}; wait for its end") from None
         self._guard = threading.Lock()
         self._units: dict[str, Any] = {}
+        self._waiting: list[Callable[[], None]] = []
+        self._unneeded: list[Path] = []
+        self._saved = time.monotonic()
         path = folder / PROGRESS
         if path.exists():
             stored = json.loads(path.read_text())
@@ -60,24 +65,43 @@ class Workspace:
     def __contains__(self, unit: str) -> bool:
         return unit in self._units
 
-    def record(self, unit: str, facts: Any = True) -> None:
-        """Record that a unit is finished."""
+    def record(
+        self,
+        unit: str,
+        facts: Any = True,
+        *,
+        after: Callable[[], None] | None = None,
+        unneeded: Iterable[Path] = (),
+    ) -> None:
+        """Record that a unit is finished; `after` makes its files durable, then others are removed.
+
+        A unit with files is recorded at most once per second, because this waits for the disk. A
+        unit without files ends a step and is recorded at once.
+        """
         with self._guard:
             self._units[unit] = facts
-            text = json.dumps({"key": self.key, "units": self._units})
-            write_atomically(self.folder / PROGRESS, text.encode())
+            self._unneeded += unneeded
+            if after is not None:
+                self._waiting.append(after)
+            if after is None or time.monotonic() - self._saved > _RECORDED_EVERY:
+                for make_durable in self._waiting:
+                    make_durable()
+                self._waiting.clear()
+                text = json.dumps({"key": self.key, "units": self._units})
+                write_atomically(self.folder / PROGRESS, text.encode())
+                for path in self._unneeded:
+                    path.unlink(missing_ok=True)
+                self._unneeded.clear()
+                self._saved = time.monotonic()
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def write(self, name: str, *blocks: Any) -> Path:
-        """Write a file of this folder and make it durable."""
-        path = self.path(name)
-        with path.open("wb") as file:
-            for block in blocks:
-                file.write(block)
-            sync(file)
-        return path
+    def write(self, name: str, data: Any) -> None:
+        """Write a file of this folder, complete or not at all."""
+        temporary = self.path(f"{name}.part")
+        temporary.write_bytes(data)
+        temporary.replace(self.path(name))
 
     def release(self) -> None:
         """Let another process use the folder."""
@@ -88,10 +112,13 @@ class Workspace:
         shutil.rmtree(self.folder)
 
 
-def sync(file: Any) -> None:
-    """Make a file durable."""
-    file.flush()
-    os.fsync(file.fileno())
+def sync(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class ArrayFile:
