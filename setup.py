@@ -94,9 +94,7 @@ class BuildCore(build_ext):
     def _link(self, ext: Extension, objects: list[str], flags: list[str]) -> None:
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        self.compiler.link_shared_object(
-            objects, target, extra_postargs=flags, target_lang="c++"
-        )
+        self.compiler.link_shared_object(objects, target, extra_postargs=flags, target_lang="c++")
 
 
 class PlatformWheel(bdist_wheel):

@@ -287,9 +287,7 @@ class _Build:
                 end = work[f"bucket-{plan.num_buckets - 1}"]
             advance = self._counter("rows", len(todo))
             sort = partial(sort_bucket, work, plan)
-            for bucket, rows in zip(
-                todo, in_order(sort, todo, self.options.threads), strict=True
-            ):
+            for bucket, rows in zip(todo, in_order(sort, todo, self.options.threads), strict=True):
                 arrays["source.npy"].write(end, rows.source)
                 arrays["indptr.npy"].write(plan.bounds[bucket], rows.starts + end)
                 if rows.features is not None:

@@ -52,7 +52,9 @@ def fit_columns(
         if names is not None:
             found.update(names.to_pylist())
             if len(found) > _MOST_NAMES:
-                raise TaskError(f"column {layout.label}: there are more than {_MOST_NAMES:,} labels")
+                raise TaskError(
+                    f"column {layout.label}: there are more than {_MOST_NAMES:,} labels"
+                )
 
     one_column = isinstance(layout.label, str)
     label = layout.label_columns[:1] if one_column else []

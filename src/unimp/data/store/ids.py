@@ -9,6 +9,7 @@ and the edges are read once per division.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,32 +90,37 @@ def write_ids(
     folder: Path, parts: Sequence[Part], column: str, *, as_text: bool, on_part: Any
 ) -> NodeIds:
     """Write the ids of all nodes in the order of the parts: texts, or integers."""
-    import pyarrow as pa
-
     problems, counts, end = PartProblems(), [], 0
     names = ("ids.bytes", "ids.offsets") if as_text else ("ids.values",)
-    files = [(folder / name).open("wb") for name in names]
-    if as_text:
-        files[1].write(np.zeros(1, np.int64).tobytes())
-    for part in parts:
-        count = 0
-        for table in read_chunks(part, [column], IDS_PER_CHUNK, problems):
-            values = tidy_ids(table, column, problems)
-            problems.refuse()
-            if as_text:
-                bytes_, begins = text_buffers(values.cast(pa.large_string()))
-                files[0].write(bytes_[begins[0] : begins[-1]])
-                files[1].write((begins[1:] - begins[0] + end).tobytes())
-                end += int(begins[-1] - begins[0])
-            else:
-                files[0].write(np.ascontiguousarray(values.to_numpy()))
-            count += len(values)
-        counts.append(count)
-        on_part()
-    for name, file in zip(names, files, strict=True):
-        file.close()
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / name).open("wb")) for name in names]
+        if as_text:
+            files[1].write(np.zeros(1, np.int64))
+        for part in parts:
+            count = 0
+            for table in read_chunks(part, [column], IDS_PER_CHUNK, problems):
+                values = tidy_ids(table, column, problems)
+                problems.refuse()
+                end = _append(files, values, end)
+                count += len(values)
+            counts.append(count)
+            on_part()
+    for name in names:
         sync(folder / name)
     return checked_count(NodeIds(folder, as_text, counts))
+
+
+def _append(files: Sequence[Any], values: Any, end: int) -> int:
+    """Append ids to their files; return where the bytes of the next text begin."""
+    import pyarrow as pa
+
+    if len(files) == 1:
+        files[0].write(np.ascontiguousarray(values.to_numpy()))
+        return 0
+    bytes_, begins = text_buffers(values.cast(pa.large_string()))
+    files[0].write(bytes_[begins[0] : begins[-1]])
+    files[1].write(begins[1:] - begins[0] + end)
+    return end + int(begins[-1] - begins[0])
 
 
 def checked_count(ids: NodeIds) -> NodeIds:

@@ -90,7 +90,9 @@ def read_fitted(layout: Layout, stored: dict[str, Any]) -> Fitted:
     """The inverse of `store_fitted`."""
     nodes, edges = (
         tuple(
-            _ENCODERS[plain["kind"]].validate_python({k: v for k, v in plain.items() if k != "kind"})
+            _ENCODERS[plain["kind"]].validate_python(
+                {k: v for k, v in plain.items() if k != "kind"}
+            )
             for plain in stored[key]
         )
         for key in ("nodes", "edges")

@@ -50,10 +50,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.exists():
         building = (folder / BUILDING).is_dir()
-        why = "its build was not finished; run the same `unimp data build` again" if building else (
-            "`unimp data build RECIPE --out NAME.graph` builds a store"
+        why = (
+            "its build was not finished; run the same `unimp data build` again"
+            if building
+            else ("`unimp data build RECIPE --out NAME.graph` builds a store")
         )
-        raise TaskError(f"{folder} is not a store: it has no {MANIFEST}. {why[0].upper()}{why[1:]}.")
+        raise TaskError(
+            f"{folder} is not a store: it has no {MANIFEST}. {why[0].upper()}{why[1:]}."
+        )
     try:
         manifest: dict[str, Any] = json.loads(read_regular(path, _MOST_BYTES))
         if manifest["format"] != FORMAT:

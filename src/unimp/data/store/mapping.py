@@ -45,4 +45,6 @@ def map_array(path: Path) -> NDArray[Any]:
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(map_bytes(path), dtype, count, begin).reshape(shape)
     except (ValueError, KeyError) as error:
-        raise TaskError(f"{path} is not a valid .npy file ({error}); build the store again") from None
+        raise TaskError(
+            f"{path} is not a valid .npy file ({error}); build the store again"
+        ) from None

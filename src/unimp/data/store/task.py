@@ -87,13 +87,17 @@ def open_store(folder: Path, *, split: int = 0, metric: Metric | None = None) ->
     split: the number of the split, if the tables state none and it is drawn by shares.
     """
     manifest = read_manifest(folder)
-    arrays = {n.removesuffix(".npy"): map_array(folder / n) for n in manifest["files"] if "npy" in n}
+    arrays = {
+        n.removesuffix(".npy"): map_array(folder / n) for n in manifest["files"] if "npy" in n
+    }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     names = tuple(manifest["class_names"])
     multilabel = manifest["is_multilabel"]
     asked = metric or manifest["metric"] or ("rocauc" if multilabel else "accuracy")
     if asked == "rocauc" and not multilabel and len(names) != 2:
-        raise TaskError(f"rocauc needs two classes or binary tasks; there are {len(names)} classes.")
+        raise TaskError(
+            f"rocauc needs two classes or binary tasks; there are {len(names)} classes."
+        )
     if "split" in arrays:
         nodes = np.flatnonzero(arrays["split"] >= 0)
         parts = split_of(nodes, arrays["split"][nodes])
