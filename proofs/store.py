@@ -50,7 +50,7 @@ nodes = "nodes/*.parquet"
 edges = "edges/*.parquet"
 label = "label"
 split = "split"
-features = {{ embedding = "vector" }}
+features = { embedding = "vector" }
 [model]
 width = 128
 layers = 3
@@ -64,7 +64,7 @@ def generate(folder: Path, scale: float, seed: int = 0) -> dict[str, int]:
     nodes, edges = max(1000, round(NODES * scale)), max(5000, round(EDGES * scale))
     for name in ("nodes", "edges"):
         (folder / name).mkdir(parents=True)
-    (folder / "recipe.toml").write_text(RECIPE.format())
+    (folder / "recipe.toml").write_text(RECIPE)
     rng = np.random.Generator(np.random.PCG64(seed))
     shuffled = rng.permutation(nodes).astype(np.int32)  # hubs are anywhere
     centers = rng.standard_normal((CLASSES, WIDTH), dtype=np.float32)
@@ -188,32 +188,33 @@ def compare(folder: Path, store: Path) -> dict[str, bool]:
 
 
 def kill(folder: Path, out: Path, memory: str, kills: int, seconds: float) -> dict[str, Any]:
-    """Kill builds at random moments and start them again; return how many resumed where."""
-    rng, killed, builds = random.Random(0), 0, 0
+    """Kill builds at random moments after they began to work, and start them again.
+
+    seconds: of the work of an uninterrupted build. Returns in which step each was killed.
+    """
+    rng, steps, builds, different = random.Random(0), [], 0, 0
     wanted = hashes(folder / "whole.graph")
-    different, steps = 0, []
-    while killed < kills:
+    while len(steps) < kills:
         builds += 1
         shutil.rmtree(out, ignore_errors=True)
-        while True:
-            process = subprocess.Popen(
-                command(folder, out, memory), stdout=subprocess.PIPE, text=True
-            )
+        while not (out / "manifest.json").exists():
+            arguments = command(folder, out, memory)
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+            lines = [process.stdout.readline()]
             try:
-                process.wait(rng.uniform(0.3, 0.6 * seconds) if killed < kills else None)
+                process.wait(rng.uniform(0, seconds) if len(steps) < kills else None)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
-                lines = process.stdout.read().splitlines()
-                steps.append(lines[-1].split()[2] if len(lines) > 1 else "start")
+                lines += process.stdout.read().splitlines()
                 process.wait()
-                killed += 1
+                steps.append(next((w for w in lines[-1].split()[2:3]), "start"))
                 continue
             if process.returncode:
                 raise SystemExit(f"a resumed build failed:\n{process.stdout.read()}")
-            break
         different += hashes(out) != wanted
     shutil.rmtree(out)
-    return {"kills": killed, "builds": builds, "different": different, "killed_in": steps}
+    where = {step: steps.count(step) for step in dict.fromkeys(steps)}
+    return {"kills": len(steps), "builds": builds, "different": different, "killed_in": where}
 
 
 def verified(store: Path) -> dict[str, bool]:
@@ -252,7 +253,7 @@ def main() -> None:
             result["equal"] = compare(folder, store)
             print(result["equal"], flush=True)
         if given.kills:
-            seconds = result["build"]["seconds"]
+            seconds = max(result["build"]["steps"].values())
             again = folder / "again.graph"
             result["killed"] = kill(folder, again, given.memory, given.kills, seconds)
             print(result["killed"], flush=True)

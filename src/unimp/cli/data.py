@@ -111,7 +111,8 @@ def build_data(
     """
     from unimp.config.recipe import load_recipe
     from unimp.data.memory import gib
-    from unimp.data.store.build import DTYPES, BuildOptions, Estimate, Step, build_store
+    from unimp.data.store.build import DTYPES, BuildOptions, Step, build_store
+    from unimp.data.store.estimate import Estimate
 
     if precision not in DTYPES:
         raise UnimpError(f"--precision {precision!r}: {nearest_names(precision, DTYPES)}")

@@ -62,7 +62,7 @@ def load_task(
 
     bundle         debian tasks: another bundle, built by `scripts/build-debian`
     features       `.npz` files: another array to use as node features
-    metric         `.npz` files and stores: the metric; None: the one in the file, or the one that fits labels
+    metric         `.npz` files and stores: the metric; None: theirs, or the one that fits labels
     node_features  ogbn-proteins: how edge features become node features
     scale          generated tasks: the size relative to the original
 

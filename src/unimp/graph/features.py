@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -166,13 +166,12 @@ def join_features(x: Tensor | SparseFeatures | None, propagated: Tensor | None) 
     return x if propagated is None else FeaturesWithLabels(x, propagated)
 
 
-Rows = TypeVar("Rows", Tensor, SparseFeatures, Features)
-
-
-def rows_of(x: Rows | None, nodes: Tensor) -> Rows | None:
+@overload
+def rows_of(x: Tensor | SparseFeatures, nodes: Tensor) -> Tensor | SparseFeatures: ...
+@overload
+def rows_of(x: Features, nodes: Tensor) -> Features: ...
+def rows_of(x: Features, nodes: Tensor) -> Features:
     """The features of some nodes, as float32 even if the store of the graph has 16-bit numbers."""
-    if x is None:
-        return None
     rows = x[nodes]
     return rows.float() if isinstance(rows, Tensor) and rows.dtype == torch.float16 else rows
 

@@ -27,9 +27,9 @@ class Graph:
 
     Node i receives from source[indptr[i]:indptr[i+1]], sorted by source. Attention normalizes
     over in-edges, so they are stored together. Edge slot k has the features edge_attr[edge_id[k]];
-    an edge and the reverse edge that `symmetrize` adds share one row. `edge_id` is None if slot k has
-    row k, as in a graph that is mapped from disk. The row pointers of such a graph are int64, because
-    it may have more than 2³¹ edges, and its sources are int32.
+    an edge and the reverse edge that `symmetrize` adds share one row. `edge_id` is None if slot k
+    has row k, as in a graph that is mapped from disk. The row pointers of such a graph are int64,
+    because it may have more than 2³¹ edges, and its sources are int32.
 
     Create a graph with `Graph.from_edges`, which checks everything. `x is None` means that nodes
     have no features; `edge_attr is None` means that edges have none. Methods return new graphs.
@@ -246,7 +246,7 @@ class Graph:
             indptr=kept[picked.long()].to(dtype),
             source=source.to(dtype),
             edge_id=self.edge_rows(slots),
-            x=rows_of(self.x, nodes),
+            x=None if self.x is None else rows_of(self.x, nodes),
         )
 
     def renumber(self, order: Tensor) -> Graph:

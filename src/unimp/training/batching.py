@@ -162,7 +162,7 @@ class RandomPartition:
         return Batch(
             nodes=placed,
             num_seeds=nodes.numel(),
-            x=rows_of(self.graph.x, placed),
+            x=None if self.graph.x is None else rows_of(self.graph.x, placed),
             observed=_reveal(mask, self.masks.shown(self.labels, epoch, step), placed),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
@@ -320,7 +320,7 @@ def sampled_batch(
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
-        x=rows_of(graph.x, nodes),
+        x=None if graph.x is None else rows_of(graph.x, nodes),
         observed=_reveal(mask, labels, nodes),
         hidden=torch.nonzero(mask.hidden[seeds]).squeeze(1).to(nodes.device),
         hops=tuple(hops),

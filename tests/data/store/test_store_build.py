@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
-
 from small_tables import small_tables, task_in_memory, write_parts
+
 from unimp.config.recipe import Recipe
 from unimp.data.catalog import load_task
 from unimp.data.store import build, edges, ids, native

@@ -56,7 +56,7 @@ from unimp.data.tables.problems import Problems
 from unimp.errors import OutputError, TaskError
 
 Precision = Literal["f32", "f16"]
-DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 BASE = 400 << 20
 """Bytes that Python and its libraries use before anything is read."""
 LEAST_MEMORY = 1 << 30
@@ -77,6 +77,9 @@ class BuildOptions:
         return self.workers or min(4, len(os.sched_getaffinity(0)))
 
 
+DEFAULTS = BuildOptions()
+
+
 @dataclass(frozen=True)
 class Step:
     """Progress of a build: `done` of `total` units of a step."""
@@ -93,7 +96,7 @@ OnStep = Callable[[Step], None]
 def build_store(
     recipe: Recipe,
     out: Path,
-    options: BuildOptions = BuildOptions(),
+    options: BuildOptions = DEFAULTS,
     *,
     on_estimate: Callable[[Estimate], None] = lambda estimate: None,
     on_step: OnStep = lambda step: None,
@@ -272,7 +275,7 @@ class _Build:
 
     def _rows(self, plan: Plan) -> int:
         """Sort the buckets one after the other; return the number of edges."""
-        work, out = self.work, self.out
+        work = self.work
         if "rows" not in work:
             arrays = {
                 "indptr.npy": ArrayFile(work.path("indptr.npy"), np.int64),
@@ -316,9 +319,8 @@ class _Build:
         work, layout, parts = self.work, self.tables.layout, self.tables.nodes
         width = sum(encoder.width for encoder in fitted.transforms.nodes)
         x_type = DTYPES[self.options.precision]
-        y_type, y_width = np.dtype(np.int64), ()
-        if layout.is_multilabel:
-            y_type, y_width = np.dtype(np.int8), (len(fitted.class_names),)
+        y_width = (len(fitted.class_names),) if layout.is_multilabel else ()
+        y_type = np.dtype(np.int8 if layout.is_multilabel else np.int64)
         if "nodes" not in work:
             has_split = bool(layout.split) or sets is not None
             arrays = NodeArrays(

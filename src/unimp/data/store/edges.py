@@ -63,7 +63,7 @@ def make_plan(
     shift = max(0, int(num_nodes - 1).bit_length() - _BLOCKS.bit_length() + 1)
     counts = np.zeros((num_nodes >> shift) + 1, dtype=np.int64)
     entries = sum(_count(read_ends(path), both, shift, counts) for path in ends)
-    # Edges, sources and row pointers; with features also positions, keys and three copies of the features.
+    # Edges, sources and row pointers; with features also positions, keys and three copies of them.
     per_entry = 16 if not width else 40 + 12 * width
     most = min(_MOST_ENTRIES, max(1, memory // workers // per_entry))
     most = max(most, -(-entries // _MOST_BUCKETS))
@@ -147,7 +147,7 @@ def scatter(
 
     save: whether it is time to make the buckets durable, so that a killed build resumes here.
     """
-    done, sizes = work["scattered"] if "scattered" in work else (0, {})
+    done, sizes = work.get("scattered", (0, {}))
     for bucket in range(plan.num_buckets):
         for path in bucket_paths(work, plan, bucket):
             with path.open("ab") as file:
@@ -170,13 +170,13 @@ def scatter(
 
     for last, direction, group in in_order(grouped, items(), workers):
         end = np.cumsum(group.sizes)
-        for bucket in np.flatnonzero(group.sizes):
+        for bucket in np.flatnonzero(group.sizes).tolist():
             rows = slice(int(end[bucket] - group.sizes[bucket]), int(end[bucket]))
             with bucket_path(work, direction, bucket).open("ab") as file:
-                file.write(group.edges[rows])
+                file.write(group.edges[rows].data)
             if group.features is not None:
                 with bucket_path(work, direction, bucket, "features").open("ab") as file:
-                    file.write(np.ascontiguousarray(group.features[rows]))
+                    file.write(np.ascontiguousarray(group.features[rows]).data)
         if last:
             done += 1
             on_part()
@@ -223,8 +223,8 @@ def sort_bucket(work: Workspace, plan: Plan, bucket: int) -> Rows:
     starts = np.empty(targets + 1, dtype=np.int64)
     if not plan.width and native.library() is not None:
         source = np.empty(len(edges), dtype=np.int32)
-        kept = native.call("sort", edges, len(edges), first, targets, starts, source, None)
-        return Rows(starts, source[:kept], None)
+        count = native.call("sort", edges, len(edges), first, targets, starts, source, None)
+        return Rows(starts, source[:count], None)
     source, order = _sorted(edges, first, starts)
     target = np.repeat(np.arange(targets), np.diff(starts))
     is_first = np.ones(len(source), dtype=bool)

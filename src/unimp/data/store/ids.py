@@ -95,7 +95,7 @@ def write_ids(
     with ExitStack() as stack:
         files = [stack.enter_context((folder / name).open("wb")) for name in names]
         if as_text:
-            files[1].write(np.zeros(1, np.int64))
+            files[1].write(bytes(8))
         for part in parts:
             count = 0
             for table in read_chunks(part, [column], IDS_PER_CHUNK, problems):
@@ -179,7 +179,7 @@ class IdIndex:
         return self.divisions == 1 or crc32(repr(value).encode()) % self.divisions == self.division
 
     def _fill_in_python(self) -> list[tuple[int, int]]:
-        repeated = []
+        repeated: list[tuple[int, int]] = []
         for begin in range(0, len(self._arrow), IDS_PER_CHUNK):
             chunk = self._arrow.slice(begin, IDS_PER_CHUNK).to_pylist()
             for number, value in enumerate(chunk, begin):

@@ -12,12 +12,14 @@ from pydantic import TypeAdapter
 from unimp.config.recipe import Recipe
 from unimp.data.store.columns import Fitted
 from unimp.data.store.parts import Part, PartProblems, find_parts, read_chunks
-from unimp.data.tables.encoding import Categorical, Numeric, Text, Vector, to_plain
+from unimp.data.tables.encoding import Categorical, Encoder, Numeric, Text, Vector, to_plain
 from unimp.data.tables.table import Table, is_string
 from unimp.data.tables.transforms import Layout, Transforms
 from unimp.errors import RecipeError
 
-_ENCODERS = {e.kind: TypeAdapter(e) for e in (Numeric, Categorical, Text, Vector)}
+_ENCODERS: dict[str, TypeAdapter[Encoder]] = {
+    e.kind: TypeAdapter(e) for e in (Numeric, Categorical, Text, Vector)
+}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Tables in many files: which files they are, and their rows, one chunk at a time.
 
-A table is a file, a pattern such as `edges/*.parquet`, or a folder with files at any depth. The name
-of a folder inside it may contain a value, such as `year=2020`, which is then a column. Parts are
-read in the order of their paths, so this order numbers the nodes.
+A table is a file, a pattern such as `edges/*.parquet`, or a folder with files at any depth. The
+name of a folder inside it may contain a value, such as `year=2020`, which is then a column. Parts
+are read in the order of their paths, so this order numbers the nodes.
 """
 
 from __future__ import annotations
 
-import glob
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +105,8 @@ def find_parts(given: str, option: str) -> list[Part]:
     elif path.is_file():
         files, root = [path], path.parent
     else:
-        files = [Path(p) for p in glob.glob(given, recursive=True) if Path(p).is_file()]
-        root = Path(given.partition("*")[0]).parent
+        root = Path(re.split(r"[*?\[]", given)[0] + "_").parent
+        files = [p for p in root.glob(str(path.relative_to(root))) if p.is_file()]
     if not files:
         raise TaskError(
             f"{option} = {given!r} names no file. Give a file, a folder with files, or a pattern "

@@ -40,8 +40,8 @@ class NumericStatistics:
     first: float = 0.0
     low: float = np.inf
     high: float = -np.inf
-    mean: Any = np.longdouble(0)
-    squares: Any = np.longdouble(0)  # sum of (v − mean)²
+    mean: Any = 0.0  # becomes a long double
+    squares: Any = 0.0  # sum of (v − mean)²
 
     def add(self, table: Table, problems: Problems, decimal: Decimal) -> None:
         values = read_values(table, self.column, "numeric", problems, decimal=decimal)

@@ -62,6 +62,9 @@ class Workspace:
     def __getitem__(self, unit: str) -> Any:
         return self._units[unit]
 
+    def get(self, unit: str, default: Any) -> Any:
+        return self._units.get(unit, default)
+
     def __contains__(self, unit: str) -> bool:
         return unit in self._units
 
@@ -141,7 +144,7 @@ class ArrayFile:
 
     def write(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows at a position; another thread may write other rows."""
-        data = memoryview(np.ascontiguousarray(rows, dtype=self.dtype)).cast("B")
+        data = np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B")
         place = self._begin + first * self.row_bytes
         while len(data):
             written = os.pwrite(self._file, data, place)
