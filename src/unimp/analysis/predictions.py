@@ -48,22 +48,24 @@ def keep_observed(probabilities: Tensor, observed: Tensor) -> Tensor:
     return torch.where(known[:, None], certain, probabilities)
 
 
-def known_in_neighbors(
-    graph: Graph, known: Tensor, begin: int = 0, end: int | None = None
-) -> Tensor:
-    """Count the different in-neighbors of each node that are `known` [N] bool: [nodes] int64.
+def known_in_neighbors(graph: Graph, known: Tensor) -> Tensor:
+    """Count the different in-neighbors of each node that are `known` [N] bool: [N] int64.
 
-    A node is not its own neighbor. begin and end: the range of nodes; all by default.
+    A node is not its own neighbor. Ranges of nodes are counted one after the other, because an
+    array with one number per edge of a mapped graph may not fit into memory.
     """
-    indptr = graph.indptr[begin : (graph.num_nodes if end is None else end) + 1].long()
-    first, last, count = int(indptr[0]), int(indptr[-1]), indptr.numel() - 1
-    sources = graph.source[first:last]
-    slots = torch.nonzero(known[sources.long()]).squeeze(1)
-    target = torch.searchsorted(indptr - first, slots, right=True) - 1
-    source = sources[slots].long()
-    # Several edges may connect two nodes.
-    pairs = torch.unique((target * graph.num_nodes + source)[target + begin != source])
-    return torch.bincount(pairs // graph.num_nodes, minlength=count)
+    counts = []
+    for begin in range(0, graph.num_nodes, NODES_PER_PART):
+        indptr = graph.indptr[begin : begin + NODES_PER_PART + 1].long()
+        sources = graph.source[int(indptr[0]) : int(indptr[-1])]
+        slots = torch.nonzero(known[sources.long()]).squeeze(1)
+        target = torch.searchsorted(indptr - indptr[0], slots, right=True) - 1
+        source = sources[slots].long()
+        # Several edges may connect two nodes.
+        pairs = torch.unique((target * graph.num_nodes + source)[target + begin != source])
+        rows = indptr.numel() - 1
+        counts.append(torch.bincount(pairs // graph.num_nodes, minlength=rows))
+    return torch.cat(counts)
 
 
 def predictions_table(
@@ -102,6 +104,7 @@ def prediction_parts(
     if every_class is None:
         every_class = probabilities.numel() <= MAX_ENTRIES
     sets = task.split.codes(task.graph.num_nodes)
+    neighbors = known_in_neighbors(task.graph, is_known(observed))
     for begin in range(0, task.graph.num_nodes, NODES_PER_PART):
         rows = slice(begin, min(begin + NODES_PER_PART, task.graph.num_nodes))
         chances, given = probabilities[rows], observed[rows]
@@ -109,13 +112,12 @@ def prediction_parts(
         confidence, certain = chances.max(1).values, seen
         if task.is_multilabel:
             confidence, certain = _expected_right(chances, given)
-        neighbors = known_in_neighbors(task.graph, is_known(observed), rows.start, rows.stop)
         columns: dict[str, Any] = {
             "node": ids[rows],
             "prediction": pa.array(_predicted(chances, names, task), pa.string()),
             "confidence": pa.array(confidence.numpy(), mask=certain.numpy()),
             "observed": pa.array(seen.numpy()),
-            "known_neighbors": pa.array(neighbors.numpy()),
+            "known_neighbors": pa.array(neighbors[rows].numpy()),
             "set": pa.array(np.array(SETS, dtype=object)[sets[rows]], pa.string()),
         }
         if not task.is_multilabel:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import unimp
 from unimp.cli import app
 from unimp.config.recipe import Recipe
-from unimp.data.store.build import build_store
+from unimp.data.store.build import BuildOptions, build_store
 
 SETTINGS = {
     "batch.batch_size": 32,
@@ -56,6 +56,17 @@ def test_training_on_a_store_equals_training_on_the_tables(folder: Path, regime:
     assert all(torch.equal(one, other) for one, other in weights)
     assert torch.equal(on_tables.predict(), on_store.predict())
     assert on_tables.evaluate() == on_store.evaluate()
+
+
+@pytest.mark.parametrize("regime", ["neighbors", "full"])
+def test_a_store_of_16_bit_features_is_trained(folder: Path, tmp_path: Path, regime: str) -> None:
+    recipe = recipes(folder, regime)[1]
+    settings = {"inference.chunk_edges": 500, "tables.edge_features": {}}
+    tables = recipe.with_settings({"task.name": "tables"} | settings)
+    build_store(tables, tmp_path / "small.graph", BuildOptions(precision="f16"))
+    on_store = recipe.with_settings({"task.name": str(tmp_path / "small.graph")} | settings)
+    found = unimp.run(on_store)
+    assert found.predict().isfinite().all()
 
 
 def test_a_run_on_a_store_is_scored_and_predicts_in_parts(
