@@ -227,7 +227,7 @@ class Gathered:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         for batch in self.batches.epoch(epoch, begin):
             moved = batch.to(self.x.device)
-            yield replace(moved, x=self.x[moved.nodes])
+            yield replace(moved, x=rows_of(self.x, moved.nodes))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -140,6 +141,46 @@ def test_sixteen_bits_halve_the_features_and_batches_are_float32(tmp_path: Path)
     part = stored.graph.induced_subgraph(torch.arange(10))
     assert isinstance(part.x, torch.Tensor)
     assert part.x.dtype == torch.float32
+
+
+def test_statistics_of_numbers_and_words_are_those_of_all_rows(tmp_path: Path) -> None:
+    nodes, edge_table = small_tables()
+    rng = np.random.default_rng(3)
+    numbers = rng.standard_normal(len(nodes)) * 1e-3 + 1e6
+    nodes = nodes.append_column("large", pa.array(numbers))
+    nodes = nodes.append_column("same", pa.array([0.1] * len(nodes)))
+    words = [" ".join(rng.choice(["red", "fox", "jumps"], 2)) for _ in range(len(nodes))]
+    nodes = nodes.append_column("words", pa.array(words))
+    kinds = {"large": "numeric", "same": "numeric", "words": "text"}
+    recipe = write_parts(tmp_path, (nodes, edge_table)).with_settings(
+        {"tables.features": kinds, "tables.text_width": 8}
+    )
+    build_store(recipe, tmp_path / "small.graph")
+    found = open_store(tmp_path / "small.graph").graph.x
+    expected = task_in_memory(recipe, (nodes, edge_table)).graph.x
+    assert isinstance(found, torch.Tensor)
+    assert isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_integers_in_some_parts_and_text_in_others_are_compared_as_text(tmp_path: Path) -> None:
+    nodes, edge_table = small_tables(text=False)
+    for index, name in enumerate(("from", "to")):
+        text = edge_table[name].cast(pa.string())
+        edge_table = edge_table.set_column(index, name, text)
+    recipe = write_parts(tmp_path, (nodes, edge_table))
+    build_store(recipe, tmp_path / "small.graph")
+    assert_equal(open_store(tmp_path / "small.graph"), task_in_memory(recipe, (nodes, edge_table)))
+
+
+def test_text_ids_after_integers_are_refused_with_their_file(tmp_path: Path) -> None:
+    nodes, edge_table = small_tables(text=False)
+    recipe = write_parts(tmp_path, (nodes, edge_table))
+    path = tmp_path / "edges" / "3.parquet"
+    part = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(part.set_column(0, "from", part["from"].cast(pa.string())), path)
+    with pytest.raises(TaskError, match=r"3\.parquet"):
+        build_store(recipe, tmp_path / "small.graph")
 
 
 def changed(tables: tuple[pa.Table, pa.Table], column: str, row: int, value: Any) -> Any:

@@ -19,6 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,7 @@ class BuildOptions:
 
     @property
     def threads(self) -> int:
-        return self.workers or min(4, len(os.sched_getaffinity(0)))
+        return self.workers or min(4, os.cpu_count() or 1)
 
 
 DEFAULTS = BuildOptions()
@@ -126,7 +127,8 @@ def build_store(
         if not work.resumed:
             for name in _OWN[2:]:  # of a build from other tables
                 (out / name).unlink(missing_ok=True)
-        built = _Build(recipe, tables, out, options, work, on_step).run()
+        with closing(_Build(recipe, tables, out, options, work, on_step)) as build:
+            built = build.run()
     finally:
         work.release()
     work.remove()
@@ -154,6 +156,17 @@ class _Build:
         self.recipe, self.tables, self.out = recipe, tables, out
         self.options, self.work, self.on_step = options, work, on_step
         self.memory = options.memory - BASE
+        self._arrays: list[ArrayFile] = []
+
+    def close(self) -> None:
+        """Close the arrays that were opened."""
+        for array in self._arrays:
+            array.close()
+
+    def _array(self, name: str, dtype: Any, *width: int) -> ArrayFile:
+        """Open an array of the build to write into it."""
+        self._arrays.append(ArrayFile(self.work.path(name), dtype, width))
+        return self._arrays[-1]
 
     def run(self) -> dict[str, Any]:
         ids = self._ids()
@@ -216,8 +229,7 @@ class _Build:
                     before = None
                     if division:
                         before = np.fromfile(path, np.int32).reshape(-1, 2)
-                    given = tables.edges[part], columns, index, before
-                    ends = number_edges(*given, as_text=ids.as_text)
+                    ends = number_edges(tables.edges[part], columns, index, before)
                     work.write(path.name, ends)
                     if division == divisions - 1:
                         if layout.unknown_ids == "refuse" and (ends < 0).any():
@@ -278,12 +290,12 @@ class _Build:
         work = self.work
         if "rows" not in work:
             arrays = {
-                "indptr.npy": ArrayFile(work.path("indptr.npy"), np.int64),
-                "source.npy": ArrayFile(work.path("source.npy"), np.int32),
+                "indptr.npy": self._array("indptr.npy", np.int64),
+                "source.npy": self._array("source.npy", np.int32),
             }
             if plan.width:
-                dtype, path = DTYPES[self.options.precision], work.path("edge_attr.npy")
-                arrays["edge_attr.npy"] = ArrayFile(path, dtype, (plan.width,))
+                dtype = DTYPES[self.options.precision]
+                arrays["edge_attr.npy"] = self._array("edge_attr.npy", dtype, plan.width)
             todo = [b for b in range(plan.num_buckets) if f"bucket-{b}" not in work]
             end = work[f"bucket-{todo[0] - 1}"] if todo and todo[0] else 0
             if not todo:
@@ -301,8 +313,6 @@ class _Build:
                 work.record(f"bucket-{bucket}", end, after=after, unneeded=sorted_)
                 advance()
             work.record("rows", end)
-            for array in arrays.values():
-                array.close()
         count = int(work["rows"])
         self._publish(plan.num_nodes + 1, "indptr.npy", np.int64)
         self._publish(count, "source.npy", np.int32)
@@ -313,7 +323,7 @@ class _Build:
         """Publish an array whose rows are complete, unless a killed build did so."""
         path = self.work.path(name)
         if path.exists():
-            ArrayFile(path, dtype, width).publish(rows, self.out / name)
+            self._array(name, dtype, *width).publish(rows, self.out / name)
 
     def _nodes(self, ids: NodeIds, fitted: Fitted, sets: NDArray[np.int8] | None) -> None:
         work, layout, parts = self.work, self.tables.layout, self.tables.nodes
@@ -324,9 +334,9 @@ class _Build:
         if "nodes" not in work:
             has_split = bool(layout.split) or sets is not None
             arrays = NodeArrays(
-                ArrayFile(work.path("x.npy"), x_type, (width,)) if width else None,
-                ArrayFile(work.path("y.npy"), y_type, y_width),
-                ArrayFile(work.path("split.npy"), np.int8) if has_split else None,
+                self._array("x.npy", x_type, width) if width else None,
+                self._array("y.npy", y_type, *y_width),
+                self._array("split.npy", np.int8) if has_split else None,
             )
             firsts = np.cumsum([0, *ids.counts])
             todo = [part for part in range(len(parts)) if f"nodes-{part}" not in work]
@@ -343,7 +353,6 @@ class _Build:
                     "the train set contains no node with a known label. Put some nodes into it."
                 )
             work.record("nodes")
-            arrays.close()
         self._publish(ids.num_nodes, "x.npy", x_type, width)
         self._publish(ids.num_nodes, "y.npy", y_type, *y_width)
         self._publish(ids.num_nodes, "split.npy", np.int8)

@@ -114,17 +114,10 @@ class NodeArrays:
     y: ArrayFile
     split: ArrayFile | None
 
-    @property
-    def _all(self) -> list[ArrayFile]:
-        return [array for array in (self.x, self.y, self.split) if array is not None]
-
     def sync(self) -> None:
-        for array in self._all:
-            array.sync()
-
-    def close(self) -> None:
-        for array in self._all:
-            array.close()
+        for array in (self.x, self.y, self.split):
+            if array is not None:
+                array.sync()
 
 
 def write_nodes(

@@ -34,19 +34,30 @@ IDS_PER_CHUNK = 1 << 18
 _PYTHON_ID = 150  # bytes of an id in a dictionary of Python
 
 
-def tidy_ids(table: Table, column: str, problems: Problems) -> Any:
-    """Like `read_ids`, without a copy of texts that have no spaces around them."""
+def tidy_ids(table: Table, column: str, problems: Problems, *, as_text: bool) -> Any:
+    """Like `read_ids`, without a copy of texts that have no spaces around them.
+
+    as_text: whether ids are compared as text; then integers are converted, otherwise text is a
+    problem, because the first parts contained integers alone.
+    """
     import pyarrow as pa
 
     if not table.has(column):
         return None
-    if is_string(table.kind(column)) and native.library() is not None:
+    if as_text and is_string(table.kind(column)) and native.library() is not None:
         values = table.get(column)
         if not values.null_count and not pa.types.is_dictionary(values.type):
             bytes_, offsets = text_buffers(values)
             if not native.call("untidy", bytes_, offsets, len(values)):
                 return values
-    return read_ids(table, column, problems, unique=False)
+    values = read_ids(table, column, problems, unique=False)
+    if values is None or is_string(values.type) == as_text:
+        return values
+    if as_text:
+        return values.cast(pa.large_string())
+    what = "ids are text here, but integers in the first part"
+    problems.note(table.name, what, "give all parts the same type of ids", column=column)
+    return None
 
 
 def text_buffers(values: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -99,7 +110,7 @@ def write_ids(
         for part in parts:
             count = 0
             for table in read_chunks(part, [column], IDS_PER_CHUNK, problems):
-                values = tidy_ids(table, column, problems)
+                values = tidy_ids(table, column, problems, as_text=as_text)
                 problems.refuse()
                 end = _append(files, values, end)
                 count += len(values)
@@ -112,12 +123,10 @@ def write_ids(
 
 def _append(files: Sequence[Any], values: Any, end: int) -> int:
     """Append ids to their files; return where the bytes of the next text begin."""
-    import pyarrow as pa
-
     if len(files) == 1:
         files[0].write(np.ascontiguousarray(values.to_numpy()))
         return 0
-    bytes_, begins = text_buffers(values.cast(pa.large_string()))
+    bytes_, begins = text_buffers(values)
     files[0].write(bytes_[begins[0] : begins[-1]])
     files[1].write(begins[1:] - begins[0] + end)
     return end + int(begins[-1] - begins[0])
@@ -157,10 +166,6 @@ class IdIndex:
 
     def find(self, values: Any, out: NDArray[np.int32]) -> None:
         """Write the number of each id, or −1, into a column of `out`; skip other divisions."""
-        import pyarrow as pa
-
-        if self.ids.as_text and values.type != pa.large_string():
-            values = values.cast(pa.large_string())
         stride = out.strides[0] // out.itemsize
         if native.library() is None:
             self._find_in_python(values, out)
@@ -222,8 +227,6 @@ def number_edges(
     columns: tuple[str, str],
     index: IdIndex,
     ends: NDArray[np.int32] | None,
-    *,
-    as_text: bool,
 ) -> NDArray[np.int32]:
     """Return the two numbers of each edge of a part, −1 for an id that no node has: [rows, 2].
 
@@ -237,10 +240,9 @@ def number_edges(
             else ends[first : first + table.num_rows]
         )
         for side, column in enumerate(columns):
-            values = tidy_ids(table, column, problems)
+            values = tidy_ids(table, column, problems, as_text=index.ids.as_text)
             problems.refuse()
-            if values is not None:
-                index.find(values, block[:, side])
+            index.find(values, block[:, side])
         first += len(block)
         blocks.append(block)
     if ends is not None:

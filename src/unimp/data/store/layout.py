@@ -40,12 +40,15 @@ class Tables:
     @cached_property
     def ids_are_text(self) -> bool:
         """Whether ids are compared as text: unless they are integers in both tables."""
+        import pyarrow as pa
+
         columns = {"nodes": [self.layout.id], "edges": [self.layout.source, self.layout.target]}
         kinds = []
         for name, given in columns.items():
             table = first_rows(getattr(self, name)[0], given)
             kinds += [table.kind(column) for column in given]
-        return any(is_string(kind) for kind in kinds)
+        # `read_ids` turns unsigned integers of 64 bits into text.
+        return any(is_string(kind) or pa.types.is_uint64(kind) for kind in kinds)
 
 
 def first_rows(part: Part, columns: Sequence[str], rows: int = 1000) -> Table:

@@ -32,7 +32,7 @@ def read_sets(
     """Find the nodes that files of ids name; after the last division, the set of each node."""
     found = before if isinstance(before, FoundSets) else FoundSets(layout)
     for _, _, values, numbers in found.lists.values():
-        index.find(values, numbers)
+        index.find(values.cast(index.ids.arrow().type), numbers)
     if not last:
         return found
     if layout.split:

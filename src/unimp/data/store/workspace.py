@@ -134,7 +134,9 @@ class ArrayFile:
         self.path, self.dtype, self.width = path, np.dtype(dtype), width
         self.row_bytes = self.dtype.itemsize * int(np.prod(width, dtype=np.int64))
         self._begin = len(self._header(0))
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        path.touch()
+        self._file = path.open("r+b", buffering=0)
+        self._guard = threading.Lock()
 
     def _header(self, rows: int) -> bytes:
         buffer = io.BytesIO()
@@ -146,20 +148,22 @@ class ArrayFile:
         """Write rows at a position; another thread may write other rows."""
         data = np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B")
         place = self._begin + first * self.row_bytes
-        while len(data):
-            written = os.pwrite(self._file, data, place)
-            data, place = data[written:], place + written
+        with self._guard:
+            self._file.seek(place)
+            while len(data):
+                data = data[self._file.write(data) :]
 
     def sync(self) -> None:
-        os.fsync(self._file)
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def publish(self, rows: int, target: Path) -> None:
         """Write the header, and give the complete file its name."""
-        os.pwrite(self._file, self._header(rows), 0)
-        os.ftruncate(self._file, self._begin + rows * self.row_bytes)
+        self._file.seek(0)
+        self._file.write(self._header(rows))
+        self._file.truncate(self._begin + rows * self.row_bytes)
         self.sync()
         self.close()
         self.path.replace(target)
