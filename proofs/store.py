@@ -190,7 +190,8 @@ def compare(folder: Path, store: Path) -> dict[str, bool]:
 def kill(folder: Path, out: Path, memory: str, kills: int, seconds: float) -> dict[str, Any]:
     """Kill builds at random moments after they began to work, and start them again.
 
-    seconds: of the work of an uninterrupted build. Returns in which step each was killed.
+    seconds: of the work of an uninterrupted build; less if a later build needs less, because other
+    processes use the cores too. Returns how many were killed in each step.
     """
     rng, steps, builds, different = random.Random(0), [], 0, 0
     wanted = hashes(folder / "whole.graph")
@@ -200,7 +201,7 @@ def kill(folder: Path, out: Path, memory: str, kills: int, seconds: float) -> di
         while not (out / "manifest.json").exists():
             arguments = command(folder, out, memory)
             process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-            lines = [process.stdout.readline()]
+            lines, started = [process.stdout.readline()], time.monotonic()
             try:
                 process.wait(rng.uniform(0, seconds) if len(steps) < kills else None)
             except subprocess.TimeoutExpired:
@@ -211,6 +212,7 @@ def kill(folder: Path, out: Path, memory: str, kills: int, seconds: float) -> di
                 continue
             if process.returncode:
                 raise SystemExit(f"a resumed build failed:\n{process.stdout.read()}")
+            seconds = min(seconds, 0.7 * seconds + 0.3 * (time.monotonic() - started))
         different += hashes(out) != wanted
     shutil.rmtree(out)
     where = {step: steps.count(step) for step in dict.fromkeys(steps)}
@@ -239,32 +241,35 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="unimp-store-", dir=given.folder))
+    about = {"unimp": __version__, "code": code_origin(), "platform": platform.platform()}
+    about |= {"cores": len(os.sched_getaffinity(0)), "memory_limit": given.memory}
+    result: dict[str, Any] = {**about, "scale": given.scale}
+
+    def add(**found: Any) -> None:
+        """Store what was found so far."""
+        result.update(found)
+        stored = json.loads(given.results.read_text()) if given.results.exists() else {}
+        stored[f"scale {given.scale:g}"] = result
+        write_atomically(given.results, (json.dumps(stored, indent=1) + "\n").encode())
+        print(json.dumps(found), flush=True)
+
     try:
-        started = time.monotonic()
-        result: dict[str, Any] = {"scale": given.scale, **generate(folder, given.scale)}
-        result["generated_in_seconds"] = round(time.monotonic() - started, 1)
-        store = folder / "whole.graph"
-        result["build"] = measured(command(folder, store, given.memory))
-        print(json.dumps(result, indent=1), flush=True)
+        started, store = time.monotonic(), folder / "whole.graph"
+        sizes = generate(folder, given.scale)
+        add(**sizes, generated_in_seconds=round(time.monotonic() - started, 1))
+        add(build=measured(command(folder, store, given.memory)))
         manifest = json.loads((store / "manifest.json").read_text())
-        result["in_edges"] = manifest["num_edges"]
-        result["store_bytes"] = sum(entry["bytes"] for entry in manifest["files"].values())
+        size = sum(entry["bytes"] for entry in manifest["files"].values())
+        add(in_edges=manifest["num_edges"], store_bytes=size)
         if not given.no_compare:
-            result["equal"] = compare(folder, store)
-            print(result["equal"], flush=True)
+            add(equal=compare(folder, store))
         if given.kills:
             seconds = max(result["build"]["steps"].values())
             again = folder / "again.graph"
-            result["killed"] = kill(folder, again, given.memory, given.kills, seconds)
-            print(result["killed"], flush=True)
-        result["verify"] = verified(store)
+            add(killed=kill(folder, again, given.memory, given.kills, seconds))
+        add(verify=verified(store))
     finally:
         shutil.rmtree(folder)
-    stored = json.loads(given.results.read_text()) if given.results.exists() else {}
-    about = {"unimp": __version__, "code": code_origin(), "platform": platform.platform()}
-    about |= {"cores": len(os.sched_getaffinity(0)), "memory_limit": given.memory}
-    stored[f"scale {given.scale:g}"] = {**about, **result}
-    write_atomically(given.results, (json.dumps(stored, indent=1) + "\n").encode())
     good = all((*result.get("equal", {}).values(), *result["verify"].values()))
     if not good or result.get("killed", {}).get("different"):
         raise SystemExit("the store is wrong")
