@@ -33,6 +33,7 @@ from unimp.serving.engine.estimate import check_memory
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, receive, send
+from unimp.tasks.labels import Split
 
 LOG = logging.getLogger("unimp.serving.engine")
 HEAVY = 0.5
@@ -50,8 +51,10 @@ class PostponedError(Exception):
 class Process:
     """The engine of one run and one model."""
 
-    def __init__(self, run: Run, reader: Reader, out: BinaryIO) -> None:
+    def __init__(self, run: Run, split: Split, reader: Reader, out: BinaryIO) -> None:
+        """split: the nodes that the model was trained on."""
         self._out = out
+        self._learned = torch.cat((split.train, split.val))
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._applied = Applied(run, reader)
         self._questions = Questions(self._applied)
@@ -152,7 +155,8 @@ class Process:
         }
         base = applied.base.numpy().astype(np.int64).reshape(len(applied.base), -1)
         population = self._questions.population().numpy()
-        self._send(values, {**_arrays(rows), "base": base, "population": population})
+        more = {"base": base, "population": population, "learned": self._learned.numpy()}
+        self._send(values, {**_arrays(rows), **more})
 
     def _publish(self) -> None:
         """Apply all stored events, and send the rows that changed."""
@@ -271,11 +275,19 @@ def _arrays(rows: Rows) -> dict[str, Any]:
 
 def load(folder: Path, generation: Path | None) -> Run:
     """The run, or its task with the model of another generation."""
+    return load_with_split(folder, generation)[0]
+
+
+def load_with_split(folder: Path, generation: Path | None) -> tuple[Run, Split]:
+    """The run with the model of a generation, and the split that this model was trained on.
+
+    Nodes keep their numbers in all generations, and new ones follow.
+    """
     run = load_run(folder)
     if generation is None:
-        return run
+        return run, run.task.split
     other = load_run(generation)
-    return replace(run, model=other.model, metrics=other.metrics)
+    return replace(run, model=other.model, metrics=other.metrics), other.task.split
 
 
 def main() -> None:
@@ -290,9 +302,9 @@ def main() -> None:
     folder, *more = map(Path, sys.argv[1:])
     with Reader(folder) as reader:
         try:
-            run = load(folder, more[0] if more else None)
+            run, split = load_with_split(folder, more[0] if more else None)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
-            process = Process(run, reader, out)
+            process = Process(run, split, reader, out)
             gc.freeze()
             process.run(given)
         except UnimpError as error:

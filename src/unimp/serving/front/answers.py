@@ -57,12 +57,25 @@ def _if_match(
         Header(description='The label version that you have seen, such as "12"; "0": none.'),
     ] = None,
 ) -> int | None:
+    return _version_in(if_match)
+
+
+def _if_state(
+    if_match: Annotated[
+        str | None,
+        Header(description='The version that the labels were made from, such as "12".'),
+    ] = None,
+) -> int | None:
+    return _version_in(if_match)
+
+
+def _version_in(if_match: str | None) -> int | None:
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
     number = text.strip('"')
     if len(text) != len(number) + 2 or not (number.isascii() and number.isdigit()):
-        raise ProblemError(412, "conflict", 'If-Match must be the ETag of the node, such as "12".')
+        raise ProblemError(412, "conflict", 'If-Match must be an ETag, such as "12".')
     return min(int(number[:20]), MOST_VERSIONS)
 
 
@@ -70,6 +83,7 @@ NodeId = Annotated[str, Depends(_node)]
 TheService = Annotated[Service, Depends(_service)]
 Someone = Annotated[Actor, Depends(_reader)]
 IfMatch = Annotated[int | None, Depends(_if_match)]
+IfState = Annotated[int | None, Depends(_if_state)]
 Key = Annotated[
     str | None,
     Header(

@@ -48,6 +48,7 @@ class EngineLink:
         self,
         arguments: Sequence[str],
         *,
+        generation: int = 0,
         on_hello: Callable[[Message], None],
         on_published: Callable[[Message], None],
         on_down: Callable[[], None],
@@ -56,6 +57,7 @@ class EngineLink:
         self._arguments = [sys.executable, "-m", "unimp.serving.engine", *arguments]
         self._on_hello, self._on_published, self._on_down = on_hello, on_published, on_down
         self._on_estimate = on_estimate
+        self.generation = generation
         self.state: State = "loading"
         self.detail = ""
         """Why the process ended, if it reported a reason."""
@@ -151,7 +153,7 @@ class EngineLink:
             self._write(Message(values))
 
     async def ask(self, kind: str, *, timeout: float, **values: Any) -> Message:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its answer, which states the generation that answered."""
         if self.state != "ready":
             why = f" ({self.detail})" if self.detail else ""
             raise EngineError(f"the model is {self.state}{why}. Try again in a few seconds.")
@@ -168,7 +170,8 @@ class EngineLink:
             ) from None
         finally:
             self._waiting.pop(number, None)
-        return _checked(answer)
+        found = _checked(answer)
+        return Message({**found.values, "generation": self.generation}, found.arrays)
 
     def _write(self, message: Message) -> None:
         assert self._process is not None

@@ -37,6 +37,7 @@ async def export(
         stamp["version"] = stamp["acknowledged"]
     body = await asyncio.to_thread(_written, table, form)
     headers = {f"Unimp-{key.title()}": str(value) for key, value in stamp.items()}
+    headers["ETag"] = f'"{stamp["version"]}"'  # for If-Match of POST /v1/labels
     headers["Content-Disposition"] = f'attachment; filename="{name}.{form}"'
     return Response(body, 200, headers, TYPES[form])
 

@@ -28,7 +28,8 @@ def to_json(value: Any) -> bytes:
 class Published:
     """The state that the engine has published: all events up to `version`."""
 
-    def __init__(self, hello: Message) -> None:
+    def __init__(self, hello: Message, generation: int = 0) -> None:
+        self.generation = generation
         self.version: int = hello["version"]
         self.first = self.version
         """Changes since an earlier version are not known."""
@@ -44,6 +45,7 @@ class Published:
         self.probabilities: NDArray[np.float32] = hello.arrays["probabilities"]
         self.confidence: NDArray[np.float32] = hello.arrays["confidence"]
         self.observed: NDArray[np.uint8] = hello.arrays["observed"]
+        self._learned = frozenset(hello.arrays["learned"].tolist())
         self._announced = self.probabilities.copy()
         self.moved_at = np.full(len(self.ids), self.version, dtype=np.int64)
         self._prepared: dict[int, bytes] = {}
@@ -141,19 +143,24 @@ class Published:
             return [self.classes[c] for c in np.flatnonzero(row > 0.5).tolist()]
         return self.classes[int(row.argmax())]
 
-    def before_label(self, name: str, generation: int) -> Predicted | None:
-        """What the model predicts for a node that gets a label now; None if that is not known."""
+    def before_label(self, name: str) -> Predicted | None:
+        """What the model predicts for a node that gets a label now; None if that is not known.
+
+        While the engine is behind, this is the prediction that everybody was shown: it reflects the
+        published version, which is stored with it. It is informed if the model has seen a label of
+        the node, as an input or in its training.
+        """
         number = self.numbers.get(name)
         if number is None:
             return None
         row, confidence = self.probabilities[number], float(self.confidence[number])
         label = self.predicted(row)
-        informed = bool(self.observed[number])
+        informed = bool(self.observed[number]) or number in self._learned
         chance = float(row.max()) if math.isnan(confidence) else confidence
         return Predicted(
             label=tuple(sorted(label)) if isinstance(label, list) else label,
             probability=min(max(chance, 0.0), 1.0),
-            generation=generation,
+            generation=self.generation,
             version=self.version,
             informed=informed,
         )

@@ -48,7 +48,9 @@ class Rankings:
 
     async def _suggest(self, number: int) -> None:
         answer = await self._service.engine.ask("suggest", timeout=ANSWER, number=number)
-        self._suggested, self._most_suggested = (answer["version"], answer["suggestions"]), number
+        if answer["generation"] == self._service.generation:
+            self._suggested = answer["version"], answer["suggestions"]
+            self._most_suggested = number
 
     async def audited(self, at_least: int | None = None) -> tuple[int, dict[str, Any]]:
         """Doubtful labels; an older list is returned while a new one is made.
@@ -65,14 +67,10 @@ class Rankings:
                 return found
             await asyncio.shield(task)
 
-    @property
-    def audited_version(self) -> int:
-        """The version of the last audit."""
-        return self._audited[0] if self._audited else 0
-
     async def _audit(self) -> None:
         answer = await self._service.engine.ask("audit", timeout=AUDIT)
-        self._audited = (answer["version"], dict(answer.values))
+        if answer["generation"] == self._service.generation:
+            self._audited = (answer["version"], dict(answer.values))
 
     def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
         """Start a computation, unless it is running already."""

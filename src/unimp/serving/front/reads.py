@@ -19,6 +19,7 @@ from unimp.serving.front.answers import (
     Reached,
     Someone,
     TheService,
+    answer,
     documented,
     joined,
     stamped,
@@ -54,8 +55,8 @@ async def get_node(
         body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
         etag = published.label(number)[1]
     else:
-        version, nodes = await service.pull([node])
-        body = to_json({**service.stamp(version), "node": nodes[0]})
+        stamp, nodes = await service.pull([node])
+        body = to_json({**stamp, "node": nodes[0]})
         etag = nodes[0]["label_version"]
     return Response(body, headers={"ETag": f'"{etag}"'}, media_type=JSON)
 
@@ -73,13 +74,13 @@ async def predict(
         published = service.ready()
         numbers = [service.number(name) for name in asked.ids]
         if ARROW in request.headers.get("accept", ""):
-            stamp = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
+            headers = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
             table = published.table(numbers)
-            return Response(await asyncio.to_thread(_stream, table), 200, stamp, ARROW)
+            return Response(await asyncio.to_thread(_stream, table), 200, headers, ARROW)
         rows = [published.prepared(number) for number in numbers]
         return Response(joined(service.stamp(), "nodes", rows, several=True), media_type=JSON)
-    version, nodes = await service.pull(asked.ids)
-    return stamped(service, version, nodes=nodes)
+    stamp, nodes = await service.pull(asked.ids)
+    return answer({**stamp, "nodes": nodes})
 
 
 def _stream(table: Any) -> bytes:
@@ -110,7 +111,8 @@ async def get_nodes(
         published.find, q=q, prediction=prediction, label=label, state=state, sort=sort
     )
     rows = [published.node(n) for n in found[offset : offset + limit].tolist()]
-    return stamped(service, total=len(found), nodes=rows)
+    stamp = service.stamp(published.version, published.generation)
+    return answer({**stamp, "total": len(found), "nodes": rows})
 
 
 @router.get("/nodes/{id}/details", **documented(DetailsAnswer))
@@ -118,8 +120,8 @@ async def get_details(
     service: TheService, someone: Someone, node: NodeId, reached: Reached = None
 ) -> Response:
     """Return everything about a node: its columns, its neighbors and its history."""
-    found = await service.engine.ask("details", timeout=ANSWER, node=node)
     published = service.ready()
+    found = await service.engine.ask("details", timeout=ANSWER, node=node)
     history = await asyncio.to_thread(service.store.reader.history, node)
     neighbors = []
     for name, direction in found["neighbors"]:
@@ -134,7 +136,9 @@ async def get_details(
         )
     return stamped(
         service,
-        node=published.node(service.number(node)),
+        published.version,
+        generation=published.generation,
+        node=published.node(published.numbers[node]),
         columns=found["columns"],
         neighbors=neighbors,
         num_neighbors=found["num_neighbors"],

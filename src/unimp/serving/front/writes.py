@@ -25,6 +25,7 @@ from unimp.serving.events import (
 from unimp.serving.front.answers import (
     ERRORS,
     IfMatch,
+    IfState,
     Key,
     NodeId,
     Someone,
@@ -114,23 +115,36 @@ async def add_note(
     },
 )
 async def add_labels(
-    request: Request, service: TheService, someone: Someone, key: Key = None, source: Source = None
+    request: Request,
+    service: TheService,
+    someone: Someone,
+    key: Key = None,
+    made_from: IfState = None,
+    source: Source = None,
 ) -> Response:
-    """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label."""
+    """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label.
+
+    If-Match names the version of the labels that the file was made from. If the label of one of its
+    nodes changed since, nothing is stored, and the answer lists these nodes.
+    """
     kind = request.headers.get("content-type", "")
     several = service.published.several if service.published else False
     body = await request.body()
-    labels, named = await asyncio.to_thread(labels_of, kind, body, several=several)
-    source = named or source
+    given = await asyncio.to_thread(labels_of, kind, body, several=several)
+    source = given.source or source
     writes: list[Write] = [
         Retraction(node=node, source=source)
         if label is None
         else Label(node=node, label=label, source=source)
-        for node, label in labels
+        for _, node, label in given.rows
     ]
+    if given.problems:
+        more = await asyncio.to_thread(service.store.problems_of, tuple(writes))
+        found = [*given.problems, *((given.rows[n][0], what) for n, what in more)]
+        raise InvalidWriteError(sorted(found))
     if not writes:
         raise ProblemError(422, "invalid", "the request contains no labels.")
-    return written(await service.write(someone.name, writes, key=key))
+    return written(await service.write(someone.name, writes, key=key, made_from=made_from))
 
 
 @router.post("/nodes", **documented(Written))

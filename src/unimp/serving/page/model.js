@@ -6,7 +6,7 @@ import { useRead } from "./read.js";
 import { share, useShared } from "./store.js";
 import { Bar, Failure, count, html, percent, several, useEffect, useState, when } from "./view.js";
 
-const STATES = { training: "Training", loading: "Loading", ready: "Ready to activate", active: "Active", refused: "Refused by the gate", failed: "Failed" };
+const STATES = { training: "Training", loading: "Loading", ready: "Ready to activate", active: "Active", refused: "Refused by the gate", failed: "Failed", stopped: "Stopped" };
 
 const Tile = ({ value, words }) => html`<div class="card tile"><b>${value}</b><span>${words}</span></div>`;
 
@@ -74,6 +74,7 @@ function Training() {
       setError(problem);
     }
   };
+  const resume = (id) => write("POST", `v1/jobs/${id}/resume`).then(jobs.again, setError);
   const missing = !jobs.loading && !jobs.error && jobs.value === null;
   return html`<section class="card panel"><h2>Training in the background</h2>
     <p class="soft">A training on all labels given so far builds the next generation. The service keeps answering meanwhile, and a gate refuses a model that is worse.</p>
@@ -81,7 +82,8 @@ function Training() {
       : html`<${Failure} error=${jobs.error} retry=${jobs.again} />
         ${jobs.value?.jobs.map((one) => html`<div key=${one.id}><p><b>Generation ${one.generation}</b> <span class="chip">${STATES[one.state] ?? one.state}</span></p>
           <p class="small soft">${one.detail} Labels up to version ${one.version}, started ${when(one.started)}.</p>
-          ${Object.entries(one.gate).map(([name, words]) => html`<p class="small">${name}: ${words}</p>`)}</div>`)}
+          ${one.gate.map((check) => html`<p class="small">${check.passed ? "✓" : "✗"} ${check.name}: ${check.detail}</p>`)}
+          ${["stopped", "failed"].includes(one.state) && may("model") && html`<button class="button compact" onClick=${() => resume(one.id)}>Resume</button>`}</div>`)}
         <div class="actions"><button class="button" disabled=${!may("model") || !jobs.value} onClick=${() => setAsking(true)}>Train on the labels so far</button></div>
         ${!may("model") && html`<p class="small soft">Training needs the role admin.</p>`}`}
     ${asking && html`<${Dialog} title="Train the next generation?" close=${() => { setAsking(false); setError(null); }}

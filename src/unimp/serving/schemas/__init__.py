@@ -23,6 +23,8 @@ from unimp.serving.schemas.learning import (
     WhatIfRequest,
 )
 from unimp.serving.schemas.operating import (
+    ActivateRequest,
+    GateCheck,
     Generation,
     Job,
     JobsAnswer,
@@ -72,6 +74,7 @@ __all__ = [
     "AccuracyAnswer",
     "AccuracyBin",
     "AccuracyFigures",
+    "ActivateRequest",
     "AuditAnswer",
     "ChangesAnswer",
     "ClassProbability",
@@ -81,6 +84,7 @@ __all__ = [
     "EdgesRequest",
     "Effect",
     "ExplanationAnswer",
+    "GateCheck",
     "Generation",
     "Item",
     "ItemAnswer",
