@@ -1,7 +1,8 @@
-"""Build the native core: one plain shared library that does not link against Python or torch.
+"""Build the native code: plain shared libraries that do not link against Python or torch.
 
+The core computes attention and samples neighbors; the library of the store builds graphs on disk.
 Everything else about the package is declared in pyproject.toml. If there is no working compiler,
-the package installs without the core and computes attention with torch alone.
+the package installs without them, computes attention with torch alone and builds stores with numpy.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/unimp/ops/native")
+STORE = Path("src/unimp/data/store/store.cpp")
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -33,10 +35,10 @@ if platform.machine().lower() in ("x86_64", "amd64"):
     INSTRUCTION_SETS |= {"avx2": (32, AVX2), "avx512": (64, [*AVX512, "-mprefer-vector-width=512"])}
 
 
-def checksum() -> int:
-    """Checksum of the sources. unimp/ops/native/__init__.py compares it when it loads the core."""
+def checksum(paths: list[Path]) -> int:
+    """Checksum of sources, which Python compares when it loads the library."""
     total = 0
-    for path in sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")]):
+    for path in sorted(paths):
         total = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), total)
     return total
 
@@ -50,16 +52,20 @@ class BuildCore(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         try:
-            self._build_core(ext)
+            if ext.name.endswith("_store"):
+                self._build_store(ext)
+            else:
+                self._build_core(ext)
         except Exception as error:  # whatever a compiler, or its absence, can raise
             self.warn(
-                f"The native core was not built ({error}). unimp works without it, but slower. "
-                "To build it, install a C++17 compiler such as g++ and reinstall unimp."
+                f"The native core was not built ({error}). unimp works without {ext.name}, but "
+                "slower. To build it, install a C++17 compiler such as g++ and reinstall unimp."
             )
 
     def _build_core(self, ext: Extension) -> None:
         openmp = ["-Xpreprocessor", "-fopenmp"] if platform.system() == "Darwin" else ["-fopenmp"]
-        sources = f"-DUNIMP_SOURCES={checksum()}u"
+        files = [*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")]
+        sources = f"-DUNIMP_SOURCES={checksum(files)}u"
         jobs = [("core.cpp", "shared", [sources]), ("sampling.cpp", "shared", [])]
         for name, (size, flags) in INSTRUCTION_SETS.items():
             macros = [f"-DUNIMP_ISA={name}", f"-DUNIMP_VECTOR_BYTES={size}"]
@@ -75,11 +81,20 @@ class BuildCore(build_ext):
 
         with ThreadPoolExecutor() as pool:
             objects = [name for names in pool.map(compile_one, jobs) for name in names]
+        self._link(ext, objects, openmp[-1:])
+
+    def _build_store(self, ext: Extension) -> None:
+        sources = f"-DUNIMP_SOURCES={checksum([STORE])}u"
+        folder = str(Path(self.build_temp) / "store")
+        objects = self.compiler.compile(
+            [str(STORE)], output_dir=folder, extra_postargs=[*FLAGS, sources]
+        )
+        self._link(ext, objects, [])
+
+    def _link(self, ext: Extension, objects: list[str], flags: list[str]) -> None:
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        self.compiler.link_shared_object(
-            objects, target, extra_postargs=openmp[-1:], target_lang="c++"
-        )
+        self.compiler.link_shared_object(objects, target, extra_postargs=flags, target_lang="c++")
 
 
 class PlatformWheel(bdist_wheel):
@@ -92,6 +107,9 @@ class PlatformWheel(bdist_wheel):
 sources = [str(FOLDER / name) for name in ("core.cpp", "sampling.cpp", *VECTORIZED)]
 headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
 setup(
-    ext_modules=[Extension("unimp.ops.native._core", sources, depends=headers, optional=True)],
+    ext_modules=[
+        Extension("unimp.ops.native._core", sources, depends=headers, optional=True),
+        Extension("unimp.data.store._store", [str(STORE)], optional=True),
+    ],
     cmdclass={"build_ext": BuildCore, "bdist_wheel": PlatformWheel},
 )

@@ -134,3 +134,14 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_bytes(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 of 6 equal" in done.stdout
+
+
+def test_killed_at_random_moments_a_store_ends_in_the_same_hashes(tmp_path: Path) -> None:
+    """The short form of proofs/store.py."""
+    proof, results = ROOT / "proofs" / "store.py", tmp_path / "store.json"
+    options = ["--scale", "1e-5", "--kills", "2", "--folder", tmp_path, "--results", results]
+    done = subprocess.run([sys.executable, proof, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(results.read_text(encoding="utf-8")).values()
+    assert found["killed"] == {**found["killed"], "kills": 2, "different": 0}
+    assert set(found["equal"].values()) == set(found["verify"].values()) == {True}

@@ -8,7 +8,7 @@ validation, is the confidence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,15 @@ from unimp.analysis.suggest import (
 from unimp.analysis.table import Table
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import UNLABELED, is_known
+from unimp.tasks.labels import SETS, UNLABELED, is_known
 from unimp.tasks.metrics import refuse_non_finite
 from unimp.tasks.names import class_names, label_separator, node_ids
 from unimp.tasks.task import Task
 
 MAX_ENTRIES = 50_000_000
 """Probabilities are left out above this number of nodes × classes, unless they are requested."""
+NODES_PER_PART = 1_000_000
+"""The most rows of one part of the predictions."""
 MAX_ENTRIES_IN_RUN = 1_000_000
 """The same limit for the table in a run folder; `unimp predict` writes all probabilities."""
 
@@ -49,14 +51,21 @@ def keep_observed(probabilities: Tensor, observed: Tensor) -> Tensor:
 def known_in_neighbors(graph: Graph, known: Tensor) -> Tensor:
     """Count the different in-neighbors of each node that are `known` [N] bool: [N] int64.
 
-    A node is not its own neighbor.
+    A node is not its own neighbor. Ranges of nodes are counted one after the other, because an
+    array with one number per edge of a mapped graph may not fit into memory.
     """
-    slots = torch.nonzero(known[graph.source.long()]).squeeze(1)
-    target = torch.searchsorted(graph.indptr.long(), slots, right=True) - 1
-    source = graph.source[slots].long()
-    # Several edges may connect two nodes.
-    pairs = torch.unique((target * graph.num_nodes + source)[target != source])
-    return torch.bincount(pairs // graph.num_nodes, minlength=graph.num_nodes)
+    counts = []
+    for begin in range(0, graph.num_nodes, NODES_PER_PART):
+        indptr = graph.indptr[begin : begin + NODES_PER_PART + 1].long()
+        sources = graph.source[int(indptr[0]) : int(indptr[-1])]
+        slots = torch.nonzero(known[sources.long()]).squeeze(1)
+        target = torch.searchsorted(indptr - indptr[0], slots, right=True) - 1
+        source = sources[slots].long()
+        # Several edges may connect two nodes.
+        pairs = torch.unique((target * graph.num_nodes + source)[target + begin != source])
+        rows = indptr.numel() - 1
+        counts.append(torch.bincount(pairs // graph.num_nodes, minlength=rows))
+    return torch.cat(counts)
 
 
 def predictions_table(
@@ -80,30 +89,45 @@ def predictions_table(
     """
     import pyarrow as pa
 
+    parts = prediction_parts(task, probabilities, observed, every_class=every_class)
+    return Table(pa.concat_tables([part.to_arrow() for part in parts]))
+
+
+def prediction_parts(
+    task: Task, probabilities: Tensor, observed: Tensor, *, every_class: bool | None = None
+) -> Iterator[Table]:
+    """Yield the rows of `predictions_table` in tables of at most a million nodes."""
+    import pyarrow as pa
+
     refuse_non_finite(probabilities, "probabilities")
-    names = class_names(task)
-    seen = is_known(observed)
-    confidence, certain = probabilities.max(1).values, seen
-    if task.is_multilabel:
-        confidence, certain = _expected_right(probabilities, observed)
-    columns: dict[str, Any] = {
-        "node": pa.array(node_ids(task)),
-        "prediction": pa.array(_predicted(probabilities, names, task), pa.string()),
-        "confidence": pa.array(confidence.numpy(), mask=certain.numpy()),
-        "observed": pa.array(seen.numpy()),
-        "known_neighbors": pa.array(known_in_neighbors(task.graph, seen).numpy()),
-        "set": pa.array(task.split.names(task.graph.num_nodes), pa.string()),
-    }
-    if not task.is_multilabel:
-        known = torch.where(seen, observed, task.labels)
-        labels = np.array([*names, ""], dtype=object)[known.numpy()]
-        columns["label"] = pa.array(labels, pa.string(), mask=~is_known(known).numpy())
+    names, ids = class_names(task), pa.array(node_ids(task))
     if every_class is None:
         every_class = probabilities.numel() <= MAX_ENTRIES
-    if every_class:
-        for c, name in enumerate(names):
-            columns[f"p_{name}"] = pa.array(probabilities[:, c].numpy())
-    return Table(pa.table(columns))
+    sets = task.split.codes(task.graph.num_nodes)
+    neighbors = known_in_neighbors(task.graph, is_known(observed))
+    for begin in range(0, task.graph.num_nodes, NODES_PER_PART):
+        rows = slice(begin, min(begin + NODES_PER_PART, task.graph.num_nodes))
+        chances, given = probabilities[rows], observed[rows]
+        seen = is_known(given)
+        confidence, certain = chances.max(1).values, seen
+        if task.is_multilabel:
+            confidence, certain = _expected_right(chances, given)
+        columns: dict[str, Any] = {
+            "node": ids[rows],
+            "prediction": pa.array(_predicted(chances, names, task), pa.string()),
+            "confidence": pa.array(confidence.numpy(), mask=certain.numpy()),
+            "observed": pa.array(seen.numpy()),
+            "known_neighbors": pa.array(neighbors[rows].numpy()),
+            "set": pa.array(np.array(SETS, dtype=object)[sets[rows]], pa.string()),
+        }
+        if not task.is_multilabel:
+            known = torch.where(seen, given, task.labels[rows])
+            labels = np.array([*names, ""], dtype=object)[known.numpy()]
+            columns["label"] = pa.array(labels, pa.string(), mask=~is_known(known).numpy())
+        if every_class:
+            for c, name in enumerate(names):
+                columns[f"p_{name}"] = pa.array(chances[:, c].numpy())
+        yield Table(pa.table(columns))
 
 
 def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> Table:

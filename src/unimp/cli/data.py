@@ -1,17 +1,20 @@
-"""The commands `unimp data list`, `show`, `export` and `fetch`."""
+"""The commands `unimp data list`, `show`, `export`, `fetch`, `build` and `verify`."""
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unimp.cli.console import app, out, print_rows
+from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.later import Force
-from unimp.errors import UnimpError
+from unimp.errors import UnimpError, nearest_names
 
 if TYPE_CHECKING:
+    from unimp.data.store.build import Precision
     from unimp.data.tables.export import Form
     from unimp.tasks.task import Task
 
@@ -89,3 +92,78 @@ def fetch_data(
     if folder is None:
         raise UnimpError("set UNIMP_DATA to the folder to download to")
     out.print(f"stored in {fetch_ogb(name, folder)}")
+
+
+@data_app.command("build")
+def build_data(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe with [tables].")],
+    folder: Annotated[Path, typer.Option("--out", metavar="NAME.graph", help="Store to write.")],
+    memory: Annotated[str, typer.Option(help="Memory to use, such as 2G.")] = "4G",
+    precision: Annotated[
+        str, typer.Option(help="f32, or f16 to store features in half the space.")
+    ] = "f32",
+    settings: Settings = None,
+) -> None:
+    """Build a graph on disk from tables in many files, for graphs larger than memory.
+
+    [tables] may name folders and patterns, such as edges/*.parquet. After an interruption, the same
+    command resumes.
+    """
+    from unimp.config.recipe import load_recipe
+    from unimp.data.memory import gib
+    from unimp.data.store.build import DTYPES, BuildOptions, Step, build_store
+    from unimp.data.store.estimate import Estimate
+
+    if precision not in DTYPES:
+        raise UnimpError(f"--precision {precision!r}: {nearest_names(precision, DTYPES)}")
+    started = time.monotonic()
+
+    def print_estimate(found: Estimate) -> None:
+        out.print(
+            f"{found.num_nodes:,} nodes with {found.width} features, {found.num_edges:,} edges in "
+            f"the tables: about {gib(found.store_bytes)} for the store, "
+            f"{gib(found.temporary_bytes)} more while it is built, {found.seconds / 60:.1f} minutes"
+        )
+
+    def print_step(step: Step) -> None:
+        tenth = max(1, step.total // 10)
+        if not step.total or (step.done % tenth and step.done < step.total):
+            return
+        again = " (resumed)" if step.resumed and not step.done else ""
+        spent = time.monotonic() - started
+        out.print(f"{spent:7.1f} s  {step.name:8} {step.done:,} of {step.total:,}{again}")
+
+    found = build_store(
+        load_recipe(recipe, settings or ()),
+        folder,
+        BuildOptions(memory=read_bytes(memory), precision=cast("Precision", precision)),
+        on_estimate=print_estimate,
+        on_step=print_step,
+    )
+    out.print(f"{found['num_nodes']:,} nodes, {found['num_edges']:,} in-edges: {folder}")
+    if found["skipped_edges"]:
+        out.print(f"skipped {found['skipped_edges']:,} edges, whose ids are not nodes")
+    out.print(f"Next: unimp train {recipe} --set task.name={folder} --set batch.regime=neighbors")
+
+
+def read_bytes(text: str) -> int:
+    """A number of bytes, such as 4G, 512M or 4GB."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise UnimpError(f"--memory {text!r} is not a size; write a number and a unit, such as 4G")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+@data_app.command("verify")
+def verify_data(folder: Annotated[Path, typer.Argument(metavar="NAME.graph")]) -> None:
+    """Compare the files of a store with the hashes in its manifest."""
+    from unimp.data.store.manifest import read_manifest, verify_store
+
+    manifest = read_manifest(folder)
+    damaged = verify_store(folder)
+    for line in damaged:
+        out.print(line)
+    if damaged:
+        raise UnimpError(f"{folder} is damaged; restore the files, or build it again")
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    out.print(f"{len(manifest['files'])} files, {size:,} bytes: all hashes are right")

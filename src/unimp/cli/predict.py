@@ -71,12 +71,22 @@ def predict(
 ) -> None:
     """Label all nodes, using the known labels and those that came later, without training.
 
-    --nodes and --edges extend the graph of a run that was trained on tables.
+    --nodes and --edges extend the graph of a run that was trained on tables. If --out has no
+    suffix, it is a folder, to which files of a million nodes each are written.
     """
-    later.check_outputs([(path, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
+    in_parts = not path.suffix
+    first = path / "part-00000.parquet" if in_parts else path
+    later.check_outputs([(first, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = later.load_extended(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
     revealed = later.reveal_of(reveal, loaded)
-    table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
-    table.write(path, force=force)
-    out.print(f"{len(table):,} nodes, one row each: {path}")
+    if in_parts:
+        parts = loaded.write_predictions(
+            path, extra, reveal=revealed, probabilities=every_class, force=force
+        )
+        where = f"{path}, {len(parts)} {'file' if len(parts) == 1 else 'files'}"
+    else:
+        table = loaded.predictions(extra, reveal=revealed, probabilities=every_class)
+        table.write(path, force=force)
+        where = str(path)
+    out.print(f"{loaded.task.graph.num_nodes:,} nodes, one row each: {where}")
     out.print(later.inputs_in_words(loaded, extra, revealed))

@@ -18,8 +18,8 @@ class TaskOptions(Section):
 
     name: str = option(
         "debian",
-        "name of a task (see unimp data list), path of an .npz file, or `tables` for the files "
-        "that [tables] names",
+        "name of a task (see unimp data list), path of an .npz file or of a store (.graph), or "
+        "`tables` for the files that [tables] names",
     )
     split: SplitNumber | Literal["seed"] = option(
         "seed", "number of the split to use; `seed`: the split with the number of the run's seed"
@@ -53,8 +53,12 @@ class TaskOptions(Section):
 class TablesOptions(Section):
     """Your own two tables: which column means what. Paths are relative to the recipe file."""
 
-    nodes: str = option("", "file with one row per node: CSV, Parquet or Arrow")
-    edges: str = option("", "file with one row per edge; empty if near is set")
+    nodes: str = option(
+        "",
+        "file with one row per node: CSV, Parquet or Arrow; for unimp data build also a folder or "
+        "a pattern such as nodes/*.parquet",
+    )
+    edges: str = option("", "file with one row per edge, like nodes; empty if near is set")
     near: list[str] = option(
         [],
         "nodes: columns with numbers or vectors; without a table of edges, each node receives "

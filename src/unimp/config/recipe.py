@@ -32,7 +32,7 @@ from unimp.config.options import (
 )
 from unimp.config.run_files import GUESSED
 from unimp.config.section import Section
-from unimp.config.task_names import BUNDLED, OGB, task_names
+from unimp.config.task_names import BUNDLED, DATA_SUFFIXES, OGB, task_names
 from unimp.config.validation import problems_in_words
 from unimp.errors import RecipeError, nearest_names
 
@@ -81,7 +81,7 @@ class Recipe(Section):
         A bundled or published task that was passed as an object is stored as a file, but keeps its
         name.
         """
-        is_file = self.task.name == "tables" or self.task.name.endswith(".npz")
+        is_file = self.task.name == "tables" or self.task.name.endswith(DATA_SUFFIXES)
         return is_file and self.name not in (*BUNDLED, *OGB)
 
     @property
@@ -91,7 +91,7 @@ class Recipe(Section):
         return "".join(letters).strip(". ") or "run"
 
     def with_task(self, path: Path) -> Recipe:
-        """This recipe for the task in an `.npz` file."""
+        """This recipe for the task in an `.npz` file or a store."""
         return self.with_options("task", name=str(path.resolve()))
 
     def with_regime(self, regime: Regime) -> Recipe:
@@ -108,7 +108,7 @@ class Recipe(Section):
         paths = {
             key: str(Path(value).resolve())
             for key, value in (("name", self.task.name), ("bundle", self.task.bundle))
-            if value.endswith(".npz")
+            if value.endswith(DATA_SUFFIXES)
         }
         return self.with_options("task", **paths).with_paths_in(Path.cwd())
 
@@ -174,7 +174,7 @@ def load_recipe(name: FilePath, settings: Settings = ()) -> Recipe:
         recipe = read_recipe(text, str(name))
     elif path.suffix == ".toml":
         recipe = _read_recipe_file(path)
-    elif path.suffix == ".npz" or str(name) in task_names():
+    elif path.suffix in DATA_SUFFIXES or str(name) in task_names():
         recipe = Recipe(name=path.stem, task=TaskOptions(name=str(name)))
     else:
         raise RecipeError(_no_recipe(path, [*names, *task_names()]))
@@ -202,7 +202,7 @@ def _read_recipe_file(path: Path) -> Recipe:
             "task, see `unimp data list`), or [tables] with nodes and edges"
         )
     beside = path.parent / recipe.task.name  # as a run stores its task
-    is_beside = recipe.task.name.endswith(".npz") and beside.is_file()
+    is_beside = recipe.task.name.endswith(DATA_SUFFIXES) and beside.exists()
     return recipe.with_task(beside) if is_beside else recipe
 
 
@@ -351,7 +351,7 @@ def _check_tables(recipe: Recipe) -> None:
                 f"[tables] of recipe {recipe.name!r} {keys}; set tables.nodes and tables.edges "
                 " to the paths of two files, or remove [tables]"
             )
-    elif not (task == "tables" or task.endswith(".npz")):
+    elif not (task == "tables" or task.endswith(DATA_SUFFIXES)):
         raise RecipeError(
             f'task.name is {task!r}, but [tables] names files too; set task.name = "tables", or '
             "remove [tables]"

@@ -22,6 +22,9 @@ SYNTHETIC: dict[str, Literal["arxiv", "products", "proteins"]] = {
 GENERATED = ("synthetic", *SYNTHETIC)
 """All tasks that are generated at random."""
 
+DATA_SUFFIXES = (".npz", ".graph")
+"""Suffixes of tasks that are given by their path: a file of arrays, or a folder with a store."""
+
 TABLES = "tables"
 """The name of a task that is read from two tables, which the recipe names in [tables]."""
 

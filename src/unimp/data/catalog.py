@@ -1,4 +1,4 @@
-"""Load tasks by name, or from an `.npz` file."""
+"""Load tasks by name, from an `.npz` file, or from a store."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from unimp.data.california import load_california
 from unimp.data.debian import load_debian, load_debian_tags
 from unimp.data.npz import count_splits, load_npz
 from unimp.data.ogb import PUBLISHED, load_ogb
+from unimp.data.store.task import is_symmetric, open_store
 from unimp.data.structure import with_structure
 from unimp.data.synthetic import synthetic_like, synthetic_task
 from unimp.errors import TaskError, nearest_names
@@ -54,14 +55,14 @@ def load_task(
     scale_rows: bool = False,
     structure: bool = False,
 ) -> Task:
-    """Load a task by its name or by the path of an `.npz` file, and prepare its graph.
+    """Load a task by its name or by the path of an `.npz` file or a store, and prepare its graph.
 
     `split` selects a split. If a file contains S splits, it is taken modulo S. Bundled tasks draw a
     split for any number, and generated tasks use it as their seed.
 
     bundle         debian tasks: another bundle, built by `scripts/build-debian`
     features       `.npz` files: another array to use as node features
-    metric         `.npz` files: the metric; None: the one in the file, or the one that fits labels
+    metric         `.npz` files and stores: the metric; None: theirs, or the one that fits labels
     node_features  ogbn-proteins: how edge features become node features
     scale          generated tasks: the size relative to the original
 
@@ -89,6 +90,9 @@ def load_task(
         task = load_ogb(name, root=_ogb_root(name), node_features=node_features)
     elif name in GENERATED:
         task = _generated(name, scale, seed=split)
+    elif Path(name).suffix == ".graph":
+        task = open_store(Path(name), split=split, metric=metric)
+        symmetrize = symmetrize and not is_symmetric(Path(name))
     else:
         path = _npz_path(name)
         number = split % count_splits(path)
@@ -135,7 +139,7 @@ def prepare_graph(
 _OPTIONS = {
     "bundle": ("", "debian tasks"),
     "features": ("", ".npz files"),
-    "metric": (None, ".npz files and tables"),
+    "metric": (None, ".npz files, stores and tables"),
     "node_features": ("sum", "OGB tasks"),
     "scale": (1.0, "synthetic tasks"),
 }
@@ -153,7 +157,7 @@ def refuse_unused(name: str, **given: object) -> None:
 
 
 def _options_of(name: str) -> set[str]:
-    if name == TABLES:
+    if name == TABLES or Path(name).suffix == ".graph":
         return {"metric"}
     if name in BUNDLED:
         return set() if name == "california" else {"bundle"}

@@ -128,7 +128,7 @@ def npz_of(task: Task) -> bytes:
         arrays["x"] = graph.x.numpy()
     if graph.edge_attr is not None:
         # In the order of the written edges, which may differ from the order of the rows.
-        arrays["edge_attr"] = graph.edge_attr[graph.edge_id.long()].numpy()
+        arrays["edge_attr"] = graph.edge_attr[graph.edge_rows().long()].numpy()
     for key in ("class_names", "node_names"):
         if (names := getattr(task, key)) is not None:
             arrays[key] = _names(names)

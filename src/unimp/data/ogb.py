@@ -81,7 +81,7 @@ def load_ogb(name: str, *, root: Path, node_features: Pooling = "sum") -> Task:
         graph = Graph.from_edges(both.T, num_nodes=num_nodes, x=x)
         # Edge k and its reverse, edge num_edges + k, share row k of the features.
         rows = as_float(edge_attr, "edge features")
-        graph = replace(graph, edge_id=graph.edge_id % num_edges, edge_attr=rows)
+        graph = replace(graph, edge_id=graph.edge_rows() % num_edges, edge_attr=rows)
     else:
         x = _read_csv(raw / "node-feat.csv.gz", np.float32, name, rows=num_nodes)
         graph = Graph.from_edges(both.T, num_nodes=num_nodes, x=x)

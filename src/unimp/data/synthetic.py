@@ -72,7 +72,7 @@ def synthetic_like(
     x = pool_edge_features(
         graph.source[once].numpy(),
         graph.target[once].numpy(),
-        graph.edge_attr[graph.edge_id[once].long()].numpy(),
+        graph.edge_attr[graph.edge_rows()[once].long()].numpy(),
         graph.num_nodes,
         "sum",
     )

@@ -37,7 +37,7 @@ def changed_graph(
         graph = replace(graph, x=with_rows(graph.x, num_nodes, nodes, x))
     indptr, source = graph.indptr.numpy().astype(np.int64), graph.source.numpy()
     indptr = np.pad(indptr, (0, num_nodes - graph.num_nodes), mode="edge")
-    edge_id = graph.edge_id.numpy()
+    edge_id = graph.edge_rows().numpy()
     gone = [pairs.numpy() for pairs in (without, edges) if pairs is not None and pairs.numel()]
     if gone:
         slots = entries_of_pairs(indptr, source, np.concatenate(gone, 1))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -164,6 +164,16 @@ def split_features(x: Features | None) -> tuple[Tensor | SparseFeatures | None, 
 def join_features(x: Tensor | SparseFeatures | None, propagated: Tensor | None) -> Features | None:
     """The inverse of `split_features`."""
     return x if propagated is None else FeaturesWithLabels(x, propagated)
+
+
+@overload
+def rows_of(x: Tensor | SparseFeatures, nodes: Tensor) -> Tensor | SparseFeatures: ...
+@overload
+def rows_of(x: Features, nodes: Tensor) -> Features: ...
+def rows_of(x: Features, nodes: Tensor) -> Features:
+    """The features of some nodes, as float32 even if the store of the graph has 16-bit numbers."""
+    rows = x[nodes]
+    return rows.float() if isinstance(rows, Tensor) and rows.dtype == torch.float16 else rows
 
 
 def without_rows(x: Tensor | SparseFeatures, rows: Tensor) -> Tensor | SparseFeatures:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unimp.config.arguments import checked
 from unimp.errors import GraphError, nearest_names
 from unimp.graph.csr import group, index_dtype, pick_rows, row_of_entry
-from unimp.graph.features import SparseFeatures, as_float, as_tensor
+from unimp.graph.features import SparseFeatures, as_float, as_tensor, rows_of
 from unimp.graph.hop import Hop, is_on
 from unimp.graph.node_view import NodeView
 
@@ -27,7 +27,9 @@ class Graph:
 
     Node i receives from source[indptr[i]:indptr[i+1]], sorted by source. Attention normalizes
     over in-edges, so they are stored together. Edge slot k has the features edge_attr[edge_id[k]];
-    an edge and the reverse edge that `symmetrize` adds share one row.
+    an edge and the reverse edge that `symmetrize` adds share one row. `edge_id` is None if slot k
+    has row k, as in a graph that is mapped from disk. The row pointers of such a graph are int64,
+    because it may have more than 2³¹ edges, and its sources are int32.
 
     Create a graph with `Graph.from_edges`, which checks everything. `x is None` means that nodes
     have no features; `edge_attr is None` means that edges have none. Methods return new graphs.
@@ -35,8 +37,8 @@ class Graph:
 
     indptr: Tensor  # [N+1]
     source: Tensor  # [E]
-    edge_id: Tensor  # [E] row of edge_attr; without edge features, position in the input
-    x: Tensor | SparseFeatures | None = None  # [N, F]
+    edge_id: Tensor | None  # [E] row of edge_attr; without edge features, position in the input
+    x: Tensor | SparseFeatures | None = None  # [N, F]; float16 only if it is mapped from disk
     edge_attr: Tensor | None = None  # [distinct edge ids, d_e]
 
     @classmethod
@@ -105,7 +107,7 @@ class Graph:
     @cached_property
     def target(self) -> Tensor:
         """The target of each edge: [E]."""
-        return row_of_entry(self.indptr)
+        return row_of_entry(self.indptr).to(self.source.dtype)
 
     @property
     def edge_index(self) -> Tensor:
@@ -118,8 +120,12 @@ class Graph:
 
     @cached_property
     def hop(self) -> Hop:
-        """The whole graph as one square hop."""
-        return Hop(self.indptr, self.source, self.num_nodes, self.edge_attr_of(None))
+        """The whole graph as one square hop, whose indices have one type."""
+        indptr, source = self.indptr, self.source
+        if indptr.dtype != source.dtype:
+            dtype = index_dtype(max(self.num_nodes, self.num_edges))
+            indptr, source = indptr.to(dtype), source.to(dtype)
+        return Hop(indptr, source, self.num_nodes, self.edge_attr_of(None))
 
     @property
     def nodes(self) -> NodeView:
@@ -139,8 +145,21 @@ class Graph:
         """The features of the edges in some slots (None: all, in slot order): [len(slots), d_e]."""
         if self.edge_attr is None:
             return None
-        rows = self.edge_id if slots is None else self.edge_id.index_select(0, slots)
-        return self.edge_attr.index_select(0, rows)
+        if self.edge_id is None:
+            rows = self.edge_attr if slots is None else self.edge_attr.index_select(0, slots)
+        else:
+            rows = self.edge_attr.index_select(0, self.edge_rows(slots))
+        # 16-bit numbers only save space on disk.
+        return rows.float() if rows.dtype == torch.float16 else rows
+
+    def edge_rows(self, slots: Tensor | None = None) -> Tensor:
+        """The row of `edge_attr` of the edges in some slots (None: all): [len(slots)]."""
+        if self.edge_id is not None:
+            return self.edge_id if slots is None else self.edge_id.index_select(0, slots)
+        if slots is not None:
+            return slots
+        dtype = index_dtype(self.num_edges)
+        return torch.arange(self.num_edges, dtype=dtype, device=self.device)
 
     @property
     def is_symmetric(self) -> bool:
@@ -155,7 +174,8 @@ class Graph:
         other = self.source != self.target  # a self-loop is its own reverse
         source = torch.cat((self.source, self.target[other]))
         target = torch.cat((self.target, self.source[other]))
-        edge_id = torch.cat((self.edge_id, self.edge_id[other]))
+        rows = self.edge_rows()
+        edge_id = torch.cat((rows, rows[other]))
         both = _sorted_by_target(source, target, edge_id, self.num_nodes)
         return Graph(*both, self.x, self.edge_attr).deduplicate(merge)
 
@@ -175,7 +195,7 @@ class Graph:
         kept = self._keep(first)
         if self.edge_attr is None or merge == "first":
             return kept
-        edge_id, edge_attr = _merge_edges(first, self.edge_id, self.edge_attr, merge)
+        edge_id, edge_attr = _merge_edges(first, self.edge_rows(), self.edge_attr, merge)
         return replace(kept, edge_id=edge_id, edge_attr=edge_attr)
 
     def with_self_loops(self) -> Graph:
@@ -186,7 +206,8 @@ class Graph:
         if missing.numel() == 0:
             return self
         edge_attr = self.edge_attr
-        next_id = int(self.edge_id.max()) + 1 if self.num_edges else 0
+        rows = self.edge_rows()
+        next_id = int(rows.max()) + 1 if self.num_edges else 0
         if edge_attr is None:
             new_id = torch.arange(next_id, next_id + missing.numel())
         else:
@@ -194,7 +215,7 @@ class Graph:
             new_id = torch.full((missing.numel(),), edge_attr.shape[0])
             edge_attr = torch.cat((edge_attr, edge_attr.new_zeros(1, edge_attr.shape[1])))
         source, target = torch.cat((self.source, missing)), torch.cat((self.target, missing))
-        edge_id = torch.cat((self.edge_id.long(), new_id))
+        edge_id = torch.cat((rows.long(), new_id))
         both = _sorted_by_target(source, target, edge_id, self.num_nodes)
         return Graph(*both, self.x, edge_attr)
 
@@ -224,8 +245,8 @@ class Graph:
             self,
             indptr=kept[picked.long()].to(dtype),
             source=source.to(dtype),
-            edge_id=self.edge_id[slots],
-            x=None if self.x is None else self.x[nodes],
+            edge_id=self.edge_rows(slots),
+            x=None if self.x is None else rows_of(self.x, nodes),
         )
 
     def renumber(self, order: Tensor) -> Graph:
@@ -237,7 +258,7 @@ class Graph:
                 "nodes; for a part of the graph use induced_subgraph"
             )
         moved = self.induced_subgraph(order)
-        edges = _sorted_by_target(moved.source, moved.target, moved.edge_id, moved.num_nodes)
+        edges = _sorted_by_target(moved.source, moved.target, moved.edge_rows(), moved.num_nodes)
         return Graph(*edges, moved.x, moved.edge_attr)
 
     def with_features(self, x: Any) -> Graph:
@@ -255,7 +276,7 @@ class Graph:
         return Graph(
             indptr=self.indptr.to(device),
             source=self.source.to(device),
-            edge_id=self.edge_id.to(device),
+            edge_id=None if self.edge_id is None else self.edge_id.to(device),
             x=None if self.x is None else self.x.to(device),
             edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
         )
@@ -264,9 +285,8 @@ class Graph:
         kept = torch.zeros(self.num_edges + 1, dtype=torch.int64)
         torch.cumsum(chosen, 0, out=kept[1:])
         indptr = kept[self.indptr.long()].to(self.indptr.dtype)
-        return replace(
-            self, indptr=indptr, source=self.source[chosen], edge_id=self.edge_id[chosen]
-        )
+        edge_id = self.edge_rows(torch.nonzero(chosen).squeeze(1))
+        return replace(self, indptr=indptr, source=self.source[chosen], edge_id=edge_id)
 
     def checked_nodes(self, nodes: Tensor) -> Tensor:
         """Check that node numbers are valid; return them as int64 on the graph's device."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
-from unimp.graph.features import Features
+from unimp.graph.features import Features, rows_of
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
 from unimp.ops.placement import fits_one_chunk
@@ -71,7 +71,7 @@ def layer_states(
     # Embedding uses no edges, so a chunk of `chunk_edges` nodes stays within the bound.
     parts = []
     for run in _runs(graph.num_nodes, chunk_edges):
-        own = None if x is None else x[run].to(device)
+        own = None if x is None else rows_of(x, run).to(device)
         parts.append(model.embed(own, observed[run].to(device)).cpu())
     h = torch.cat(parts)
     yield h

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.graph.features import rows_of
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import induced_hop
@@ -35,7 +36,7 @@ def partition_logits(
         for nodes in random_parts(graph.num_nodes, parts, rng=rng):
             there = nodes.to(graph.device)
             hop = induced_hop(graph, there).to(device)
-            x = None if features is None else features[there].to(device)
+            x = None if features is None else rows_of(features, there).to(device)
             logits = model(x, observed[nodes].to(device), [hop] * model.num_layers).float().cpu()
             if total is None:
                 total = logits.new_zeros(graph.num_nodes, logits.shape[1])

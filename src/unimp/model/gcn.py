@@ -59,8 +59,7 @@ def with_convolution_weights(graph: Graph) -> Graph:
     weight = convolution_weight(
         graph.in_degree[graph.target.long()], out_degree[graph.source.long()]
     )
-    edge_id = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
-    return replace(graph, edge_id=edge_id, edge_attr=weight)
+    return replace(graph, edge_id=None, edge_attr=weight)
 
 
 def convolution_weight(in_degree: Tensor, out_degree: Tensor) -> Tensor:

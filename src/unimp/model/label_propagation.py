@@ -60,8 +60,7 @@ class LabelPropagation(NodeModel):
     def prepare(self, graph: Graph) -> Graph:
         """The graph with the entries of S as its one edge feature."""
         weight = edge_weights(graph, self.normalization, torch.get_default_dtype())
-        own = torch.arange(graph.num_edges, dtype=graph.edge_id.dtype, device=graph.device)
-        return replace(graph, edge_id=own, edge_attr=weight[:, None])
+        return replace(graph, edge_id=None, edge_attr=weight[:, None])
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         start, entry = start_of(observed, self.classes)

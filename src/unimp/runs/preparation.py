@@ -31,7 +31,7 @@ from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import build_model, find_model, inputs_of
 from unimp.ops.attention import choose_backend
-from unimp.ops.placement import place_graph
+from unimp.ops.placement import fits_one_chunk, place_graph
 from unimp.runs.folder.files import with_transforms
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Sizes, Task
@@ -299,7 +299,13 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     """The graph with the edges that the model needs, placed by the policy of `ops/placement.py`."""
     exact = recipe.inference.regime == "exact"
     chunk_edges = recipe.inference.chunk_edges if exact else None
-    return place_graph(model.prepare(task.graph), device, chunk_edges=chunk_edges)
+    graph = model.prepare(task.graph)
+    # Batches and chunks convert their own rows of the 16-bit features of a store.
+    in_parts = recipe.batch.regime in ("neighbors", "partition")
+    in_parts &= chunk_edges is None or not fits_one_chunk(graph, chunk_edges)
+    if isinstance(graph.x, Tensor) and graph.x.dtype == torch.float16 and not in_parts:
+        graph = graph.with_features(graph.x)
+    return place_graph(graph, device, chunk_edges=chunk_edges)
 
 
 def inference_options(recipe: Recipe) -> dict[str, Any]:

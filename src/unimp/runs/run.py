@@ -13,7 +13,12 @@ from torch import Tensor
 
 from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
-from unimp.analysis.predictions import keep_observed, predictions_table, suggestions
+from unimp.analysis.predictions import (
+    keep_observed,
+    prediction_parts,
+    predictions_table,
+    suggestions,
+)
 from unimp.analysis.table import Table
 from unimp.config.arguments import FilePath, Seed, checked_methods
 from unimp.config.choices import Reveal, UnknownIds
@@ -93,6 +98,29 @@ class Run(TrainedModel):
         observed = self.observed_labels(labels, reveal)
         given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
         return predictions_table(self.task, given, observed, every_class=probabilities)
+
+    def write_predictions(
+        self,
+        folder: FilePath,
+        labels: Given | None = None,
+        *,
+        reveal: Reveal | None = None,
+        probabilities: bool | None = None,
+        force: bool = False,
+    ) -> list[Path]:
+        """Write the result of `predictions` to a folder, in Parquet files of a million nodes each.
+
+        force: replace existing files of these names. The other arguments are those of
+        `predictions`.
+        """
+        observed = self.observed_labels(labels, reveal)
+        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        parts = prediction_parts(self.task, given, observed, every_class=probabilities)
+        paths = []
+        for number, part in enumerate(parts):
+            paths.append(Path(folder) / f"part-{number:05}.parquet")
+            part.write(paths[-1], force=force)
+        return paths
 
     def explain(
         self,

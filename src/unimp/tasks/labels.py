@@ -89,6 +89,10 @@ def one_class(labels: Tensor, num_classes: int, names: Sequence[object] | None =
     return f"there is only one class: every known label is {name!r}"
 
 
+SETS = ("train", "val", "test", "")
+"""The names of the sets of a split, and of a node in none of them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """The node sets of a task: int64 node numbers, disjoint; copies of what is given."""
@@ -112,10 +116,14 @@ class Split:
 
     def names(self, num_nodes: int) -> NDArray[np.object_]:
         """Return the name of each node's set, [num_nodes]; empty for a node in none of them."""
-        names = np.full(num_nodes, "", dtype=object)
-        for name in ("train", "val", "test"):
-            names[getattr(self, name).numpy()] = name
-        return names
+        return np.array(SETS, dtype=object)[self.codes(num_nodes)]
+
+    def codes(self, num_nodes: int) -> NDArray[np.int8]:
+        """Return the place of each node's set in `SETS`, [num_nodes]."""
+        codes = np.full(num_nodes, SETS.index(""), dtype=np.int8)
+        for code, name in enumerate(SETS[:3]):
+            codes[getattr(self, name).numpy()] = code
+        return codes
 
     def known(self, reveal: str) -> Tensor:
         """Return the nodes whose labels a protocol reveals: `train`, or `train+val`."""

@@ -32,7 +32,12 @@ class Names:
 
     def __init__(self, names: Sequence[str] | None, count: int, kind: str) -> None:
         self.kind, self.count = kind, count
-        self._numbers = None if names is None else {name: n for n, name in enumerate(names)}
+        # The names of a store are searched in its file: a dictionary of them would fill the memory.
+        self._search = getattr(names, "number_of", None)
+        self._some: Sequence[str] = [] if names is None else names[:_SOME]
+        self._numbers = None
+        if names is not None:
+            self._numbers = {} if self._search else {name: n for n, name in enumerate(names)}
 
     def __contains__(self, text: str) -> bool:
         return self.get(text) is not None
@@ -40,6 +45,9 @@ class Names:
     def get(self, given: Any) -> int | None:
         """Return the number of a name, or of a number if there are no names; None if unknown."""
         text = self._as_text(given)
+        if self._search is not None:
+            found: int | None = self._search(text.strip())
+            return found
         if self._numbers is not None:
             return self._numbers.get(text, self._numbers.get(text.strip()))
         text = text.strip()
@@ -59,6 +67,8 @@ class Names:
             numbers = f"numbers are 0..{self.count - 1}"
             is_number = re.fullmatch(r"\s*-?[0-9]+\s*", self._as_text(given))
             return numbers if is_number else f"there are no names; {numbers}"
+        if self._search is not None:
+            return f"examples are {', '.join(self._some)}"
         near = nearest_names(self._as_text(given), self._numbers)
         many = len(self._numbers) > _MOST_LISTED or len(near) > _MOST_LETTERS
         if many and not near.startswith("did you mean"):

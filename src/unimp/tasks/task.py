@@ -110,7 +110,7 @@ class Task:
     metric: Metric
     num_classes: int  # classes, or T binary tasks
     class_names: tuple[str, ...] | None = None
-    node_names: tuple[str, ...] | None = None
+    node_names: Sequence[str] | None = None
     groups: Tensor | None = None  # [N] group numbers; the split keeps groups together
     positions: Tensor | None = None  # [N, 2] x and y, for maps only
     tables: TableSource | None = None  # where the task comes from

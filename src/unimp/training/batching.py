@@ -20,6 +20,7 @@ from unimp.graph.features import (
     Features,
     FeaturesWithLabels,
     SparseFeatures,
+    rows_of,
     split_features,
     without_rows,
 )
@@ -161,7 +162,7 @@ class RandomPartition:
         return Batch(
             nodes=placed,
             num_seeds=nodes.numel(),
-            x=None if self.graph.x is None else self.graph.x[placed],
+            x=None if self.graph.x is None else rows_of(self.graph.x, placed),
             observed=_reveal(mask, self.masks.shown(self.labels, epoch, step), placed),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
@@ -226,7 +227,7 @@ class Gathered:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         for batch in self.batches.epoch(epoch, begin):
             moved = batch.to(self.x.device)
-            yield replace(moved, x=self.x[moved.nodes])
+            yield replace(moved, x=rows_of(self.x, moved.nodes))
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,7 @@ def sampled_batch(
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
-        x=None if graph.x is None else graph.x[nodes],
+        x=None if graph.x is None else rows_of(graph.x, nodes),
         observed=_reveal(mask, labels, nodes),
         hidden=torch.nonzero(mask.hidden[seeds]).squeeze(1).to(nodes.device),
         hops=tuple(hops),

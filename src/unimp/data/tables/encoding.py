@@ -129,15 +129,20 @@ class Text:
 
     @classmethod
     def fit(cls, column: str, values: Any, width: int) -> Text:
-        counts = _word_counts(values, width)
+        counts = word_counts(values, width)
         documents = np.bincount(counts.indices, minlength=width)
-        idf = np.log((1 + counts.shape[0]) / (1 + documents)) + 1  # smoothed as in scikit-learn
+        return cls.of_documents(column, counts.shape[0], documents)
+
+    @classmethod
+    def of_documents(cls, column: str, rows: int, documents: NDArray[np.int64]) -> Text:
+        """Make the encoder from the number of rows in which each hashed word occurs."""
+        idf = np.log((1 + rows) / (1 + documents)) + 1  # smoothed as in scikit-learn
         return cls(column, tuple(idf.tolist()))
 
     def encode(self, values: Any) -> Any:
         from sklearn.preprocessing import normalize
 
-        counts = _word_counts(values, self.width)
+        counts = word_counts(values, self.width)
         counts.data *= np.asarray(self.idf)[counts.indices]
         return normalize(counts, norm="l2", copy=False)
 
@@ -181,7 +186,7 @@ def to_plain(encoder: Encoder) -> dict[str, Any]:
     return {"kind": encoder.kind, **asdict(encoder)}
 
 
-def _word_counts(values: Any, width: int) -> Any:
+def word_counts(values: Any, width: int) -> Any:
     """Count the hashed words of each row: sparse [N, width]."""
     from sklearn.feature_extraction.text import HashingVectorizer
 

@@ -52,6 +52,27 @@ def known_words(text: Any) -> Any:
     return pc.if_else(unknown, pa.scalar(None, text.type), text)
 
 
+def names_in(nodes: Table, layout: Layout, problems: Problems) -> Any:
+    """Return the distinct names of known labels in a part of the nodes, as Arrow text."""
+    text = words(nodes, layout.label_columns[0], problems)
+    if text is None:
+        return None
+    text = known_words(text)
+    if layout.label_separator:
+        text = _split(text, layout.label_separator)[0]
+    return text.drop_null().unique()
+
+
+def joined_names(found: set[str]) -> tuple[str, ...]:
+    """Return the class names of several parts in order; 1.0 and 1 are one class, as in one part."""
+    import pyarrow as pa
+
+    text = pa.array(sorted(found), pa.large_string())
+    if _are_numbers(text):
+        text = without_point(text)
+    return tuple(in_order(text.unique().to_pylist()))
+
+
 def read_more_labels(
     nodes: Table, layout: Layout, names: tuple[str, ...], problems: Problems
 ) -> NDArray[np.int64] | NDArray[np.int8] | None:

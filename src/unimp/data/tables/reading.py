@@ -34,13 +34,13 @@ from unimp.errors import nearest_names
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _HEADER_BYTES = 1 << 20
-_BLOCK = 8 << 20  # bytes of CSV per block; a row must fit into one
+CSV_BLOCK = 8 << 20  # bytes of CSV per block; a row must fit into one
 _DELIMITERS = ",;\t|"
 _BOM = "\ufeff"  # some programs write several at the start of a file
 _LOOKED_AT = 20  # rows that determine the delimiter
 _SMALLER = "use a machine with more memory, or fewer rows and columns"
 _COMPARED = 1000  # rows that are compared with the header
-_ACCEPTED = "use CSV (.csv, .tsv), Parquet (.parquet) or Arrow (.arrow, .feather)"
+ACCEPTED = "use CSV (.csv, .tsv), Parquet (.parquet) or Arrow (.arrow, .feather)"
 
 
 Choose = Callable[[Sequence[str]], list[str]]
@@ -74,7 +74,7 @@ def open_table(
     name = shown(given) if from_file else what
 
     def choose(there: Sequence[str]) -> list[str]:
-        return _chosen(there, name, problems, wanted, optional)
+        return chosen_columns(there, name, problems, wanted, optional)
 
     try:
         if from_file:
@@ -87,9 +87,9 @@ def open_table(
     except UnusableError as error:
         where = f"{name}, line {error.line}" if error.line else name
         problems.note(where, str(error), error.fix, rows=error.rows or None)
-    except _unreadable() as error:
+    except unreadable() as error:
         fix = "write the file again" if from_file else "give each column values of one type"
-        problems.note(name, f"the table cannot be read ({_first_line(error)})", fix)
+        problems.note(name, f"the table cannot be read ({first_line(error)})", fix)
     return None
 
 
@@ -101,13 +101,13 @@ def shown(path: str | Path) -> str:
         return str(path)
 
 
-def _unreadable() -> tuple[type[Exception], ...]:
+def unreadable() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, TypeError, EOFError, csv.Error)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
@@ -115,7 +115,7 @@ def _read_file(
     path: Path, name: str, choose: Choose, as_text: Sequence[str], wanted: Sequence[str] | None
 ) -> Table:
     if path.is_dir():
-        raise UnusableError("this is a folder, not a file", f"give a file: {_ACCEPTED}")
+        raise UnusableError("this is a folder, not a file", f"give a file: {ACCEPTED}")
     try:
         with open_input(path) as file:
             start = file.read(8)
@@ -135,7 +135,7 @@ def _read_file(
         raise UnusableError(what, "write it again")
     plain = path.with_suffix("") if suffix in COMPRESSED else path
     if plain.suffix.lower() not in CSV_SUFFIXES:
-        raise UnusableError(f"unknown file format ({path.suffix or 'no suffix'})", _ACCEPTED)
+        raise UnusableError(f"unknown file format ({path.suffix or 'no suffix'})", ACCEPTED)
     return Table(name, *_read_csv(path, choose, as_text, wanted))
 
 
@@ -155,7 +155,7 @@ def _read_parquet(path: Path, choose: Choose) -> Any:
             table = file.read(columns=chosen)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        what = f"the Parquet file is damaged ({_first_line(error)})"
+        what = f"the Parquet file is damaged ({first_line(error)})"
         raise UnusableError(what, "write or copy it again") from error
     return table
 
@@ -173,7 +173,7 @@ def _read_arrow(path: Path, choose: Choose) -> Any:
             table.validate(full=True)
             return table.select(choose(table.column_names))
         except (pa.ArrowException, OSError, ValueError) as error:
-            what = f"the Arrow file is damaged ({_first_line(error)})"
+            what = f"the Arrow file is damaged ({first_line(error)})"
     raise UnusableError(what, "write or copy it again")
 
 
@@ -209,7 +209,7 @@ def _read_csv(
         with open_unpacked(path) as stream:
             return pyarrow.csv.read_csv(
                 stream,
-                read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=_BLOCK),
+                read_options=pyarrow.csv.ReadOptions(use_threads=threads, block_size=CSV_BLOCK),
                 parse_options=pyarrow.csv.ParseOptions(
                     delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep
                 ),
@@ -226,10 +226,10 @@ def _read_csv(
         if any(pa.types.is_binary(kind) for kind in table.schema.types):
             raise pa.ArrowInvalid("text that is not UTF-8")  # read as bytes if no type is requested
     except pa.ArrowException as error:
-        if line := _not_utf8(path):
+        if line := line_not_utf8(path):
             fix = "save the file as UTF-8 (not Latin-1)"
             raise UnusableError("not UTF-8 text", fix, line=line) from error
-        what = f"the file cannot be read as CSV ({_first_line(error)})"
+        what = f"the file cannot be read as CSV ({first_line(error)})"
         raise UnusableError(what, "write it again") from error
     if ragged:
         first = ragged[0]
@@ -296,7 +296,7 @@ def _fits(text: str, delimiter: str) -> tuple[bool, float, int]:
     return width > 1, alike if len(rows) > 1 else 1.0, width
 
 
-def _not_utf8(path: Path) -> int | None:
+def line_not_utf8(path: Path) -> int | None:
     """Return the number of the first line that is not UTF-8, counted from 1."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with open_unpacked(path) as stream:
@@ -353,7 +353,7 @@ def _from_columns(given: Mapping[Any, Any]) -> Any:
     return pa.table(columns)
 
 
-def _chosen(
+def chosen_columns(
     there: Sequence[str],
     name: str,
     problems: Problems,

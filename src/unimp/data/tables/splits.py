@@ -34,7 +34,7 @@ def read_parts(
         note(f"the split is given by a column and by {named}", "remove one of them")
         return None
     if layout.split:
-        parts = _parts_of_column(nodes, layout.split, problems)
+        parts = parts_of_column(nodes, layout.split, problems)
     elif files:
         parts = _parts_of_files(files, nodes, layout, ids, problems)
     else:
@@ -51,7 +51,7 @@ def read_parts(
     return parts
 
 
-def _parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[np.int8] | None:
+def parts_of_column(nodes: Table, column: str, problems: Problems) -> NDArray[np.int8] | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -78,7 +78,7 @@ def _parts_of_files(
 ) -> NDArray[np.int8] | None:
     parts = np.full(nodes.num_rows, -1, dtype=np.int8)
     for part, file in files.items():
-        listed = _id_list(file, layout, problems)
+        listed = id_list(file, layout, problems)
         if listed is None or ids is None:
             continue
         table, column, values = listed
@@ -99,7 +99,7 @@ def _parts_of_files(
     return parts
 
 
-def _id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str, Any] | None:
+def id_list(file: str, layout: Layout, problems: Problems) -> tuple[Table, str, Any] | None:
     """Read the ids in a file: a table with the id column, or text with one id per line."""
     import pyarrow as pa
 

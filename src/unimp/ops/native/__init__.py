@@ -240,17 +240,20 @@ def sample(
     """
     counts = (ctypes.c_int64(number) for number in (known, known, take))
     where = _pointers(graph.indptr, graph.source, local, nodes)
-    is_wide = graph.source.dtype == torch.int64
-    return int(
-        library().unimp_sample(is_wide, *where, *counts, ctypes.c_uint64(seed), *_pointers(*drawn))
-    )
+    drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn))
+    return int(library().unimp_sample(*_are_wide(graph), *where, *drawing))
 
 
 def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:
     """Write the edges among `nodes` to row pointers, slots and sources; return their number."""
     where = _pointers(graph.indptr, graph.source, local, nodes)
-    is_wide, count = graph.source.dtype == torch.int64, ctypes.c_int64(len(nodes))
-    return int(library().unimp_induce(is_wide, *where, count, *_pointers(*drawn)))
+    count = ctypes.c_int64(len(nodes))
+    return int(library().unimp_induce(*_are_wide(graph), *where, count, *_pointers(*drawn)))
+
+
+def _are_wide(graph: Graph) -> tuple[bool, bool]:
+    """Whether the row pointers and the sources are int64; otherwise they are int32."""
+    return graph.indptr.dtype == torch.int64, graph.source.dtype == torch.int64
 
 
 def _pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:

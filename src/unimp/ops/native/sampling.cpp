@@ -48,8 +48,8 @@ void draw(Stream &stream, int64_t population, int64_t take, int64_t *drawn) {
 
 constexpr int64_t kAhead = 16;  // targets whose edges are prefetched
 
-template <class I>
-int64_t sample(const I *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
+template <class P, class I>
+int64_t sample(const P *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
                int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
                int32_t *out_source) {
     Stream stream{seed};
@@ -84,8 +84,8 @@ int64_t sample(const I *indptr, const I *source, int32_t *local, int64_t *nodes,
     return num_nodes;
 }
 
-template <class I>
-int64_t induce(const I *indptr, const I *source, const int32_t *local, const int64_t *nodes,
+template <class P, class I>
+int64_t induce(const P *indptr, const I *source, const int32_t *local, const int64_t *nodes,
                int64_t count, int64_t *out_indptr, int64_t *slots, int32_t *out_source) {
     int64_t kept = 0;
     out_indptr[0] = 0;
@@ -103,6 +103,20 @@ int64_t induce(const I *indptr, const I *source, const int32_t *local, const int
     return kept;
 }
 
+// Calls a function with the row pointers and the sources in their types. The row pointers of a graph
+// on disk are int64, because it may have more than 2^31 edges; its sources are int32.
+template <class Call>
+int64_t with_types(int wide_indptr, int wide_source, const void *indptr, const void *source,
+                   Call call) {
+    const auto *pointers = static_cast<const int64_t *>(indptr);
+    const auto *narrow_pointers = static_cast<const int32_t *>(indptr);
+    const auto *sources = static_cast<const int64_t *>(source);
+    const auto *narrow_sources = static_cast<const int32_t *>(source);
+    if (wide_source)
+        return wide_indptr ? call(pointers, sources) : call(narrow_pointers, sources);
+    return wide_indptr ? call(pointers, narrow_sources) : call(narrow_pointers, narrow_sources);
+}
+
 }  // namespace
 
 extern "C" {
@@ -110,25 +124,23 @@ extern "C" {
 // Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets) and numbers their
 // sources. `local` is −1 for a node without a number. `nodes` has space for every source. Returns how
 // many nodes have a number afterwards.
-int64_t unimp_sample(int is_wide, const void *indptr, const void *source, int32_t *local,
-                     int64_t *nodes, int64_t num_targets, int64_t num_nodes, int64_t take,
-                     uint64_t seed, int32_t *out_indptr, int64_t *slots, int32_t *out_source) {
-    if (is_wide)
-        return sample(static_cast<const int64_t *>(indptr), static_cast<const int64_t *>(source), local,
-                      nodes, num_targets, num_nodes, take, seed, out_indptr, slots, out_source);
-    return sample(static_cast<const int32_t *>(indptr), static_cast<const int32_t *>(source), local,
-                  nodes, num_targets, num_nodes, take, seed, out_indptr, slots, out_source);
+int64_t unimp_sample(int wide_indptr, int wide_source, const void *indptr, const void *source,
+                     int32_t *local, int64_t *nodes, int64_t num_targets, int64_t num_nodes,
+                     int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
+                     int32_t *out_source) {
+    return with_types(wide_indptr, wide_source, indptr, source, [&](auto *rows, auto *sources) {
+        return sample(rows, sources, local, nodes, num_targets, num_nodes, take, seed, out_indptr,
+                      slots, out_source);
+    });
 }
 
 // Writes the edges among `nodes`. `local` is the position of a node in `nodes`, or −1. `slots` and
 // `out_source` have space for all in-edges of the nodes plus one. Returns the number of edges.
-int64_t unimp_induce(int is_wide, const void *indptr, const void *source, const int32_t *local,
-                     const int64_t *nodes, int64_t count, int64_t *out_indptr, int64_t *slots,
-                     int32_t *out_source) {
-    if (is_wide)
-        return induce(static_cast<const int64_t *>(indptr), static_cast<const int64_t *>(source), local,
-                      nodes, count, out_indptr, slots, out_source);
-    return induce(static_cast<const int32_t *>(indptr), static_cast<const int32_t *>(source), local,
-                  nodes, count, out_indptr, slots, out_source);
+int64_t unimp_induce(int wide_indptr, int wide_source, const void *indptr, const void *source,
+                     const int32_t *local, const int64_t *nodes, int64_t count, int64_t *out_indptr,
+                     int64_t *slots, int32_t *out_source) {
+    return with_types(wide_indptr, wide_source, indptr, source, [&](auto *rows, auto *sources) {
+        return induce(rows, sources, local, nodes, count, out_indptr, slots, out_source);
+    });
 }
 }

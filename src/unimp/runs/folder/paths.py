@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from unimp.config.recipe import TABLE_FILES, Recipe
+from unimp.config.task_names import DATA_SUFFIXES
 
 OPTIONS = (
     "task.name",
@@ -28,7 +29,7 @@ def paths_in(recipe: Recipe) -> dict[str, str]:
     return {
         option: path
         for option, path in given.items()
-        if option.startswith(("tables.", "train.")) or path.endswith(".npz")
+        if option.startswith(("tables.", "train.")) or path.endswith(DATA_SUFFIXES)
     }
 
 

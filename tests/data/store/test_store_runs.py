@@ -1,0 +1,136 @@
+"""Training, scoring and predicting on a store gives what the tables in memory give."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from small_tables import small_tables, write_parts
+from typer.testing import CliRunner
+
+import unimp
+from unimp.cli import app
+from unimp.config.recipe import Recipe
+from unimp.data.store.build import BuildOptions, build_store
+
+SETTINGS = {
+    "batch.batch_size": 32,
+    "batch.fanout": [4, 4],
+    "model.layers": 2,
+    "model.width": 8,
+    "model.heads": 2,
+    "train.epochs": 2,
+    "tables.features": {"embedding": "vector", "color": "categorical"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    tables = small_tables()
+    recipe = write_parts(folder, tables).with_settings(SETTINGS)
+    for name, table in zip(("nodes", "edges"), tables, strict=True):
+        pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+    (folder / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    arguments = ["data", "build", str(folder / "recipe.toml"), "--out", str(folder / "small.graph")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "300 nodes" in done.output
+    return folder
+
+
+def recipes(folder: Path, regime: str) -> tuple[Recipe, Recipe]:
+    """The recipe on the tables, and the same one on the store."""
+    recipe = unimp.load_recipe(folder / "recipe.toml", {"batch.regime": regime})
+    files = {f"tables.{name}": str(folder / f"{name}.parquet") for name in ("nodes", "edges")}
+    return recipe.with_settings(files), recipe.with_settings(
+        {"task.name": str(folder / "small.graph")}
+    )
+
+
+@pytest.mark.parametrize("regime", ["neighbors", "partition", "full"])
+def test_training_on_a_store_equals_training_on_the_tables(folder: Path, regime: str) -> None:
+    on_tables, on_store = (unimp.run(recipe, seed=1) for recipe in recipes(folder, regime))
+    weights = zip(on_tables.model.parameters(), on_store.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    assert torch.equal(on_tables.predict(), on_store.predict())
+    assert on_tables.evaluate() == on_store.evaluate()
+
+
+@pytest.mark.parametrize("regime", ["neighbors", "full"])
+def test_a_store_of_16_bit_features_is_trained(folder: Path, tmp_path: Path, regime: str) -> None:
+    recipe = recipes(folder, regime)[1]
+    settings = {"inference.chunk_edges": 500, "tables.edge_features": {}}
+    tables = recipe.with_settings({"task.name": "tables"} | settings)
+    build_store(tables, tmp_path / "small.graph", BuildOptions(precision="f16"))
+    on_store = recipe.with_settings({"task.name": str(tmp_path / "small.graph")} | settings)
+    found = unimp.run(on_store)
+    assert found.predict().isfinite().all()
+
+
+def test_a_run_on_a_store_is_scored_and_predicts_in_parts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unimp.run(recipes(folder, "neighbors")[1], out=folder / "run")
+    monkeypatch.setattr("unimp.analysis.predictions.NODES_PER_PART", 70)
+    invoke = CliRunner().invoke
+    done = invoke(app, ["evaluate", str(folder / "run")])
+    assert done.exit_code == 0, done.output
+    done = invoke(app, ["predict", str(folder / "run"), "--out", str(folder / "parts")])
+    assert done.exit_code == 0, done.output
+    assert len(list((folder / "parts").iterdir())) == 5
+    parts = pyarrow.parquet.read_table(folder / "parts")
+    whole = unimp.load_run(folder / "run").predictions().to_arrow()
+    assert parts.equals(whole)
+    monkeypatch.setattr("unimp.analysis.predictions.NODES_PER_PART", 1000)
+    assert unimp.load_run(folder / "run").predictions().to_arrow().equals(whole)
+    names = pyarrow.parquet.read_table(folder / "nodes.parquet")["id"]
+    assert whole["node"].to_pylist() == names.to_pylist()
+    again = invoke(app, ["predict", str(folder / "run"), "--out", str(folder / "parts")])
+    assert again.exit_code != 0
+
+
+def test_a_run_refuses_a_store_with_other_content(folder: Path, tmp_path: Path) -> None:
+    recipe = write_parts(tmp_path, small_tables(seed=5)).with_settings(SETTINGS)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    build = ["data", "build", str(tmp_path / "recipe.toml"), "--out"]
+    assert CliRunner().invoke(app, [*build, str(tmp_path / "s.graph")]).exit_code == 0
+    on_store = recipe.with_settings(
+        {"task.name": str(tmp_path / "s.graph"), "batch.regime": "neighbors"}
+    )
+    unimp.run(on_store, out=tmp_path / "run")
+    (tmp_path / "s.graph").rename(tmp_path / "old.graph")
+    assert unimp.load_recipe(tmp_path / "old.graph").task.name.endswith("old.graph")
+    (folder / "small.graph").rename(tmp_path / "s.graph")
+    try:
+        with pytest.raises(unimp.UnimpError, match="other data"):
+            unimp.load_run(tmp_path / "run")
+    finally:
+        (tmp_path / "s.graph").rename(folder / "small.graph")
+
+
+def test_a_store_is_verified(folder: Path) -> None:
+    verify = ["data", "verify", str(folder / "small.graph")]
+    assert CliRunner().invoke(app, verify).exit_code == 0
+    path = folder / "small.graph" / "source.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    try:
+        assert CliRunner().invoke(app, verify).exit_code != 0
+    finally:
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("memory", ["much", "10M", "-1G"])
+def test_a_memory_limit_that_is_too_small_is_refused(folder: Path, memory: str) -> None:
+    build = ["data", "build", str(folder / "recipe.toml"), "--out", str(folder / "other.graph")]
+    assert CliRunner().invoke(app, [*build, "--memory", memory]).exit_code != 0
+    assert not (folder / "other.graph").exists()
+
+
+def test_predictions_of_a_store_with_integer_ids_have_integers(tmp_path: Path) -> None:
+    recipe = write_parts(tmp_path, small_tables(text=False)).with_settings(SETTINGS)
+    build_store(recipe, tmp_path / "s.graph")
+    found = unimp.run(recipe.with_settings({"task.name": str(tmp_path / "s.graph")}))
+    assert found.predictions().to_arrow()["node"].type == pa.int64()
