@@ -114,7 +114,10 @@ def test_answers_equal_a_cold_prediction(copied: Callable[[], Path], trained: Ru
             head = server.service.store.reader.head()
             expected = cold(trained, server.service.store.reader)
             # A node that was just added may not be published yet.
-            old, every = draw.sample(names[: trained.task.graph.num_nodes], 5), draw.sample(names, 5)
+            old, every = (
+                draw.sample(names[: trained.task.graph.num_nodes], 5),
+                draw.sample(names, 5),
+            )
             for url, asked in (("/v1/predict", old), (f"/v1/predict?min_version={head}", every)):
                 found = server.client.post(url, json={"ids": asked}).json()
                 if found["version"] < head:
