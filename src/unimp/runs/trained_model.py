@@ -216,7 +216,11 @@ class TrainedModel:
 
     @checked
     def incremental(
-        self, observed: Tensor | None = None, *, around: Tensor | None = None
+        self,
+        observed: Tensor | None = None,
+        *,
+        around: Tensor | None = None,
+        hold_projections: bool | None = False,
     ) -> ChangeableLogits:
         """An engine that computes outputs after a change without computing everything again.
 
@@ -228,7 +232,8 @@ class TrainedModel:
         if around is not None:
             around = self.task.graph.checked_nodes(around.reshape(-1))
         if isinstance(self.model, Ensemble) and not self.smooths:
-            engines = [member.incremental(observed, around=around) for member in self.members]
+            options = {"around": around, "hold_projections": hold_projections}
+            engines = [member.incremental(observed, **options) for member in self.members]
             return EnsembleLogits(self.model, engines, multilabel=self.task.is_multilabel)
         if not self.model.by_layer or self.smooths:
             return self._recomputed(observed, False, self.recipe, self)
@@ -237,6 +242,7 @@ class TrainedModel:
             graph_for(self.recipe, self.model, self.task, self.device),
             observed,
             around=around,
+            hold_projections=hold_projections,
             device=self.device,
             precision=self.recipe.train.precision,
         )
