@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.inference.incremental.test_logits import CLASSES, graph_of, model_of
 from torch import Tensor
 
-from tests.inference.incremental.test_logits import CLASSES, graph_of, model_of
 from unimp.errors import UnimpError
 from unimp.inference.incremental import together
 from unimp.inference.incremental.changes import Change
