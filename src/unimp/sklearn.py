@@ -60,7 +60,7 @@ OF_ONE_MODEL = {
 FEW_LABELS = 1000
 """With at most so many known labels, "auto" chooses a small model and a short training."""
 
-FOR_FEW_LABELS = {"width": 32, "lr": 3e-3, "epochs": 150}
+FOR_FEW_LABELS = {"width": 64, "epochs": 100}
 """What "auto" then means; with more labels, it means the default of a recipe."""
 
 Auto = Literal["auto"]
@@ -88,9 +88,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     only `labels` are inputs. A label that is an input is returned with probability 1, so score
     other nodes. The other probabilities are calibrated on the validation nodes.
 
-    The arguments are options of a recipe with its defaults (`unimp recipe show`). If `width`, `lr`
-    or `epochs` is "auto", it is that default only if more than 1,000 labels are known. With fewer
-    labels it is 32, 0.003 or 150, which takes less time and scores the same on small graphs. Four
+    The arguments are options of a recipe with its defaults (`unimp recipe show`). If `width` or
+    `epochs` is "auto", it is that default only if more than 1,000 labels are known. With fewer
+    labels it is 64 or 100, which takes less time and scores the same on small graphs. Four
     arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
     known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);
     `random_state`; and `settings`, any other options of a recipe, which take precedence over the
@@ -118,7 +118,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         attention_dropout: float = DEFAULT.model.attention_dropout,
         label_rate: float = DEFAULT.mask.label_rate,
         epochs: int | Auto = "auto",
-        lr: float | Auto = "auto",
+        lr: float = DEFAULT.train.lr,
         weight_decay: float = DEFAULT.train.weight_decay,
         patience: int = DEFAULT.train.patience,
         preset: Literal["quick", "good", "best"] | None = None,

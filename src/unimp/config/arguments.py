@@ -162,6 +162,8 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(os.fspath(value), str)
     if isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0:
         return False
+    if isinstance(value, list | tuple) and parts and set(map(type, value)) <= {parts[0]}:
+        return True  # a million texts are checked in a moment
     if isinstance(value, Sequence) and parts:
         most = None if isinstance(value, list | tuple) else MOST_ENTRIES
         return all(fits(entry, parts[0]) for entry in islice(value, most))
