@@ -145,10 +145,10 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
     by_source = hop.source_schedule if kernel == "triton" and backward else none
     # The native core reads all of them as contiguous arrays of one type.
-    rows = (
+    indptr, source, *by_source_rows = (
         array.to(hop.source.dtype).contiguous() for array in (hop.indptr, hop.source, *transpose)
     )
-    return Edges(*rows, *by_target, *by_source)
+    return Edges(indptr, source, *Transpose(*by_source_rows), *by_target, *by_source)
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:
