@@ -225,8 +225,8 @@ class TrainedModel:
         """An engine that computes outputs after a change without computing everything again.
 
         observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
-        will be asked for. hold_projections: as for `IncrementalLogits`. A model that cannot run one layer at a time, and smoothed outputs, are
-        computed as a whole after each change.
+        will be asked for. hold_projections: as for `IncrementalLogits`. A model that cannot run one
+        layer at a time, and smoothed outputs, are computed as a whole after each change.
         """
         observed = self.observed_labels() if observed is None else self._checked(observed)
         if around is not None:
