@@ -1,19 +1,21 @@
-"""Time `import unimp` and `unimp --help` relative to `import torch`, in fresh interpreters.
+"""Time `import unimp` and commands without training relative to `import torch`.
 
     python benchmarks/imports.py
 
-Takes turns and measures CPU time, which other programs on the machine hardly change. `import unimp`
-itself loads little, so that every public name except the classifier is compared with torch. Prints
-a line `figure NAME VALUE` for each time, and writes them with hardware and command to
-results/imports.json.
+Every case starts a fresh interpreter. Takes turns and measures CPU time, which other programs on
+the machine hardly change. `import unimp` itself loads little, so that every public name except the
+classifier is compared with torch. Prints a line `figure NAME VALUE` for each time, and writes them
+with hardware and command to results/imports.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from measure import FOLDER, Figures, seconds
@@ -27,12 +29,28 @@ CASES = {
     ],
     "classifier": ["-c", "from unimp import UniMPClassifier"],
     "help": ["-m", "unimp", "--help"],
+    "recipe_list": ["-m", "unimp", "recipe", "list"],
+    "data_list": ["-m", "unimp", "data", "list"],
+    "init": ["-m", "unimp", "init", "nodes.csv", "edges.csv", "--force"],
+    "check": ["-m", "unimp", "check", "recipe.toml"],
 }
 
 
-def start(words: list[str]) -> None:
-    """Run a fresh interpreter."""
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+def start(words: list[str], place: str) -> None:
+    """Run a fresh interpreter in a folder."""
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, cwd=place)
+
+
+def write_tables(place: Path) -> None:
+    """Write small tables for `init` and `check`."""
+    draw = random.Random(0)
+    nodes = [f"n{i},{draw.random():.3f},{draw.choice('abc')}" for i in range(200)]
+    edges = [f"n{draw.randrange(200)},n{draw.randrange(200)}" for _ in range(600)]
+    for name, lines in {
+        "nodes": ["id,size,label", *nodes],
+        "edges": ["source,target", *edges],
+    }.items():
+        (place / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def processor() -> float:
@@ -46,8 +64,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
-    calls = {name: (lambda words=words: start(words)) for name, words in CASES.items()}
-    taken = seconds(calls, repeats=options.repeats, device="cpu", clock=processor)
+    with tempfile.TemporaryDirectory() as place:
+        write_tables(Path(place))
+        calls = {name: (lambda words=words: start(words, place)) for name, words in CASES.items()}
+        taken = seconds(calls, repeats=options.repeats, device="cpu", clock=processor)
     figures = Figures("imports", options.out)
     figures.add(
         "import_torch", taken["torch"], "import torch in a fresh interpreter, processor seconds"
@@ -69,7 +89,10 @@ def main() -> None:
         taken["classifier"] / taken["torch"],
         "importing UniMPClassifier and with it scikit-learn, relative to import torch",
     )
-    figures.add("help", taken["help"], "unimp --help, processor seconds")
+    figures.add("help", taken["help"], "unimp --help, processor seconds", "≤ 0.5")
+    for name in ("recipe_list", "data_list", "init", "check"):
+        words = "unimp " + " ".join(CASES[name][2:])
+        figures.add(name, taken[name], f"{words}, processor seconds", "≤ 0.5")
     figures.add(
         "help_ratio", taken["help"] / taken["torch"], "unimp --help, relative to import torch"
     )

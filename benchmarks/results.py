@@ -468,6 +468,32 @@ SHOWN = {
             "induce-million-edges-per-second",
         ],
     ),
+    "small-fit": (
+        "small-fit",
+        [
+            f"fit_{nodes}{figure}"
+            for nodes in (150, 1000)
+            for figure in ("", "_speedup", "_default_score", "_recipe_score", "_gain_error")
+        ]
+        + ["check_estimator"],
+    ),
+    "questions": (
+        "questions",
+        [
+            f"{question}_{stage}"
+            for question in ("audit", "suggest", "explain", "report")
+            for stage in ("start", "read", "answer", "write")
+        ]
+        + ["audit_speedup"],
+    ),
+    "processes": (
+        "processes",
+        ["spinning_one", "spinning_two", "sleeping_one", "sleeping_two", "sleeping_ratio"],
+    ),
+    "commands": (
+        "imports",
+        ["help", "recipe_list", "data_list", "init", "check", "import_torch"],
+    ),
 }
 
 

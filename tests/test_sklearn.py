@@ -613,8 +613,9 @@ def test_labels_of_a_test_fold_never_reach_an_ensemble(nodes: NodeView, y: Any) 
     fold = PredefinedSplit(np.where(np.arange(len(y)) < 100, 0, -1))
     wrong = y.copy()
     wrong[:100] = (wrong[:100] + 1) % 3
+    patient = of_preset(time_limit="10m")  # a busy machine must not end one of the two earlier
     honest, deceived = (
-        cross_validate(of_preset(), nodes, labels, cv=fold, return_estimator=True)["estimator"][0]
+        cross_validate(patient, nodes, labels, cv=fold, return_estimator=True)["estimator"][0]
         for labels in (y, wrong)
     )
     assert np.array_equal(honest.predict_proba(nodes), deceived.predict_proba(nodes))
@@ -651,3 +652,17 @@ def test_options_that_do_not_fit_a_preset_are_refused(
 ) -> None:
     with pytest.raises(UnimpError, match=re.escape(words)):
         of_preset(**changes).fit(nodes[known], y[known])
+
+
+def test_auto_chooses_a_small_model_if_few_labels_are_known(
+    nodes: NodeView, y: Any, known: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"model.layers": 1, "train.time_limit": 0.01}
+    options = {"device": "cpu", "random_state": 0, "settings": settings}
+    recipe = UniMPClassifier(**options).fit(nodes[known], y[known]).run_.recipe
+    assert (recipe.model.width, recipe.train.epochs) == (64, 100)
+    given = UniMPClassifier(width=8, **options).fit(nodes[known], y[known]).run_.recipe
+    assert (given.model.width, given.train.epochs) == (8, 100)
+    monkeypatch.setattr("unimp.sklearn.FEW_LABELS", len(known) - 1)
+    recipe = UniMPClassifier(**options).fit(nodes[known], y[known]).run_.recipe
+    assert (recipe.model.width, recipe.train.epochs) == (128, 500)

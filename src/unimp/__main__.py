@@ -20,6 +20,10 @@ def program() -> None:
     """
     open_streams()
     handle_signals(end_at_once)
+    # Threads of OpenMP that wait for work sleep; it must be set before torch is loaded. Spinning
+    # threads would take the cores from other processes: two commands at once would take many times
+    # as long as one after the other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from unimp.cli import program as command_line
 
     command_line()

@@ -71,11 +71,20 @@ def check_arguments(function: Callable[..., Any], values: Mapping[str, object]) 
 
     Unlike `checked`, this adds no call between the caller and the function.
     """
+    for name, kind in _kinds(function).items():
+        if name in values:
+            check_argument(function.__qualname__, name, values[name], kind)
+
+
+@functools.cache
+def _kinds(function: Any) -> dict[str, Any]:
+    """The annotation of each parameter; without *args and **kwargs."""
     hints = _hints(function)
-    for name, parameter in inspect.signature(function).parameters.items():
-        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if name in values and not several:
-            check_argument(function.__qualname__, name, values[name], hints.get(name, Any))
+    return {
+        name: hints.get(name, Any)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
 
 
 @functools.cache
@@ -153,6 +162,8 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(os.fspath(value), str)
     if isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0:
         return False
+    if isinstance(value, list | tuple) and parts and set(map(type, value)) <= {parts[0]}:
+        return True  # a million texts are checked in a moment
     if isinstance(value, Sequence) and parts:
         most = None if isinstance(value, list | tuple) else MOST_ENTRIES
         return all(fits(entry, parts[0]) for entry in islice(value, most))

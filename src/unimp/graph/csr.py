@@ -10,6 +10,10 @@ from torch import Tensor
 Places = npt.NDArray[np.int64]
 
 
+FEW = 4096
+"""So many keys are sorted faster by torch than scipy prepares its matrices."""
+
+
 def index_dtype(largest: int) -> torch.dtype:
     """int32 if `largest` fits, else int64: indices are most of the memory of a graph."""
     return torch.int32 if largest <= torch.iinfo(torch.int32).max else torch.int64
@@ -23,7 +27,7 @@ def group(keys: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
     """
     count = keys.numel()
     dtype = index_dtype(max(count, num_groups))
-    if keys.device.type != "cpu":
+    if keys.device.type != "cpu" or count <= FEW:
         order = torch.argsort(keys, stable=True).to(dtype)
         counts = torch.bincount(keys, minlength=num_groups)
         indptr = torch.zeros(num_groups + 1, dtype=dtype, device=keys.device)

@@ -144,7 +144,11 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     by_target = hop.schedule if kernel == "triton" else none
     transpose = hop.transpose if backward else Transpose(nothing, nothing, nothing)
     by_source = hop.source_schedule if kernel == "triton" and backward else none
-    return Edges(hop.indptr, hop.source, *transpose, *by_target, *by_source)
+    # The native core reads all of them as contiguous arrays of one type.
+    indptr, source, *by_source_rows = (
+        array.to(hop.source.dtype).contiguous() for array in (hop.indptr, hop.source, *transpose)
+    )
+    return Edges(indptr, source, *Transpose(*by_source_rows), *by_target, *by_source)
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ class Run(TrainedModel):
         labels_now = torch.where(observed >= 0, observed, self.task.labels)
         with self._nodes_named():
             return audit(
-                self.incremental(observed),
+                self.incremental(observed, hold_projections=None),
                 replace(self.task, labels=labels_now),
                 known,
                 chances=self.probabilities_of,

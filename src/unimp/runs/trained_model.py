@@ -216,19 +216,26 @@ class TrainedModel:
 
     @checked
     def incremental(
-        self, observed: Tensor | None = None, *, around: Tensor | None = None
+        self,
+        observed: Tensor | None = None,
+        *,
+        around: Tensor | None = None,
+        hold_projections: bool | None = False,
     ) -> ChangeableLogits:
         """An engine that computes outputs after a change without computing everything again.
 
         observed: the labels that are inputs; None: `observed_labels()`. around: the only nodes that
-        will be asked for. A model that cannot run one layer at a time, and smoothed outputs, are
-        computed as a whole after each change.
+        will be asked for. hold_projections: as for `IncrementalLogits`. A model that cannot run one
+        layer at a time, and smoothed outputs, are computed as a whole after each change.
         """
         observed = self.observed_labels() if observed is None else self._checked(observed)
         if around is not None:
             around = self.task.graph.checked_nodes(around.reshape(-1))
         if isinstance(self.model, Ensemble) and not self.smooths:
-            engines = [member.incremental(observed, around=around) for member in self.members]
+            engines = [
+                member.incremental(observed, around=around, hold_projections=hold_projections)
+                for member in self.members
+            ]
             return EnsembleLogits(self.model, engines, multilabel=self.task.is_multilabel)
         if not self.model.by_layer or self.smooths:
             return self._recomputed(observed, False, self.recipe, self)
@@ -237,6 +244,7 @@ class TrainedModel:
             graph_for(self.recipe, self.model, self.task, self.device),
             observed,
             around=around,
+            hold_projections=hold_projections,
             device=self.device,
             precision=self.recipe.train.precision,
         )

@@ -129,8 +129,18 @@ class Text:
 
     @classmethod
     def fit(cls, column: str, values: Any, width: int) -> Text:
+        return cls._of_counts(column, word_counts(values, width))
+
+    @classmethod
+    def fit_and_encode(cls, column: str, values: Any, width: int) -> tuple[Text, Any]:
+        """Fit, and encode the same values; their words are hashed only once."""
         counts = word_counts(values, width)
-        documents = np.bincount(counts.indices, minlength=width)
+        encoder = cls._of_counts(column, counts)
+        return encoder, encoder._weighted(counts)
+
+    @classmethod
+    def _of_counts(cls, column: str, counts: Any) -> Text:
+        documents = np.bincount(counts.indices, minlength=counts.shape[1])
         return cls.of_documents(column, counts.shape[0], documents)
 
     @classmethod
@@ -140,9 +150,11 @@ class Text:
         return cls(column, tuple(idf.tolist()))
 
     def encode(self, values: Any) -> Any:
+        return self._weighted(word_counts(values, self.width))
+
+    def _weighted(self, counts: Any) -> Any:
         from sklearn.preprocessing import normalize
 
-        counts = word_counts(values, self.width)
         counts.data *= np.asarray(self.idf)[counts.indices]
         return normalize(counts, norm="l2", copy=False)
 
@@ -180,6 +192,17 @@ def fit(column: str, kind: str, values: Any, *, text_width: int) -> Encoder:
         return Text.fit(column, values, text_width)
     made: Encoder = _ENCODERS[kind].fit(column, values)
     return made
+
+
+def fit_and_encode(
+    column: str, kind: str, values: Any, *, text_width: int
+) -> tuple[Encoder, Any] | None:
+    """Fit an encoder and encode the same values; None if the column carries no information."""
+    if kind == "text":
+        return Text.fit_and_encode(column, values, text_width)
+    encoder = fit(column, kind, values, text_width=text_width)
+    # A column without information, such as a single category, has width 0.
+    return (encoder, encoder.encode(values)) if encoder.width else None
 
 
 def to_plain(encoder: Encoder) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
-from unimp.data.tables.encoding import Encoder, fit, to_plain
+from unimp.data.tables.encoding import Encoder, fit_and_encode, to_plain
 from unimp.data.tables.near import Places
 from unimp.graph.features import SparseFeatures
 
@@ -94,13 +94,12 @@ class Transforms:
         made: list[list[Encoder]] = []
         blocks: list[list[Any]] = []
         for kinds, values in ((layout.features, nodes), (layout.edge_features, edges)):
-            encoders = [
-                fit(c, kind, values[c], text_width=layout.text_width) for c, kind in kinds.items()
+            found = [
+                fit_and_encode(c, kind, values[c], text_width=layout.text_width)
+                for c, kind in kinds.items()
             ]
-            # A column without information, such as a single category, has width 0.
-            encoders = [encoder for encoder in encoders if encoder.width]
-            made.append(encoders)
-            blocks.append([encoder.encode(values[encoder.column]) for encoder in encoders])
+            made.append([each[0] for each in found if each is not None])
+            blocks.append([each[1] for each in found if each is not None])
         sparse = _is_sparse(blocks[0])
         transforms = cls(layout, tuple(made[0]), tuple(made[1]), sparse, whole_ids, near)
         return transforms, transforms._joined(blocks[0]), _dense(blocks[1])

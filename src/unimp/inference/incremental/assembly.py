@@ -113,7 +113,7 @@ class Assembly:
         for begin, end in bounded_runs(self.reach.in_degree[rows], self.chunk_edges):
             edges = self._in_edges(one.rewiring, rows[begin:end])
             num_sources = self.reach.num_nodes
-            hop = _hop(edges.count, edges.source, num_sources, edges.attr)
+            hop = hop_of(edges.count, edges.source, num_sources, edges.attr)
             yield torch.from_numpy(rows[begin:end]), hop
 
     def _piece(self, one: Planned, rows: Nodes, inputs: Nodes, first: int) -> _Piece:
@@ -203,13 +203,13 @@ class Assembly:
             place[~is_held] = new + (len(rows) + len(held) - fresh.start)
         num_sources = len(rows) + len(held) + fresh.stop - fresh.start
         attrs = [piece.attr for piece in pieces if piece.attr is not None]
-        hop = _hop(count, place, num_sources, torch.cat(attrs) if attrs else None)
+        hop = hop_of(count, place, num_sources, torch.cat(attrs) if attrs else None)
         return Part(
             torch.from_numpy(rows), torch.from_numpy(own), torch.from_numpy(held), fresh, hop
         )
 
 
-def _hop(count: Nodes, source: Nodes, num_sources: int, attr: Tensor | None) -> Hop:
+def hop_of(count: Nodes, source: Nodes, num_sources: int, attr: Tensor | None) -> Hop:
     """Build a hop from the number of in-edges of each target, and the rows of their sources."""
     dtype = np.int32 if max(len(source), num_sources) < 2**31 else np.int64
     indptr = np.zeros(len(count) + 1, dtype=dtype)

@@ -17,6 +17,7 @@ from unimp.inference.incremental.assembly import Planned
 from unimp.inference.incremental.changes import Change, Update, nothing
 from unimp.inference.incremental.planning import places_of, plan
 from unimp.inference.incremental.stored import Stored, refuse_non_finite
+from unimp.inference.incremental.together import hidden_together, only_hides
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
@@ -144,6 +145,11 @@ class IncrementalLogits:
         return self._stored.here(nodes)
 
     def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
+        stored = self._stored
+        if stored.projections is not None and stored.channel is None and len(changes) > 1:
+            found = all(map(only_hides, changes)) and hidden_together(stored, changes, targets)
+            if found:
+                return found
         answers: list[Tensor] = []
         planned: list[Planned] = []
         cost = 0

@@ -18,6 +18,9 @@ SHARE = 0.5
 ROWS = 65_536
 """Rows that are projected at a time."""
 
+SCRATCH = 8192
+"""Rows behind those of the nodes, for new rows of changes that are computed together."""
+
 
 def with_room(count: int) -> int:
     """Return a number of rows that leaves room for more nodes. Rows that are not used take no
@@ -60,7 +63,7 @@ class Projections:
             return None
         layers = []
         for index, (h, width) in enumerate(zip(states, widths, strict=False)):
-            rows = h.new_empty(with_room(len(h)), width)
+            rows = h.new_empty(with_room(len(h)) + SCRATCH, width)
             for begin in range(0, len(h), ROWS):
                 found = model.project(h[begin : begin + ROWS], index)
                 assert found is not None
@@ -75,9 +78,19 @@ class Projections:
     def reserve(self, num_nodes: int) -> None:
         """Make room for the rows of more nodes."""
         for index, rows in enumerate(self._layers):  # one at a time, to save memory
-            if num_nodes > len(rows):
-                more = rows.new_empty(num_nodes - len(rows), rows.shape[1])
+            if (missing := num_nodes + SCRATCH - len(rows)) > 0:
+                more = rows.new_empty(missing, rows.shape[1])
                 self._layers[index] = torch.cat((rows, more))
+
+    def with_scratch(self, h: Tensor, index: int) -> tuple[Tensor, int]:
+        """Project new rows h of layer `index` behind the stored rows; return all rows, and the
+        number of the first new one. There may be at most `SCRATCH` new rows."""
+        stored = self._layers[index]
+        first = len(stored) - SCRATCH
+        projected = self._model.project(h, index)
+        assert projected is not None
+        stored[first : first + len(h)] = projected
+        return stored, first
 
     def computed(self, assembly: Assembly, one: Planned, h: Tensor, index: int) -> Computed:
         """Compute layer `index` of the planned rows from their new inputs h and stored rows."""

@@ -196,8 +196,7 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
     call.point(**result._replace(log_sum=result.log_sum.view(torch.int64))._asdict())
     if edge_query is not None and edge_attr is not None:
         call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
-    for name in Edges._fields[:5]:
-        call.point(**{name: getattr(edges, name).to(edges.source.dtype).contiguous()})
+    call.point(**dict(zip(Edges._fields[:5], edges, strict=False)))
     return call
 
 
@@ -213,11 +212,11 @@ class Arguments:
     def point(self, **tensors: Tensor | None) -> None:
         """Set pointers to tensors; None and empty tensors become null pointers."""
         for name, tensor in tensors.items():
-            if tensor is None or tensor.numel() == 0:
+            if tensor is None or not tensor.numel():
                 continue
             # Reading with the wrong type would access invalid memory without an error.
-            wrong = tensor.is_floating_point() and tensor.dtype != self.dtype
-            if wrong or tensor.device.type != "cpu":
+            wrong = tensor.dtype != self.dtype and tensor.is_floating_point()
+            if wrong or not tensor.is_cpu:
                 found = f"{tensor.dtype} on {tensor.device}"
                 raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
             self.tensors.append(tensor)

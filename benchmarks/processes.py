@@ -1,0 +1,104 @@
+"""Time training in one process and in two at once, with and without threads that spin.
+
+    python benchmarks/processes.py
+
+Every process uses all cores. OpenMP threads that wait for work spin by default, so that they take
+the cores from the threads of the other process. The command `unimp` lets them sleep instead
+(`OMP_WAIT_POLICY=passive`), unless the variable is set. Rounds take turns. Writes
+results/processes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measure import FOLDER, Figures
+
+POLICIES = {"spinning": {"OMP_WAIT_POLICY": None}, "sleeping": {"OMP_WAIT_POLICY": "passive"}}
+NODES, EDGES = 1000, 6000
+
+
+def train(epochs: int) -> None:
+    """Train in this process when a line arrives, and print the seconds per epoch."""
+    from unimp.data.synthetic import synthetic_task
+    from unimp.runs.experiment import run
+
+    task = synthetic_task(
+        num_nodes=NODES,
+        num_edges=EDGES,
+        num_classes=5,
+        num_features=16,
+        feature_signal=1.0,
+        homophily=0.7,
+        split_shares=(0.5, 0.1, 0.4),
+        seed=0,
+    )
+    settings = {"train.device": "cpu", "train.epochs": 3}
+    run(task, settings=settings)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.perf_counter()
+    run(task, settings=settings | {"train.epochs": epochs})
+    print((time.perf_counter() - began) / epochs, flush=True)
+
+
+def seconds_per_epoch(policy: str, count: int, epochs: int) -> float:
+    """The mean of processes that train at the same time."""
+    environment = {**os.environ, **POLICIES[policy]}
+    known = {name: value for name, value in environment.items() if value is not None}
+    known.pop("OMP_NUM_THREADS", None)
+    words = [sys.executable, __file__, "--train", str(epochs)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen(words, env=known, **pipes) for _ in range(count)]
+    for child in children:
+        assert child.stdout.readline().strip() == "ready"
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    return statistics.mean(float(child.communicate()[0]) for child in children)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.train:
+        train(options.train)
+        return
+    cases = [(policy, count) for policy in POLICIES for count in (1, 2)]
+    taken: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    for _ in range(options.repeats):
+        for case in cases:
+            taken[case].append(seconds_per_epoch(*case, options.epochs))
+    found = {case: statistics.median(times) for case, times in taken.items()}
+    figures = Figures("processes", options.out)
+    what = f"UniMP on {NODES:,} nodes, all cores"
+    for policy in POLICIES:
+        one, two = found[policy, 1], found[policy, 2]
+        figures.add(f"{policy}_one", one, f"{what}, threads {policy}, seconds per epoch")
+        figures.add(
+            f"{policy}_two",
+            two / one,
+            f"{what}, threads {policy}, two processes at once, relative to one",
+            "≤ 2.5" if policy == "sleeping" else "",
+        )
+    figures.add(
+        "sleeping_ratio",
+        found["sleeping", 1] / found["spinning", 1],
+        f"{what}, one process, sleeping relative to spinning threads",
+    )
+
+
+if __name__ == "__main__":
+    main()
