@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.inference.incremental.test_logits import CLASSES, graph_of, model_of
+from test_logits import CLASSES, graph_of, model_of
 from torch import Tensor
 
 from unimp.errors import UnimpError

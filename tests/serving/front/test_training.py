@@ -223,7 +223,7 @@ def test_a_training_that_was_killed_resumes_also_after_a_restart(
     with serving(folder) as server:
         give_labels(server)
         server.client.post("/v1/retrain", json={"epochs": 400, "activate": True})
-        jobs = server.service.jobs
+        jobs = server.service.models.jobs
         wait_for((out / CHECKPOINT).exists)
         process, written = jobs._process, (out / TASK).stat().st_mtime_ns
         assert process is not None

@@ -239,5 +239,5 @@ async def get_model(service: TheService, someone: Someone, reached: Reached = No
         labeled_here=here,
         near=published.near,
         engine=service.engine_state,
-        generations=service.generations(),
+        generations=service.models.generations(),
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import json
 import logging
 import time
 from collections import Counter
@@ -13,25 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unimp.config.run_files import MANIFEST
-from unimp.errors import UnimpError
-from unimp.serving.events import ModelChange, Write
+from unimp.serving.events import Write
 from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
-from unimp.serving.front.generations import (
-    ROLLBACK,
-    Job,
-    Jobs,
-    Model,
-    folder_of,
-    refusal,
-    scores_of,
-    trained,
-)
+from unimp.serving.front.generations import folder_of
 from unimp.serving.front.listeners import Listeners
+from unimp.serving.front.models import Models
 from unimp.serving.front.names import read_names, write_names
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.published import Published, to_json
-from unimp.serving.front.rankings import Rankings, retrieve
+from unimp.serving.front.rankings import Rankings
 from unimp.serving.queue import Queue
 from unimp.serving.requests import Receipt, Request, Vocabulary
 from unimp.serving.store import Store
@@ -40,8 +28,6 @@ from unimp.serving.wire import Message
 LOG = logging.getLogger("unimp.serving")
 PULL = 10.0
 """Seconds that an exact answer may take."""
-LOADING = 600
-"""Seconds in which a model must be loaded."""
 FEW = 500
 """Writes that may be prepared without a pause for other requests."""
 NAMED = 100
@@ -60,7 +46,6 @@ class Service:
         self.store = Store(folder, on_commit=self._after_commit)
         self.queue = Queue(self.store)
         self.acknowledged = self.store.reader.head()
-        self.generation = _active_generation(self.store)
         self.started = time.time()
         self.counts: Counter[str] = Counter()
         self._names = read_names(folder)
@@ -69,14 +54,11 @@ class Service:
         self._published = asyncio.Event()
         self.listeners = Listeners()
         self.rankings = Rankings(self)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._unloading: dict[int, asyncio.Task[Any]] = {}
-        self.jobs = Jobs(folder, lambda job: self.announce("job", **job.plain()))
-        self._models = {self.generation: self._model(self.generation)}
+        self.models = Models(self, self._link)
 
-    def _model(self, generation: int) -> Model:
-        """A model whose engine is not started yet."""
-        link = EngineLink(
+    def _link(self, generation: int) -> EngineLink:
+        """The engine of a model, which is not started yet."""
+        return EngineLink(
             self._arguments(generation),
             generation=generation,
             on_hello=partial(self._on_hello, generation),
@@ -84,7 +66,6 @@ class Service:
             on_down=self._on_down,
             on_estimate=self._on_estimate,
         )
-        return Model(link)
 
     def _arguments(self, generation: int) -> list[str]:
         """The folders of the run and of the model, for the processes that load it."""
@@ -96,31 +77,29 @@ class Service:
         return await ask_once("auditor", self._arguments(self.generation), timeout=timeout)
 
     @property
+    def generation(self) -> int:
+        """The number of the active model."""
+        return self.models.active
+
+    @property
     def engine(self) -> EngineLink:
         """The engine of the active model."""
-        return self._models[self.generation].link
+        return self.models.loaded[self.generation].link
 
     @property
     def published(self) -> Published | None:
         """The predictions of the active model."""
-        return self._models[self.generation].published
+        return self.models.loaded[self.generation].published
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.engine.start()
-        self._mark_active()
-        if (job := self.jobs.running) is not None:  # the service was stopped meanwhile
-            self._in_background(self._retrain(job))
+        self.models.start()
 
     async def close(self) -> None:
         """End the engine, store what is waiting, and release the run folder."""
         self.listeners.send(None)
-        await self.jobs.close()
-        for task in list(self._tasks):
-            task.cancel()
         await self.rankings.close()
-        for model in list(self._models.values()):
-            await model.link.close()
+        await self.models.close()
         await asyncio.to_thread(self.store.close)
 
     # The stamp of every answer
@@ -146,149 +125,14 @@ class Service:
             return "behind" if self.published.version < self.acknowledged else "ready"
         return self.engine.state
 
-    def generations(self) -> list[dict[str, Any]]:
-        """The models that can answer."""
-        found = []
-        for generation in (0, *trained(self.folder)):
-            where = folder_of(self.folder, generation) or self.folder
-            model = self._models.get(generation)
-            loaded = model is not None and model.published is not None
-            made = datetime.datetime.fromtimestamp((where / MANIFEST).stat().st_mtime, datetime.UTC)
-            found.append(
-                {
-                    "generation": generation,
-                    "run": where.relative_to(self.folder.parent).as_posix(),
-                    "active": generation == self.generation,
-                    "loaded": loaded,
-                    "created": made.isoformat(timespec="seconds"),
-                    "scores": scores_of(where),
-                }
-            )
-        return found
-
-    def retrain(self, actor: str, epochs: int | None, *, activate: bool) -> Job:
-        """Train a model on all labels, in the background."""
-        job = self.jobs.start(self.acknowledged, self.generation, actor)
-        job.epochs, job.activate = epochs, activate
-        self.jobs.change(job, "training")
-        self._in_background(self._retrain(job))
-        return job
-
-    def resume(self, id: str) -> Job:
-        """Continue a training that was stopped."""
-        job = self.jobs.resume(id)
-        self.jobs.change(job, "training")
-        self._in_background(self._retrain(job))
-        return job
-
-    async def _retrain(self, job: Job) -> None:
-        try:
-            if not await self.jobs.train(job):
-                return
-            self.jobs.change(job, "loading")
-            await self._load(job.generation)
-            if job.activate:
-                await self.activate(job.actor, job.generation)
-                self.jobs.change(job, "active")
-            else:
-                self.jobs.change(job, "ready")
-                self._unload_later(job.generation)
-        except (UnimpError, ProblemError) as error:
-            state = "ready" if job.generation in self._models else "failed"
-            self.jobs.change(job, state, str(error))
-
-    async def _load(self, generation: int) -> None:
-        """Start the engine of a model, and wait until it has applied what the active one has."""
-        if generation not in self._models:
-            self._models[generation] = model = self._model(generation)
-            model.link.start()
-        model = self._models[generation]
-        for _ in range(LOADING * 20):
-            found, active = model.published, self.published
-            if found is not None and (active is None or found.version >= active.version):
-                return
-            if model.link.state == "down" and model.link.detail and generation != self.generation:
-                await self._models.pop(generation).link.close()
-                raise EngineError(f"generation {generation} cannot be loaded: {model.link.detail}")
-            await asyncio.sleep(0.05)
-        raise EngineError(f"generation {generation} was not loaded within {LOADING} s.")
-
-    async def activate(self, actor: str, generation: int, *, override: bool = False) -> Receipt:
-        """Answer with another model from now on; the one before stays loaded for a while.
-
-        override: also if the gate refused the model; the event states it.
-        """
-        override = self._check_gate(generation, override)
-        if (timer := self._unloading.pop(generation, None)) is not None:
-            timer.cancel()
-        try:
-            await self._load(generation)
-            write = ModelChange(generation=generation, run=str(generation), override=override)
-            receipt = await self.write(actor, [write])
-        except BaseException:
-            self._unload_later(generation)
-            raise
-        before, was = self.generation, self.published
-        self.generation = generation
-        if before != generation:
-            # Nobody may combine answers of two models: changes since an earlier version are all.
-            self.ready().first = max(receipt.version, was.version + 1 if was else 0)
-            self._unload_later(before)
-        self.rankings.forget()
-        self._mark_active()
-        self.announce("reset", changed=0, nodes=[])
-        return receipt
-
-    def _mark_active(self) -> None:
-        """Store which of the trained models is the active one."""
-        for job in self.jobs.all.values():
-            state = "active" if job.generation == self.generation else "ready"
-            # A refused model that was activated nevertheless stays refused.
-            if job.state in ("ready", "active") and job.state != state:
-                self.jobs.change(job, state)
-
-    def _check_gate(self, generation: int, override: bool) -> bool:
-        """Refuse a model that the gate refused; return whether it is overridden."""
-        if not generation:
-            return False
-        result = trained(self.folder).get(generation)
-        if result is None:
-            raise ProblemError(404, "not-found", f"there is no generation {generation}.")
-        if not result["accepted"] and not override:
-            raise ProblemError(
-                422,
-                "refused",
-                f"the gate refused generation {generation}: {refusal(result)}. An admin can "
-                'activate it nevertheless with {"override": true}.',
-            )
-        return not result["accepted"]
-
-    def _unload_later(self, generation: int) -> None:
-        """End the engine of a model after some time, unless it is activated before."""
-        if (timer := self._unloading.pop(generation, None)) is not None:
-            timer.cancel()
-        self._unloading[generation] = self._in_background(self._unload(generation))
-
-    async def _unload(self, generation: int) -> None:
-        await asyncio.sleep(ROLLBACK)
-        if generation != self.generation and generation in self._models:
-            await self._models.pop(generation).link.close()
-
-    def _in_background(self, work: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(retrieve)
-        return task
-
     # Messages of the engine and of the store
 
     def _on_estimate(self, words: str) -> None:
-        if len(self._models) == 1 and self.engine.starts == 1:
+        if len(self.models.loaded) == 1 and self.engine.starts == 1:
             self._print(words)
 
     def _on_hello(self, generation: int, hello: Message) -> None:
-        model = self._models[generation]
+        model = self.models.loaded[generation]
         before, model.published = model.published, Published(hello, generation)
         model.link.tell(kind="stored", version=self.acknowledged)
         if generation != self.generation:
@@ -304,7 +148,7 @@ class Service:
         self.announce("reset" if before is not None else "published", changed=0, nodes=[])
 
     def _on_published(self, generation: int, message: Message) -> None:
-        published = self._models[generation].published
+        published = self.models.loaded[generation].published
         assert published is not None
         moved = published.update(message)
         if generation != self.generation:
@@ -327,7 +171,7 @@ class Service:
         head = self.store.reader.head()
         if head > self.acknowledged:
             self.acknowledged = head
-            for model in self._models.values():
+            for model in self.models.loaded.values():
                 model.link.tell(kind="stored", version=head)
             if self.published is not None:
                 self.announce("stored", changed=0, nodes=[])
@@ -450,10 +294,3 @@ class Service:
                 )
             found.append(published.describe(name, label, *row))
         return found
-
-
-def _active_generation(store: Store) -> int:
-    """The generation that the last event about models names."""
-    query = "select body from event where kind = 'model' order by version desc limit 1"
-    found = store.reader.rows(query)
-    return int(json.loads(found[0][0])["generation"]) if found else 0

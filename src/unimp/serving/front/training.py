@@ -20,14 +20,14 @@ async def retrain(
     """Train a model on all labels, in the background; the active model answers meanwhile."""
     someone.check("model")
     given = given or RetrainRequest()
-    job = service.retrain(someone.name, given.epochs, activate=given.activate)
+    job = service.models.retrain(someone.name, given.epochs, activate=given.activate)
     return answer(job.plain())
 
 
 @router.get("/jobs", **documented(JobsAnswer))
 async def jobs(service: TheService, someone: Someone) -> Response:
     """List all trainings, the newest first."""
-    found = [job.plain() for job in reversed(service.jobs.all.values())]
+    found = [job.plain() for job in reversed(service.models.jobs.all.values())]
     return answer({"jobs": found})
 
 
@@ -36,7 +36,7 @@ async def job(
     service: TheService, someone: Someone, id: Annotated[str, Path(max_length=20)]
 ) -> Response:
     """Return the state of a training."""
-    return answer(service.jobs.get(id).plain())
+    return answer(service.models.jobs.get(id).plain())
 
 
 @router.post("/jobs/{id}/resume", **documented(Job))
@@ -45,7 +45,7 @@ async def resume(
 ) -> Response:
     """Continue a training that was stopped or that failed, from its last checkpoint."""
     someone.check("model")
-    return answer(service.resume(id).plain())
+    return answer(service.models.resume(id).plain())
 
 
 @router.post("/generations/{generation}/activate", **documented(Written))
@@ -58,4 +58,4 @@ async def activate(
     """Answer with this model from now on; also the way back to an earlier one."""
     someone.check("model")
     override = given is not None and given.override
-    return written(await service.activate(someone.name, generation, override=override))
+    return written(await service.models.activate(someone.name, generation, override=override))
