@@ -15,7 +15,7 @@ from live_server import Server, serving
 
 from unimp.config.run_files import CHECKPOINT, GATE, GENERATIONS, JOB, TASK
 from unimp.serving import schemas
-from unimp.serving.front import generations, service
+from unimp.serving.front import generations, models
 from unimp.serving.front.service import Service
 
 PROOF = runpy.run_path(str(Path(__file__).parents[3] / "proofs" / "serve_swap.py"))
@@ -190,7 +190,7 @@ def test_a_trainer_that_is_killed_again_and_again_is_stopped_and_can_continue(
 def test_the_model_before_stays_loaded_for_a_rollback(
     two: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "ROLLBACK", 1.5)
+    monkeypatch.setattr(models, "ROLLBACK", 1.5)
 
     def loaded() -> list[bool]:
         found = two.client.get("/v1/model").json()["generations"]
@@ -245,5 +245,5 @@ def test_a_training_that_was_killed_resumes_also_after_a_restart(
     assert len((out / "history.jsonl").read_text().splitlines()) == 400
     again = Service(folder)
     assert again.generation == 1
-    assert again.jobs.get("1").plain()["gate"] == job.model_dump()["gate"]
+    assert again.models.jobs.get("1").plain()["gate"] == job.model_dump()["gate"]
     asyncio.run(again.close())
