@@ -6,6 +6,7 @@
     python benchmarks/service.py queue                      20 people label from the queue
     python benchmarks/service.py soak --minutes 30          memory and WAL under a steady load
     UNIMP_DATA=… python benchmarks/service.py latency --task arxiv-labels     the true graph
+    python benchmarks/service.py table                      the table in docs/serving.md
 
 Each command trains a run for one epoch, because time does not depend on the weights, serves it with
 `unimp serve` on the same machine, and adds its figures to results/service.json. `--run FOLDER`
@@ -42,7 +43,9 @@ import numpy as np
 
 import unimp
 from measure import FOLDER, Figures
+from results import put_between
 from unimp.config.run_files import LABELS
+from unimp.data.files import write_atomically
 
 WRK = """
 local paths, n = {}, math.random(1000)
@@ -63,6 +66,7 @@ PEOPLE, THINKING = 20, 1.0  # seconds per label, on average
 MANY, FILE = 1_000, 100_000
 PENDING, PAGE = 10, 50
 KIB, MIB = 1 << 10, 1 << 20
+DOCUMENT = Path(__file__).parent.parent / "docs" / "serving.md"
 
 
 class Client:
@@ -441,6 +445,47 @@ def soak(arguments: argparse.Namespace, figures: Figures) -> None:
         add_times(figures, "soak-label", acknowledged, f"a label is acknowledged: {what}")
 
 
+ROWS = {
+    "a label is stored": ("ack", "99 % ≤ 30 ms"),
+    "exact answer for one node after 1 to 10 labels": ("pull-1", "99 % ≤ 50 ms"),
+    "exact answer for 50 nodes after 1 to 10 labels": ("pull-50", "99 % ≤ 100 ms"),
+    "all predictions after one label": ("push-label", "median ≤ 200 ms, 99 % ≤ 400 ms"),
+    "all predictions after 1,000 labels": ("push-1000-labels", "≤ 5,000 ms"),
+}
+OTHERS = {
+    "reads per second, 32 connections, while labels arrive": ("reads-per-s", "{:,.0f}", "≥ 5,000"),
+    "99 % of these reads take at most": ("reads-p99-ms", "{:.0f} ms", "≤ 25 ms"),
+    "failed reads": ("reads-errors", "{:.0f}", "0"),
+    "100,000 labels in one file are stored": ("file-acknowledged-s", "{:.1f} s", "≤ 20 s"),
+    "all predictions are exact after that": ("file-exact-s", "{:.1f} s", "≤ 10 s"),
+    "20 people at the queue: nodes given to two of them": ("queue-twice", "{:.0f}", "0"),
+    "99 % of them wait for the next node at most": ("queue-next-p99-s", "{:.3f} s", "≤ 0.3 s"),
+    "growth of memory in 30 minutes, 100 reads and 1 label per second": (
+        "soak-mb",
+        "{:.0f} MB",
+        "≤ 50 MB",
+    ),
+    "largest WAL file in this time": ("soak-wal-mb", "{:.1f} MB", "≤ 64 MB"),
+}
+
+
+def table(figures: dict[str, dict[str, Any]]) -> str:
+    """The stored figures for docs/serving.md."""
+    lines = ["| median / 99 % in ms | `debian` | arxiv | aim on arxiv |", "|---|---|---|---|"]
+    for words, (name, aim) in ROWS.items():
+        cells = []
+        for task in ("debian", "arxiv-labels"):
+            found = [figures.get(f"{task}-http-{name}-{part}-s") for part in ("p50", "p99")]
+            cells.append(" / ".join(f"{1000 * f['value']:.0f}" if f else "–" for f in found))
+        lines.append(f"| {words} | {' | '.join(cells)} | {aim} |")
+    lines += ["", "| | measured | aim |", "|---|---|---|"]
+    for words, (name, form, aim) in OTHERS.items():
+        value = form.format(figures[name]["value"]) if name in figures else "–"
+        lines.append(f"| {words} | {value} | {aim} |")
+    places = sorted({f["hardware"] for f in figures.values()})
+    return "\n".join([*lines, "", f"`python benchmarks/service.py` on {'; '.join(places)}."])
+
+
 COMMANDS = {"reads": reads, "latency": latency, "file": file, "queue": queue, "soak": soak}
 TASKS = {"file": "synthetic-arxiv"}
 
@@ -449,7 +494,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("command", choices=[*COMMANDS, "table"])
     parser.add_argument("--task", help="debian, synthetic-arxiv or arxiv-labels.")
     parser.add_argument("--run", type=Path, help="A run folder to serve a copy of.")
     parser.add_argument("--seconds", type=int, default=30, help="Of reads and queue.")
@@ -459,7 +504,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     arguments.task = arguments.task or TASKS.get(arguments.command, "debian")
-    COMMANDS[arguments.command](arguments, Figures("service", arguments.out))
+    figures = Figures("service", arguments.out)
+    if arguments.command != "table":
+        COMMANDS[arguments.command](arguments, figures)
+    text = put_between(DOCUMENT.read_text("utf-8"), "<!-- service -->", table(figures.found))
+    write_atomically(DOCUMENT, text.encode())
 
 
 if __name__ == "__main__":
