@@ -113,11 +113,13 @@ class Jobs:
         more = [] if epochs is None else [str(epochs)]
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "unimp.serving.trainer", str(self._run), str(out), *more),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # its end tells the trainer that this process ended
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await self._process.communicate()
+        assert self._process.stderr is not None
+        said = await self._process.stderr.read()
+        await self._process.wait()
         result = trained(self._run).get(job.generation)
         if result is None:
             why = said.decode(errors="replace").strip().splitlines()
