@@ -140,7 +140,11 @@ class Server:
 
     def children(self, module: str) -> list[int]:
         """The process ids of the engines or trainers of the front."""
-        return [pid for pid in processes(module, self.folder) if parent_of(pid) == self.pid]
+        try:
+            found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        except OSError:  # it has just ended
+            return []
+        return [pid for pid in map(int, found) if module in words_of(pid)]
 
     @property
     def engine(self) -> int | None:
@@ -192,26 +196,18 @@ def serving(folder: Path, **env: str) -> Iterator[Server]:
                 send_signal(pid, signal.SIGKILL)
 
 
+def words_of(pid: int) -> list[str]:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
 def processes(module: str, folder: Path) -> list[int]:
     """The ids of all processes of a module of the service on a run folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has just ended
-            continue
-        if module in words and str(folder) in words:
-            found.append(int(entry.name))
-    return found
-
-
-def parent_of(pid: int) -> int:
-    """The parent of a process; 0 if it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[1])
+    found = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in found if {module, str(folder)} <= {*words_of(pid)}]
 
 
 def send_signal(pid: int | None, number: int) -> bool:
