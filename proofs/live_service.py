@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     "train.device": "cpu",
     "ensemble.portfolio": "none",
 }
-START = 60.0
+START = 180.0
 """Seconds in which a service must be ready, or a proof ends with an error."""
 PAUSE = 0.02
 """Seconds between two attempts of a client, and between two looks at a service."""
@@ -171,7 +171,15 @@ class Server:
 
     def wait_until_ready(self, seconds: float = START) -> None:
         connection = Connection(self.port)
-        wait_for(lambda: self.is_ready(connection), seconds, "the service is not ready")
+
+        def is_ready() -> bool:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                printed = self.log.read_text(errors="replace")[-2_000:]
+                raise AssertionError(f"the service ended: {printed}")
+            return self.is_ready(connection)
+
+        wait_for(is_ready, seconds, "the service is not ready")
         connection.close()
 
     def tracebacks(self) -> int:
