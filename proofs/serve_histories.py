@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import resource
 import shutil
@@ -301,13 +302,24 @@ def record(
 
 
 def prove(
-    histories: int, seed: int, place: Path, *, jobs: int = 1, **options: Any
+    histories: int,
+    seed: int,
+    place: Path,
+    *,
+    jobs: int = 1,
+    minutes: float = math.inf,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Record and check histories, each on a copy of one run; jobs: so many at the same time."""
-    trained = train(place)
+    """Record and check histories, each on a copy of one run.
+
+    jobs: so many at the same time. minutes: start none after this time.
+    """
+    began, trained = time.monotonic(), train(place)
     cold = cold_predictions(trained)
 
-    def check_one(number: int) -> tuple[Counter[str], Counter[str], float, list[str]]:
+    def check_one(number: int) -> tuple[Counter[str], Counter[str], float, list[str]] | None:
+        if time.monotonic() - began > 60 * minutes:
+            return None
         folder = place / f"history-{number}"
         shutil.copytree(trained, folder)
         history, found = record(folder, f"{seed} {number}", **options)
@@ -329,11 +341,11 @@ def prove(
         return counts, found["faults"], took, [f"history {number}: {one}" for one in wrong]
 
     with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(check_one, range(histories)))
+        found = [one for one in pool.map(check_one, range(histories)) if one is not None]
     totals: Counter[str] = sum((counts for counts, *_ in found), Counter())
     caused: Counter[str] = sum((faults for _, faults, *_ in found), Counter())
     return {
-        "histories": histories,
+        "histories": len(found),
         "clients": CLIENTS,
         "nodes": NODES,
         **totals,
@@ -347,11 +359,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1, help="Histories at the same time.")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="Start none after this.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of faults and requests.")
     parser.add_argument("--out", type=Path, default=RESULTS / "serve_histories.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = prove(options.histories, options.seed, Path(place), jobs=options.jobs)
+        limits = {"jobs": options.jobs, "minutes": options.minutes}
+        found = prove(options.histories, options.seed, Path(place), **limits)
     what = (
         "histories of clients that write and read over HTTP while processes are killed or stopped "
         "or the disk is full; every answer is compared with the stored events"
