@@ -43,7 +43,7 @@ PAUSE = 0.02
 
 
 def node_name(number: int) -> str:
-    return f"node-{number}"
+    return f"n{number}"
 
 
 def train(folder: Path, nodes: int = NODES) -> Path:

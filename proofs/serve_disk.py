@@ -36,6 +36,7 @@ from typing import Any
 
 from label_log import compare
 from live_service import (
+    NODES,
     PAUSE,
     RESULTS,
     Connection,
@@ -189,7 +190,7 @@ class Reads(threading.Thread):
 
 
 def run_round(
-    trained: Path, library: Path, fault: str, place: Path, seed: str
+    trained: Path, library: Path, fault: str, place: Path, seed: str, nodes: int = NODES
 ) -> tuple[Counter[str], list[str]]:
     """One fault on a copy of a run; return counts and problems."""
     draw = random.Random(seed)
@@ -208,7 +209,9 @@ def run_round(
         hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
         disk, connection = Disk(server, control, synced, hard), Connection(server.port)
         stop, stop_reading = threading.Event(), threading.Event()
-        writers = [Writer(f"c{n}", server, draw.randrange(2**30), stop) for n in range(CLIENTS)]
+        writers = [
+            Writer(f"c{n}", server, draw.randrange(2**30), stop, nodes) for n in range(CLIENTS)
+        ]
         reads = Reads(server.port, stop_reading)
         for client in (*writers, reads):
             client.start()

@@ -54,8 +54,11 @@ CHECKED = 20
 class Writer(threading.Thread):
     """A client that writes at a rate, and remembers what was acknowledged to it."""
 
-    def __init__(self, name: str, server: Server, seed: int, stop: threading.Event) -> None:
+    def __init__(
+        self, name: str, server: Server, seed: int, stop: threading.Event, nodes: int = NODES
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self._nodes = nodes
         self._draw, self._stop_writing = random.Random(f"{name} {seed}"), stop
         self._connection = Connection(server.port)
         self.acknowledged: dict[str, int] = {}
@@ -73,7 +76,7 @@ class Writer(threading.Thread):
         self._connection.close()
 
     def _write(self, key: str) -> None:
-        path = f"/v1/nodes/{node_name(self._draw.randrange(NODES))}/label"
+        path = f"/v1/nodes/{node_name(self._draw.randrange(self._nodes))}/label"
         chance = self._draw.random()
         request: tuple[str, str, Any] = ("PUT", path, {"label": self._draw.choice(CLASSES)})
         if chance < 0.1:
@@ -171,23 +174,21 @@ class Killer:
         return first() - since
 
 
-def prove(
-    kills: int, seed: int, place: Path, *, pause: tuple[float, float] = (0.1, 1.0)
-) -> dict[str, Any]:
+def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, Any]:
     """Kill many times on one run folder, and compare after each kill."""
     draw, stop = random.Random(seed), threading.Event()
     kinds = [KINDS[number % len(KINDS)] for number in range(kills)]
     draw.shuffle(kinds)
     totals: Counter[str] = Counter()
     problems: list[str] = []
-    with serving(train(place)) as server:
-        writers = [Writer(f"c{number}", server, seed, stop) for number in range(CLIENTS)]
+    with serving(folder) as server:
+        writers = [Writer(f"c{number}", server, seed, stop, nodes) for number in range(CLIENTS)]
         for writer in writers:
             writer.start()
         killer = Killer(server, writers, draw)
         began = time.monotonic()
         for number, kind in enumerate(kinds, 1):
-            time.sleep(draw.uniform(*pause))
+            time.sleep(draw.uniform(0.1, 1))
             hasty = draw.random() < HASTY and number < kills and kinds[number] != "trainer"
             if draw.random() < 0.2 and kind in ("front", "both"):  # the trainer must end too
                 server.wait_until_ready()
@@ -203,6 +204,9 @@ def prove(
         stop.set()
         for writer in writers:
             writer.join()
+        server.wait_until_ready()
+        server.end(signal.SIGTERM)
+        clean = not (folder / ".labels.lock").exists()
         found = compare(server.folder, writers)
         totals.update({name: found[name] for name in ("lost", "doubled", "gaps")})
         problems += found["problems"]
@@ -219,6 +223,7 @@ def prove(
         "problems": problems,
         "refused": dict(refused),
         "outlived": killer.outlived,
+        "clean_end": clean,
         "tracebacks": tracebacks,
         "seconds_until_writing": {k: summary_of(v) for k, v in killer.writing.items()},
         "seconds_until_ready": {k: summary_of(v) for k, v in killer.ready.items()},
@@ -228,7 +233,8 @@ def prove(
 def failures(found: dict[str, Any]) -> int:
     """The number of broken promises in a result."""
     counts = ("lost", "doubled", "gaps", "outlived", "tracebacks")
-    return sum(found[name] for name in counts) + len(found["problems"]) + len(found["refused"])
+    words = len(found["problems"]) + len(found["refused"]) + (not found["clean_end"])
+    return sum(found[name] for name in counts) + words
 
 
 def main() -> int:
@@ -238,7 +244,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS / "serve_kills.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = prove(options.kills, options.seed, Path(place))
+        found = prove(options.kills, options.seed, train(Path(place)))
     what = (
         "the front, the engine, both, or the trainer of a service are killed (SIGKILL) at random "
         "moments while clients write over HTTP and repeat what was not acknowledged"
