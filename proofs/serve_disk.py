@@ -39,6 +39,7 @@ from live_service import (
     NODES,
     PAUSE,
     RESULTS,
+    START,
     Connection,
     Server,
     node_name,
@@ -216,13 +217,15 @@ def run_round(
         for client in (*writers, reads):
             client.start()
         wait_for(
-            lambda: sum(len(one.acknowledged) for one in writers) >= 10, 30, "nothing is written"
+            lambda: sum(len(one.acknowledged) for one in writers) >= 10, START, "nothing is written"
         )
         time.sleep(draw.uniform(0, 1))
         if fault != "power":
             disk.fail(fault)
             wait_for(
-                lambda: not server.states(connection).get("writes", True), 30, "no fault was found"
+                lambda: not server.states(connection).get("writes", True),
+                START,
+                "no fault was found",
             )
             reported = time.monotonic()
             engine = server.engine
@@ -232,7 +235,7 @@ def run_round(
                 wait_for(
                     lambda: server.engine not in (None, engine)
                     and server.states(connection).get("engine") in ("ready", "behind"),
-                    60,
+                    START,
                     "the engine was not started again",
                 )
             disk.recover(fault)

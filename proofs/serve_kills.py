@@ -31,6 +31,7 @@ from live_service import (
     NODES,
     PAUSE,
     RESULTS,
+    START,
     Connection,
     Server,
     node_name,
@@ -130,7 +131,7 @@ class Killer:
         if not hasty:
             wait_for(
                 lambda: server.engine not in (None, engine) and server.is_ready(self._connection),
-                60,
+                START,
                 "the service is not ready",
             )
             self.ready[kind].append(time.monotonic() - killed)
@@ -144,7 +145,7 @@ class Killer:
         server = self._server
         job = self._connection.send("POST", "/v1/retrain", {"epochs": 100_000})
         assert job.status == 200, job
-        wait_for(lambda: server.children("unimp.serving.trainer"), 10, "there is no trainer")
+        wait_for(lambda: server.children("unimp.serving.trainer"), START, "there is no trainer")
         time.sleep(self._draw.uniform(0, 4))
         (trainer,) = server.children("unimp.serving.trainer")
         killed = time.monotonic()
@@ -153,7 +154,7 @@ class Killer:
         path = f"/v1/jobs/{job.body['id']}"
         wait_for(
             lambda: self._connection.send("GET", path).body["state"] == "failed",
-            10,
+            START,
             "the killed training has not failed",
         )
         self.ready["trainer"].append(time.monotonic() - killed)
@@ -170,7 +171,7 @@ class Killer:
             ]
             return min(found, default=0.0)
 
-        wait_for(first, 60, "nothing was acknowledged")
+        wait_for(first, START, "nothing was acknowledged")
         return first() - since
 
 
@@ -193,7 +194,9 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
             if draw.random() < 0.2 and kind in ("front", "both"):  # the trainer must end too
                 server.wait_until_ready()
                 Connection(server.port).send("POST", "/v1/retrain", {"epochs": 100_000})
-                wait_for(lambda: server.children("unimp.serving.trainer"), 10, "no trainer")
+                wait_for(
+                    lambda: server.children("unimp.serving.trainer"), START, "there is no trainer"
+                )
                 hasty = False
             killer.kill(kind, hasty=hasty)
             found = compare(server.folder, writers, whole=number % CHECKED == 0 or number == kills)

@@ -27,6 +27,7 @@ from live_service import (
     CLASSES,
     NODES,
     RESULTS,
+    START,
     Answer,
     Connection,
     node_name,
@@ -116,7 +117,7 @@ def stop_engine(
         version: int = asking.read(connection).body["version"]
         return version
 
-    caught_up = wait_for(lambda: published() >= head, 60, "the engine has not caught up")
+    caught_up = wait_for(lambda: published() >= head, START, "the engine has not caught up")
     exact = asking.read_newest(connection)
     exacts = clients["reads_at_the_newest_version"].answers
     return {
