@@ -74,6 +74,6 @@ def test_without_space_the_service_stops_acknowledging_and_continues_to_read(
     library = disk.build_library(tmp_path)
     counts, problems = disk.run_round(copied(), library, "space", tmp_path, "1", NODES)
     assert problems == []
-    assert (counts["lost"], counts["doubled"], counts["gaps"]) == (0, 0, 0)
+    assert (counts["lost"], counts["doubled"], counts["gaps"], counts["late"]) == (0, 0, 0, 0)
     assert counts["acknowledged"] >= 10
     assert counts["reads"] > 5
