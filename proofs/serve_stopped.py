@@ -111,6 +111,7 @@ def stop_engine(
     for client in clients.values():
         client.join()
     send_signal(engine, signal.SIGCONT)
+    connection.close()  # the service ends connections that were not used for a while
     head = asking.newest
 
     def published() -> int:
