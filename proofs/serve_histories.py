@@ -35,6 +35,7 @@ from live_service import (
     CLASSES,
     PAUSE,
     RESULTS,
+    START,
     Connection,
     Server,
     node_name,
@@ -177,6 +178,8 @@ class Disturber:
             send_signal(engine, signal.SIGKILL)
         if kind in ("front", "both"):
             self._restart(signal.SIGKILL)
+        if kind == "engine":  # the service reports that it is ready until it has noticed the end
+            wait_for(lambda: server.engine not in (None, engine), START, "there is no new engine")
         if kind == "stop" and send_signal(engine, signal.SIGSTOP):
             time.sleep(self._draw.uniform(0.2, 1.5))
             send_signal(engine, signal.SIGCONT)

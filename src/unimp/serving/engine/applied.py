@@ -149,9 +149,14 @@ class Applied:
             confidence = torch.where(seen, torch.nan, chances.max(1).values)
         return Rows(nodes, chances.float(), confidence.float(), seen)
 
-    def label_of(self, name: str) -> tuple[Any, int]:
-        """The label of an event on a node, and its version; (None, 0) if no event decides."""
-        current = self.pending.labels.get(name) or self.labels.get(name)
+    def label_of(self, name: str, *, pending: bool = False) -> tuple[Any, int]:
+        """The label of an event on a node, and its version; (None, 0) if no event decides.
+
+        pending: also look at events that are not applied.
+        """
+        current = self.labels.get(name)
+        if pending:
+            current = self.pending.labels.get(name, current)
         if current is None:
             return None, 0
         label = list(current.label) if isinstance(current.label, tuple) else current.label

@@ -184,7 +184,7 @@ class Process:
         if unknown:
             raise KeyError(unknown[0])
         rows = applied.answer(torch.tensor(numbers, dtype=torch.int64))
-        labels = [applied.label_of(name) for name in message["ids"]]
+        labels = [applied.label_of(name, pending=True) for name in message["ids"]]
         return Message({"version": pending.version, "labels": labels}, _arrays(rows))
 
     def _check(self, message: Message) -> Message:
