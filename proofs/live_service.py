@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Self
 
 import unimp
 from unimp.data.files import write_atomically
@@ -108,6 +109,12 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
 
 @dataclass
 class Server:
@@ -170,8 +177,6 @@ class Server:
         )
 
     def wait_until_ready(self, seconds: float = START) -> None:
-        connection = Connection(self.port)
-
         def is_ready() -> bool:
             assert self.process is not None
             if self.process.poll() is not None:
@@ -179,8 +184,8 @@ class Server:
                 raise AssertionError(f"the service ended: {printed}")
             return self.is_ready(connection)
 
-        wait_for(is_ready, seconds, "the service is not ready")
-        connection.close()
+        with Connection(self.port) as connection:
+            wait_for(is_ready, seconds, "the service is not ready")
 
     def tracebacks(self) -> int:
         """The number of tracebacks that the processes printed."""
@@ -243,11 +248,10 @@ def summary_of(values: list[float]) -> dict[str, float]:
     """Median and maximum of measured seconds."""
     if not values:
         return {}
-    ordered = sorted(values)
     return {
-        "count": len(ordered),
-        "median": round(ordered[len(ordered) // 2], 3),
-        "maximum": round(ordered[-1], 3),
+        "count": len(values),
+        "median": round(median(values), 3),
+        "maximum": round(max(values), 3),
     }
 
 
@@ -259,6 +263,7 @@ def write_result(path: Path, script: str, what: str, found: dict[str, Any]) -> N
         **found,
         "command": f"python proofs/{script} {arguments}".strip(),
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[1], 1),  # processes that wanted a core
         "sqlite": sqlite3.sqlite_version,
         "unimp": unimp.__version__,
         "code": code_origin(),

@@ -185,9 +185,9 @@ class Reads(threading.Thread):
 
     def run(self) -> None:
         while not self._stop_reading.wait(PAUSE):
-            self.statuses[
-                str(self._connection.send("GET", f"/v1/nodes/{node_name(0)}").status)
-            ] += 1
+            answer = self._connection.send("GET", f"/v1/nodes/{node_name(0)}")
+            self.statuses[str(answer.status)] += 1
+        self._connection.close()
 
 
 def run_round(
@@ -264,6 +264,7 @@ def run_round(
         again = connection.send("PUT", f"/v1/nodes/{node_name(1)}/label", {"label": "red"})
         if again.status != 200:
             problems.append(f"{fault}: after a restart, a write was answered with {again}")
+        connection.close()
         found = compare(folder, writers)
         tracebacks = server.tracebacks()
     for name in ("lost", "doubled", "gaps"):

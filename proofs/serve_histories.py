@@ -75,6 +75,9 @@ class Client(threading.Thread):
     def run(self) -> None:
         while not self._stop_sending.wait(self._draw.uniform(0.005, 0.05)):
             self.act()
+        self.close()
+
+    def close(self) -> None:
         self._connection.close()
 
     def act(self) -> None:
@@ -188,20 +191,20 @@ class Disturber:
 
     def _fill(self) -> None:
         """Limit the size of files of the front until it reports that; then end it."""
-        server, connection = self._server, Connection(self._server.port)
+        server = self._server
         wal = server.folder / "labels.db-wal"
         size = wal.stat().st_size if wal.exists() else 0
         hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
         limit = size + self._draw.randrange(1, 60_000)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (limit, hard))
         end = time.monotonic() + 1.5
-        while time.monotonic() < end and server.states(connection).get("writes", True):
-            time.sleep(PAUSE)
-        self.broken += not server.states(connection).get("writes", True)
+        with Connection(server.port) as connection:
+            while time.monotonic() < end and server.states(connection).get("writes", True):
+                time.sleep(PAUSE)
+            self.broken += not server.states(connection).get("writes", True)
         # There is space again, but nobody knows what was written.
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
         time.sleep(self._draw.uniform(0, 0.5))
-        connection.close()
         self._restart(self._draw.choice([signal.SIGKILL, signal.SIGTERM]))
 
     def _restart(self, how: int) -> None:
@@ -288,6 +291,7 @@ def record(
         except AssertionError as error:
             took = CATCH_UP
             problems.append(str(error))
+        last.close()
         tracebacks = server.tracebacks()
     with Reader(folder) as reader:
         problems += check(reader)

@@ -110,6 +110,9 @@ class Killer:
         self.outlived = 0
         """Engines and trainers that did not end with their front."""
 
+    def close(self) -> None:
+        self._connection.close()
+
     def kill(self, kind: str, *, hasty: bool) -> None:
         """Kill, start the front again if it was killed, and wait until writing works again.
 
@@ -193,7 +196,8 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
             hasty = draw.random() < HASTY and number < kills and kinds[number] != "trainer"
             if draw.random() < 0.2 and kind in ("front", "both"):  # the trainer must end too
                 server.wait_until_ready()
-                Connection(server.port).send("POST", "/v1/retrain", {"epochs": 100_000})
+                with Connection(server.port) as one:
+                    one.send("POST", "/v1/retrain", {"epochs": 100_000})
                 wait_for(
                     lambda: server.children("unimp.serving.trainer"), START, "there is no trainer"
                 )
@@ -205,6 +209,7 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
             print(f"{number} of {kills}, {kind}: {found}", flush=True)
         took = time.monotonic() - began
         stop.set()
+        killer.close()
         for writer in writers:
             writer.join()
         server.wait_until_ready()

@@ -63,6 +63,7 @@ class Client(threading.Thread):
             self.seconds.append(time.monotonic() - sent)
             self.statuses[str(answer.status)] += 1
             self.answers.append(answer)
+        self._connection.close()
 
 
 class Asking:
@@ -120,6 +121,7 @@ def stop_engine(
 
     caught_up = wait_for(lambda: published() >= head, START, "the engine has not caught up")
     exact = asking.read_newest(connection)
+    connection.close()
     exacts = clients["reads_at_the_newest_version"].answers
     return {
         "seconds_stopped": seconds,
