@@ -3,13 +3,15 @@
     python benchmarks/incremental.py                       → results/incremental.json
     python benchmarks/incremental.py --tasks debian        one task alone
     python benchmarks/incremental.py --scale 0.01 --repeats 5 --out FOLDER    a short check
-    UNIMP_DATA=… python benchmarks/incremental.py --tasks ogbn-arxiv-labels   the true graph
+    UNIMP_DATA=… python benchmarks/incremental.py --tasks arxiv-labels        the true graph
 
 Tasks are `debian` and a synthetic graph of the size and degree distribution of ogbn-arxiv. Models
-have initial weights, because time does not depend on them: the recipe of `debian`, and three layers
-of two heads of 128 for the others. A pull is the exact logits of 1 or 50 random nodes while 1 to 10
-random labels are pending. A push computes all rows after one label, after an edge or a node is
-added, and after 1,000 labels. Pushes are measured with and without stored projections.
+have initial weights, because time does not depend on them: those of the recipes `debian` and
+`arxiv-labels`, and three layers of two heads of 128 for the others. A pull is the exact logits of 1
+or 50 random nodes while 1 to 10 random labels are pending. A push computes all rows after one
+label, after an edge or a node is added, and after 1,000 labels. Everything is measured with and
+without stored projections; the memory of the engine and of the projections is measured too.
+`benchmarks/service.py latency` measures the same through the whole service.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ import torch
 from measure import FOLDER, Figures
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
+from unimp.data.memory import resident_memory
 from unimp.graph.features import SparseFeatures
 from unimp.inference.incremental.changes import Change, ChangeableLogits
+from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
-from unimp.runs.preparation import preparation
+from unimp.runs.preparation import task_of
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
 
@@ -39,14 +43,12 @@ PENDING, PAGE, MANY = 10, 50, 1000
 
 def run_of(name: str, scale: float) -> Run:
     """A run with initial weights on a task."""
-    recipe = load_recipe("debian") if name == "debian" else Recipe(name=name)
-    recipe = recipe.with_settings([f"task.name={name}"])
-    task = load_task(name, scale=scale) if name.startswith("synthetic") else load_task(name)
-    if name.startswith("ogbn"):
-        task = task.with_graph(task.graph.symmetrize())
-    assert not preparation(recipe)["structure"]
-    if task.graph.x is None:
-        recipe = recipe.with_settings(["model.inputs=A,Y"])
+    if name.startswith("synthetic"):
+        recipe, task = Recipe(name=name), load_task(name, scale=scale)
+        recipe = recipe.with_settings([f"task.name={name}"])
+    else:
+        recipe = load_recipe(name)
+        task = task_of(recipe, 0)
     torch.manual_seed(0)
     return Run(recipe, 0, task, build_model(recipe.model, task.sizes).eval(), {}, "cpu")
 
@@ -113,11 +115,18 @@ def measure(name: str, scale: float, repeats: int, figures: Figures) -> None:
     arxiv = "arxiv" in name
     observed = run.observed_labels(reveal="train")
     for held in (False, True):
-        began = time.perf_counter()
+        before, began = resident_memory(), time.perf_counter()
         engine: ChangeableLogits = run.live(observed, hold_projections=held)
         kind = f"{name}-{'held' if held else 'computed'}"
         projections = "stored projections" if held else "computed projections"
         figures.add(f"{kind}-start-s", time.perf_counter() - began, f"s to start, {of}")
+        if held:
+            assert isinstance(engine, IncrementalLogits)
+            size = engine.projection_bytes / 2**20
+            figures.add(f"{kind}-projections-mib", size, f"MiB of stored projections, {of}")
+        else:  # memory that is freed later stays with the process, so only the first one shows it
+            grown = (resident_memory() - before) / 2**20
+            figures.add(f"{kind}-mib", grown, f"MiB that the engine adds, without them, {of}")
         events = Events(run.task)
 
         def pull(count: int, engine: ChangeableLogits = engine, events: Events = events) -> None:

@@ -1,12 +1,12 @@
-"""Score the presets and every member of the ensemble on many graphs, and write the table.
+"""Score the presets and every member of the ensemble on many graphs, and write the tables.
 
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
-    python benchmarks/strength.py table                              → the table in docs/strength.md
+    python benchmarks/strength.py table                              → tables in docs/strength.md
 
-`best` is trained within the time limit. `quick` and `good` are then computed from the members of
-`best` that belong to them, with weights of their own, so that all presets are compared on the same
-trainings. Settings and weights see train and validation labels only. Runs in the file are not
-repeated. The graphs are `.npz` files in the folder UNIMP_DATA.
+`best` is trained within the time limit. All other ensembles are then computed from its members,
+with weights of their own: `quick`, `good`, and `best` without one of its levers, such as trees. So
+all of them are compared on the same trainings. Settings and weights see train and validation labels
+only. Runs in the file are not repeated. The graphs are `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -19,22 +19,42 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+import unimp
 from results import FOLDER, provenance, put_between
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
-from unimp.tasks.metrics import mean_text
+from unimp.ensemble.calibration import fit_calibration
+from unimp.ensemble.portfolio import OWN, PORTFOLIO
+from unimp.ensemble.selection import choose_weights, mixed
+from unimp.tasks.metrics import mean_text, score
 
 RESULTS = FOLDER / "strength.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
-PRESETS = ("best", "good", "quick")
 BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
-WITHOUT_LABELS = ["unimp-features", "mlp", "gcn-deep", "gat", "sage-deep"]
+
+OF_LABELS = "labels as inputs"
+# The members that one lever added to `best`. The ensemble without them shows what the lever gains.
+LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    OF_LABELS: lambda member: member["takes_labels"],
+    "ridge regression": lambda member: member["name"].startswith("ridge"),
+    "boosted trees": lambda member: member["name"].startswith("trees"),
+    "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
+    "structural columns": lambda member: member["name"].endswith("-structure"),
+    "deep models": lambda member: member["name"].endswith("-deep"),
+    "averaged weights": lambda member: member["name"] == "unimp-average",
+    "UniMP": lambda member: member["name"].startswith(("unimp", "recipe")),
+}
+ENSEMBLE = "the ensemble, over its best member by validation"
 
 
 class Set(NamedTuple):
@@ -42,48 +62,43 @@ class Set(NamedTuple):
 
     seeds: tuple[int, ...]  # they number the splits if there are several
     target: str = "–"
-    recipe: str = ""  # empty: the name of the set
-    members: tuple[str, ...] = ()  # empty: all
+    confirm: bool = False  # whether levers are confirmed on it, and were not chosen on it
 
 
+TEN = tuple(range(10))
 SETS = {
-    "cora": Set((0, 1), "85.4"),
-    "citeseer": Set((0, 1), "75.4"),
-    "pubmed": Set((0,), "82.9"),
-    "cora-random": Set((0,), "85.1"),
-    "citeseer-random": Set((0,), "73.2"),
-    "pubmed-random": Set((0,), "81.2"),
+    "cora": Set(TEN, "85.4"),
+    "citeseer": Set(TEN, "75.4"),
+    "pubmed": Set(TEN, "82.9"),
     "amazon-computers": Set((0,), "94.1"),
     "coauthor-physics": Set((0,), "97.5"),
-    "minesweeper": Set((0, 1, 2), "99.2"),
-    "minesweeper without labels": Set((0, 1, 2), "97.5", "minesweeper", tuple(WITHOUT_LABELS)),
-    "actor": Set((0, 1, 2), "37.5"),
-    "chameleon-filtered": Set((0, 1, 2), "45"),
-    "blogcatalog": Set((0,), "74"),
-    "dblp": Set((0,)),
-    "lastfm-asia": Set((0,)),
-    "eukloc": Set((0,)),
-    "california": Set((0,), "73"),
-    "debian": Set((0,), "79.5"),
-    "debian by package": Set((0,), "88", "debian"),
+    "minesweeper": Set(TEN, "99.2"),
+    "actor": Set(TEN, "37.5"),
+    "chameleon-filtered": Set(TEN, "45"),
+    "blogcatalog": Set((0, 1, 2), "74"),
+    "dblp": Set((0, 1, 2)),
+    "lastfm-asia": Set((0, 1, 2)),
+    "eukloc": Set((0, 1, 2, 3, 4)),
+    "california": Set(TEN, "73"),
+    "debian": Set((0, 1), "79.5"),
+    "debian by package": Set((0, 1), "88"),
     "debian-tags": Set((0,)),
     "arxiv-labels": Set((0,), "71.5"),
     "arxiv-guesses": Set((0,), "76.5"),
-    "ogbn-arxiv-20k": Set((0,), "70.5"),
+    "cora-random": Set(tuple(range(11)), "85.1", confirm=True),
+    "citeseer-random": Set(tuple(range(11)), "73.2", confirm=True),
+    "pubmed-random": Set(tuple(range(11)), "81.2", confirm=True),
+    "ogbn-arxiv-20k": Set((0,), "70.5", confirm=True),
 }
 
-SLOW = {name for name in SETS if name.startswith(("debian", "arxiv", "ogbn", "co", "amazon"))}
-"""Sets that are started first, because they take the longest."""
+SLOW = {name for name in SETS if name.startswith(("debian", "arxiv", "ogbn", "coauthor", "amazon"))}
+"""Sets that are started first, because they take the longest; they get no student and no refit."""
 
 
 def task_of(name: str, seed: int) -> Any:
     """The recipe of a set, or a task: half of all Debian packages known, drawn one by one."""
     if name != "debian by package":
-        return SETS[name].recipe or name
-    import torch
-
-    import unimp
-
+        return name
     task = unimp.load_task("debian", split=seed)
     known = torch.nonzero(task.labels >= 0).squeeze(1)
     order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
@@ -91,90 +106,139 @@ def task_of(name: str, seed: int) -> Any:
     return replace(task, split=unimp.Split(train, val, test), groups=None, name=name)
 
 
-def train(name: str, seed: int, limit: float, device: str) -> list[dict[str, Any]]:
-    """The scores of all presets on one split, those of the members, of a student of `best`, and of
-    `best` after a refit on train and validation labels."""
-    import torch
+class Answers(NamedTuple):
+    """The calibrated probabilities of one member."""
 
-    import unimp
+    row: dict[str, Any]  # of the leaderboard
+    val: Tensor
+    test: Tensor
 
-    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    rows = []
+
+def answers_of(run: unimp.Run, members: Path, device: str) -> list[Answers]:
+    """What each trained member of an ensemble answers, with train labels as inputs."""
+    split, multilabel, found = run.task.split, run.task.is_multilabel, []
+    for row in run.metrics["ensemble"]["members"]:
+        member = unimp.load_run(members / row["name"], device=device)
+        chances = member.probabilities_of(member.outputs(member.observed_labels(reveal="train")))
+        calibration = fit_calibration(chances[split.val], run.task.labels[split.val])
+        parts = (
+            calibration.apply(chances[n], multilabel=multilabel) for n in (split.val, split.test)
+        )
+        found.append(Answers(row, *parts))
+    return found
+
+
+def combined(answers: list[Answers], task: unimp.Task) -> dict[str, float] | None:
+    """The scores of an ensemble of these members; None if there is none."""
+    if not answers:
+        return None
+    labels = {part: task.labels[getattr(task.split, part)] for part in ("val", "test")}
+    weights = choose_weights([one.val for one in answers], labels["val"], task.metric)
+    return {
+        part: score(
+            task.metric, mixed([getattr(one, part) for one in answers], weights), labels[part]
+        )
+        for part in labels
+    }
+
+
+def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
+    """The scores of all presets on one split, of the members, and of `best` without each lever.
+
+    For seed 0 of most sets, also those of a student, and of `best` after a refit on train and
+    validation labels.
+    """
     with tempfile.TemporaryDirectory() as place:
+        best = Path(place) / "best"
 
-        def run(folder: str, **more: Any) -> Any:
-            if folder != PRESETS[0]:  # its members are finished already
-                shutil.copytree(Path(place) / PRESETS[0] / MEMBERS, Path(place) / folder / MEMBERS)
+        def run(out: Path, **more: Any) -> unimp.Run:
             # Ensembles are trained at the same time instead of members.
             settings = {
                 "train.time_limit": limit,
                 "train.device": device,
                 "ensemble.jobs": 1,
                 "ensemble.refit": "never",
-                "ensemble.portfolio": folder.partition("-")[0],
-                "ensemble.members": list(SETS[name].members),
                 **more,
             }
-            given, out = task_of(name, seed), Path(place) / folder
-            preset = settings["ensemble.portfolio"]
+            task = task_of(name, seed)
             return unimp.run(
-                given, seed=seed, preset=preset, settings=settings, out=out, report=False
+                task, seed=seed, preset="best", settings=settings, out=out, report=False
             )
 
-        for preset in PRESETS:
-            done = run(preset)
-            summary = done.metrics["ensemble"]
-            row = {
-                "set": name,
-                "seed": seed,
-                "preset": preset,
-                "metric": done.metrics["metric"],
-                "val": done.metrics["scores"]["train"]["val"],
-                "test": done.metrics["scores"]["train"]["test"],
-                "test+val": done.metrics["scores"].get("train+val", {}).get("test"),
-                "optimism": summary["optimism"],
-                "seconds": sum(row["seconds"] for row in summary["members"]),
-                "members": [
-                    {key: value for key, value in row.items() if key != "settings"}
-                    for row in summary["members"]
-                ],
-                "left_out": summary["left_out"],
+        done = run(best)
+        summary, scores = done.metrics["ensemble"], done.metrics["scores"]
+        answers = answers_of(done, best / MEMBERS, device)
+        parts = {
+            preset: {m.name for m in PORTFOLIO if preset in m.presets} | {OWN}
+            for preset in ("good", "quick")
+        }
+        parts["quick"].discard(OWN)
+        row = {
+            "set": name,
+            "seed": seed,
+            "metric": done.metrics["metric"],
+            "time_limit": limit,
+            "best": scores["train"],
+            **{
+                preset: combined([a for a in answers if a.row["name"] in names], done.task)
+                for preset, names in parts.items()
+            },
+            "without": {
+                lever: combined([a for a in answers if not belongs(a.row)], done.task)
+                for lever, belongs in LEVERS.items()
+                if any(belongs(a.row) for a in answers)
+            },
+            "shown": scores.get("train+val", {}).get("test"),
+            "optimism": summary["optimism"],
+            "seconds": sum(row["seconds"] for row in summary["members"]),
+            "members": [
+                {key: value for key, value in row.items() if key != "settings"}
+                for row in summary["members"]
+            ],
+            "left_out": summary["left_out"],
+        }
+        if seed == 0 and name not in SLOW:
+            student = done.distill(out=Path(place) / "student", progress=False)
+            row["student"] = student.metrics["scores"]["train"]["test"]
+            row["seconds_of_student"] = student.metrics["seconds"]
+            again_in = Path(place) / "refit"
+            shutil.copytree(best / MEMBERS, again_in / MEMBERS)
+            changes = {
+                "ensemble.refit": "always",
+                "ensemble.portfolio": "best",
+                "ensemble.members": [row["name"] for row in summary["members"]],
+                "train.time_limit": 0.0,
             }
-            if preset == "best":
-                trained = [row["name"] for row in summary["members"]]
-                changes = {"ensemble.refit": "always", "ensemble.members": trained}
-                again = run("best-refit", **changes, **{"train.time_limit": 0.0})
-                row["refit"] = again.metrics["scores"]["refit"]["test"]
-                row["seconds_of_refit"] = again.metrics["seconds"] - done.metrics["seconds"]
-                student = done.distill(out=Path(place) / "student", progress=False)
-                row["student"] = student.metrics["scores"]["train"]["test"]
-                row["seconds_of_student"] = student.metrics["seconds"]
-            rows.append(row)
-            if SETS[name].members:
-                break
-    return rows
+            again = run(again_in, **changes)
+            row["refit"] = again.metrics["scores"]["refit"]["test"]
+            row["seconds_of_refit"] = again.metrics["seconds"] - done.metrics["seconds"]
+    return row
 
 
-def fill(names: list[str], jobs: int, limit: float, deadline: float, device: str) -> None:
+def fill(
+    names: list[str], seeds: int, jobs: int, limit: float, deadline: float, device: str
+) -> None:
     done = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     have = {(row["set"], row["seed"]) for row in done}
-    places = [(n, seed) for n in names for seed in SETS[n].seeds if (n, seed) not in have]
-    places.sort(key=lambda place: place[0] not in SLOW)
+    places = [(n, seed) for n in names for seed in SETS[n].seeds[:seeds] if (n, seed) not in have]
+    places.sort(key=lambda place: (place[0] not in SLOW, place[1]))
     started = time.monotonic()
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
     waiting = {pool.submit(train, name, seed, limit, device) for name, seed in places}
     while waiting and time.monotonic() - started < deadline:
         ended, waiting = wait(waiting, timeout=5, return_when=FIRST_COMPLETED)
         for future in ended:
             try:
-                rows = future.result()
+                row = future.result()
             except Exception as error:  # one set that fails must not lose the others
                 print(f"failed: {type(error).__name__} {error}", flush=True)
                 continue
-            for row in rows:
-                shown = f"val {100 * row['val']:.2f}, test {100 * row['test']:.2f}"
-                print(row["set"], row["seed"], row["preset"], shown, flush=True)
-            done += [{**row, **provenance("strength.py")} for row in rows]
+            shown = (
+                f"validation {100 * row['best']['val']:.2f}, test {100 * row['best']['test']:.2f}"
+            )
+            print(row["set"], row["seed"], shown, flush=True)
+            done.append({**row, **provenance("strength.py")})
             write_atomically(RESULTS, (json.dumps(done, indent=1) + "\n").encode())
     if waiting:
         print(f"{len(waiting)} splits are missing", flush=True)
@@ -183,107 +247,223 @@ def fill(names: list[str], jobs: int, limit: float, deadline: float, device: str
         os._exit(1)
 
 
-def table() -> str:
-    """The scores with train labels as inputs, then those of `best` under each label protocol."""
-    rows = json.loads(RESULTS.read_text("utf-8"))
+SHORT = 10
+"""A training that the time limit ended before this epoch is not shown as a member. Compiling
+kernels for the first time may take longer than the share of time of one member."""
+
+
+def tests_of(row: dict[str, Any]) -> dict[str, float]:
+    """The test scores of the members that were trained for more than a few epochs."""
+    return {
+        m["name"]: m["test"]
+        for m in row["members"]
+        if not m["cut_short"] or m["epochs"] is None or m["epochs"] >= SHORT
+    }
+
+
+def chosen_member(row: dict[str, Any]) -> dict[str, Any]:
+    """The member of an ensemble with the best validation score."""
+    scored = [m for m in row["members"] if m["val"] is not None]
+    found: dict[str, Any] = max(scored, key=lambda m: m["val"])
+    return found
+
+
+def scores_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The scores with train labels as inputs."""
     lines = [
         "| set | splits | label propagation | MLP | GCN | GAT | APPNP | UniMP | "
-        "UniMP of the recipe | best member by validation | `quick` | `good` | `best` | "
-        "seconds of `best` | student | target |",
-        "|" + "---|" * 16,
+        "UniMP of the recipe | best member by validation | `quick` | `good` | "
+        "`best` without labels as inputs | `best` | seconds of `best` | student | target |",
+        "|" + "---|" * 17,
     ]
-    gains, students, shown = [], [], []
-    for name, (_, target, *_) in SETS.items():
-        of_set = {p: [r for r in rows if r["set"] == name and r["preset"] == p] for p in PRESETS}
-        best = of_set["best"]
-        if not best:
-            continue
-        shown.append(name)
+    for name, of_set in rows.items():
 
-        def member(wanted: str, runs: list[dict[str, Any]] = best) -> str:
-            found = [m["test"] for r in runs for m in r["members"] if m["name"] == wanted]
-            return mean_text(found) if len(found) == len(runs) else "–"
+        def member(wanted: str, runs: list[dict[str, Any]] = of_set) -> str:
+            found = [tests[wanted] for r in runs if wanted in (tests := tests_of(r))]
+            return mean_text(found) if 2 * len(found) >= len(runs) else "–"
 
-        chosen = [
-            max(r["members"], key=lambda m: m["val"] if m["val"] is not None else -math.inf)
-            for r in best
-        ]
+        without = [r["without"].get(OF_LABELS) for r in of_set]
+        target = SETS[name].target
+        if name.endswith("-random"):
+            first = next(r["best"]["test"] for r in of_set if r["seed"] == 0)
+            target += f" on split 0, where `best` has {100 * first:.2f}"
         cells = [
-            f"{name} ¹" if "refit" not in best[0] else name,
-            str(len(best)),
+            name,
+            str(len(of_set)),
             *map(member, BASELINES),
-            mean_text([m["test"] for m in chosen]),
-            *(mean_text([r["test"] for r in of_set[p]]) for p in reversed(PRESETS)),
-            f"{mean(r['seconds'] for r in best):.0f}",
-            mean_text([r["student"] for r in best if "student" in r]),
+            mean_text([chosen_member(r)["test"] for r in of_set]),
+            *(mean_text([r[p]["test"] for r in of_set if r[p]]) for p in ("quick", "good")),
+            mean_text([w["test"] for w in without if w]),
+            mean_text([r["best"]["test"] for r in of_set]),
+            f"{mean(r['seconds'] for r in of_set):.0f}",
+            mean_text([r["student"] for r in of_set if "student" in r]),
             target,
         ]
         lines.append(f"| {' | '.join(cells)} |")
-        gains.append(mean(r["test"] - m["test"] for r, m in zip(best, chosen, strict=True)))
-        students += [r["student"] - r["test"] for r in best if "student" in r]
-    optimism = mean(r["optimism"] for r in rows if r["preset"] == "best")
-    lines += [
-        "",
+    return lines
+
+
+def summary(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    every = [row for of_set in rows.values() for row in of_set]
+    gains = [mean(r["best"]["test"] - chosen_member(r)["test"] for r in s) for s in rows.values()]
+    students = [r["student"] - r["best"]["test"] for r in every if "student" in r]
+    optimism = mean(r["optimism"] for r in every)
+    return [
         f"`best` is above the member with the best validation score on {sum(g > 0 for g in gains)} "
         f"of {len(gains)} sets, by {100 * mean(gains):.2f} points on average. Choosing weights "
         f"made its validation score look better by {100 * optimism:.2f} points on average. The "
         f"student is {-100 * mean(students):.2f} points below `best` on average; the median is "
-        f"{-100 * median(students):.2f}.",
-        "",
-        "Difference between `unimp`, which has labels as inputs, and `unimp-features`, which has "
-        f"none, in points: {label_gains(rows)}.",
-        "",
-        *protocols([r for r in rows if r["preset"] == "best"], shown),
+        f"{-100 * median(students):.2f}."
     ]
-    return "\n".join(lines)
 
 
-PROTOCOLS = {
-    "train labels": "test",
-    "validation labels as further inputs": "test+val",
-    "refitted on train and validation labels": "refit",
+PROTOCOLS: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "train labels": lambda row: row["best"]["test"],
+    "validation labels as further inputs": lambda row: row["shown"],
+    "refitted on train and validation labels": lambda row: row["refit"],
 }
 
 
-def protocols(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
-    """The test scores of `best`: one row per label protocol, for a few sets at a time."""
-    lines = []
+def protocols(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The test scores of `best` for seed 0: one row per label protocol, a few sets at a time."""
+    first = {name: r for name, of_set in rows.items() for r in of_set if "refit" in r}
+    names, lines = list(first), []
     for begin in range(0, len(names), 7):
         part = names[begin : begin + 7]
         lines += [f"| labels used by `best` | {' | '.join(part)} |", "|" + "---|" * (len(part) + 1)]
-        for words, key in PROTOCOLS.items():
-            found = [[r[key] for r in rows if r["set"] == n and r.get(key)] for n in part]
-            lines.append(f"| {words} | {' | '.join(map(mean_text, found))} |")
+        for words, of in PROTOCOLS.items():
+            found = [of(first[name]) for name in part]
+            cells = ["–" if value is None else f"{100 * value:.2f}" for value in found]
+            lines.append(f"| {words} | {' | '.join(cells)} |")
         lines.append("")
     return lines[:-1]
 
 
-def label_gains(rows: list[dict[str, Any]]) -> str:
-    """The mean gain of UniMP by labels as inputs on each set where both members were trained."""
-    gains: dict[str, list[float]] = {}
-    for row in rows:
-        tests = {m["name"]: m["test"] for m in row["members"]}
-        if row["preset"] == "best" and {"unimp", "unimp-features"} <= tests.keys():
-            gain = 100 * (tests["unimp"] - tests["unimp-features"])
-            gains.setdefault(row["set"], []).append(gain)
-    means = {name: mean(values) for name, values in gains.items()}
-    ordered = sorted(means, key=lambda name: -means[name])
-    return ", ".join(f"{name} {means[name]:+.1f}" for name in ordered)
+class Gain(NamedTuple):
+    """What something gains on one set: points on average over pairs of the same split and seed."""
+
+    points: float
+    error: float  # the standard error; not a number for a single pair
+    better: int  # the number of pairs with a gain
+    pairs: int
+
+    @classmethod
+    def of(cls, differences: list[float]) -> Gain:
+        points = [100 * difference for difference in differences]
+        error = stdev(points) / math.sqrt(len(points)) if len(points) > 1 else math.nan
+        return cls(mean(points), error, sum(p > 0 for p in points), len(points))
+
+    def __str__(self) -> str:
+        error = f" ± {self.error:.2f}" if math.isfinite(self.error) else ""
+        return f"{self.points:+.2f}{error} ({self.better}/{self.pairs})"
+
+
+def gains_of(rows: dict[str, list[dict[str, Any]]], lever: str) -> dict[str, Gain]:
+    """What a lever gains on each set on which it has members."""
+    found = {}
+    for name, of_set in rows.items():
+        pairs = [
+            r["best"]["test"]
+            - (chosen_member(r)["test"] if lever == ENSEMBLE else r["without"][lever]["test"])
+            for r in of_set
+            if lever == ENSEMBLE or r["without"].get(lever)
+        ]
+        if pairs:
+            found[name] = Gain.of(pairs)
+    return found
+
+
+def holm(chances: dict[str, float]) -> dict[str, float]:
+    """Chances of a difference by accident, corrected for their number by Holm's method."""
+    corrected, largest = {}, 0.0
+    for place, name in enumerate(sorted(chances, key=lambda name: chances[name])):
+        largest = max(largest, min(1.0, (len(chances) - place) * chances[name]))
+        corrected[name] = largest
+    return corrected
+
+
+def levers_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What each lever gains, on average over the sets with several pairs."""
+    found, chances = {}, {}
+    for lever in (ENSEMBLE, *LEVERS):
+        if lever == OF_LABELS:  # it has a table of its own
+            continue
+        gains = {name: g for name, g in gains_of(rows, lever).items() if g.pairs > 1}
+        if not gains:
+            continue
+        points = mean(g.points for g in gains.values())
+        error = math.sqrt(sum(g.error**2 for g in gains.values())) / len(gains)
+        found[lever] = (gains, points, error)
+        distance = points / error if error else 0.0
+        chances[lever] = math.erfc(distance / math.sqrt(2)) / 2  # one-sided, normal
+    corrected = holm(chances)
+    lines = [
+        "| lever | sets | mean gain | by accident (Holm) | largest gain | largest loss |",
+        "|---|---|---|---|---|---|",
+    ]
+    for lever, (gains, points, error) in found.items():
+        ends = [pick(gains, key=lambda n: gains[n].points) for pick in (max, min)]
+        largest = [f"{name} {gains[name]}" for name in ends]
+        cells = [lever, str(len(gains)), f"{points:+.2f} ± {error:.2f}", f"{corrected[lever]:.3f}"]
+        lines.append(f"| {' | '.join((*cells, *largest))} |")
+    return lines
+
+
+def labels_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What labels as inputs gain on each set: for UniMP, and for the ensemble."""
+    lines = [
+        "| set | `unimp` over `unimp-features` | `best` over `best` without labels as inputs |",
+        "|---|---|---|",
+    ]
+    of_ensemble = gains_of(rows, OF_LABELS)
+    for name, of_set in rows.items():
+        pairs = [
+            tests["unimp"] - tests["unimp-features"]
+            for tests in map(tests_of, of_set)
+            if {"unimp", "unimp-features"} <= tests.keys()
+        ]
+        cells = [str(Gain.of(pairs)) if pairs else "–", str(of_ensemble.get(name, "–"))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def write_tables() -> None:
+    stored = json.loads(RESULTS.read_text("utf-8"))
+    rows = {name: [r for r in stored if r["set"] == name] for name in SETS}
+    rows = {name: sorted(some, key=lambda r: r["seed"]) for name, some in rows.items() if some}
+    confirm = {name: some for name, some in rows.items() if SETS[name].confirm}
+    develop = {name: some for name, some in rows.items() if not SETS[name].confirm}
+    text = PAGE.read_text("utf-8")
+    for mark, lines in {
+        "strength": [*scores_table(rows), "", *summary(rows), "", *protocols(rows)],
+        "label gains": labels_table(rows),
+        "levers": levers_table(develop),
+        "confirmed": levers_table(confirm),
+    }.items():
+        text = put_between(text, f"<!-- {mark} -->", "\n".join(lines))
+    write_atomically(PAGE, text.encode())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--seeds", type=int, default=99, help="The most seeds per set.")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--time-limit", type=float, default=600.0, help="Seconds per ensemble.")
     parser.add_argument("--deadline", type=float, default=math.inf, help="Seconds in total.")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     if options.what == "run":
-        fill(options.sets, options.jobs, options.time_limit, options.deadline, options.device)
-    text = PAGE.read_text("utf-8")
-    write_atomically(PAGE, put_between(text, "<!-- strength -->", table()).encode())
+        fill(
+            options.sets,
+            options.seeds,
+            options.jobs,
+            options.time_limit,
+            options.deadline,
+            options.device,
+        )
+    write_tables()
 
 
 if __name__ == "__main__":

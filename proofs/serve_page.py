@@ -2,6 +2,7 @@
 
     python proofs/serve_page.py [NAME ...]        → proofs/results/serve_page.json
     python proofs/serve_page.py --pictures FOLDER
+    python proofs/serve_page.py --documents       → docs/images/serve.png, serve-phone.png
 
 A run is trained on two small tables in which ids, classes and columns contain markup, and served by
 `unimp serve`. Each scenario opens the page in Chromium and does what a person does, mostly with the
@@ -97,12 +98,31 @@ def train(folder: Path) -> Path:
     return folder / "run"
 
 
+def train_several(folder: Path) -> Path:
+    """A run on arrays in which a node may have several labels, and nothing has a name."""
+    draw = np.random.default_rng(1)
+    x = (draw.random((60, 40)) < 0.2).astype(np.float32)
+    edges = draw.integers(0, 60, (2, 200))
+    task = unimp.Task(
+        "tags",
+        unimp.Graph.from_edges(edges, num_nodes=60, x=x),
+        np.where(np.arange(60)[:, None] < 10, -1, x[:, :4] > 0).astype(np.int8),
+        unimp.Split(np.arange(10, 40), np.arange(40, 50), np.arange(50, 60)),
+        "rocauc",
+        num_classes=4,
+        class_names=("blue", "green", "red", "white"),
+    )
+    unimp.run(task, settings=SETTINGS, out=folder / "run", progress=False)
+    return folder / "run"
+
+
 @dataclass
 class Server:
     """`unimp serve` in a process that can be killed and started again at the same address."""
 
     folder: Path
     port: int
+    token_file: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -111,6 +131,8 @@ class Server:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "unimp", "serve", str(self.folder)]
+        if self.token_file is not None:
+            command += ["--token-file", str(self.token_file)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen([*command, "--port", str(self.port)], **quiet)
         end = time.monotonic() + 60
@@ -128,8 +150,16 @@ class Server:
         self.process.send_signal(how)
         self.process.wait(30)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What shows that a request comes from the admin, or from the page itself."""
+        if self.token_file is None:
+            return {"Origin": self.address}
+        return {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address + path, timeout=30) as response:
+        request = urllib.request.Request(self.address + path, headers=self.headers)
+        with urllib.request.urlopen(request, timeout=30) as response:
             return json.load(response)
 
     def node(self, name: str) -> dict[str, Any]:
@@ -137,12 +167,17 @@ class Server:
         return found
 
     def send(self, method: str, path: str, body: Any) -> Any:
-        headers = {"Content-Type": "application/json", "Origin": self.address}
+        headers = {"Content-Type": "application/json", **self.headers}
         request = urllib.request.Request(
             self.address + path, json.dumps(body).encode(), headers, method=method
         )
         with urllib.request.urlopen(request, timeout=30) as response:
-            return json.load(response)
+            return json.loads(response.read() or "null")
+
+    def token_of(self, name: str, role: str) -> str:
+        """Add a person as the admin; returns the token."""
+        token: str = self.send("POST", "/v1/people", {"name": name, "role": role})["token"]
+        return token
 
     def label(self, name: str, label: str) -> int:
         """Give a label as another client would; returns its version."""
@@ -172,6 +207,28 @@ class Site:
         self._browser, self.server, self.seen = browser, server, Seen()
         self._pages: list[Any] = []
         self._contexts: list[Any] = []
+        self._more: list[Server] = []
+        self._folders: list[Path] = []
+
+    def folder(self) -> Path:
+        """An empty folder that is removed after the scenario."""
+        self._folders.append(Path(tempfile.mkdtemp()))
+        return self._folders[-1]
+
+    def serve(self, run: Path, *, tokens: bool = False) -> Server:
+        """Serve another run for this scenario, which then uses its server."""
+        file = self.folder() / "token" if tokens else None
+        self.server = Server(run, free_port(), file)
+        self._more.append(self.server)
+        self.server.start()
+        return self.server
+
+    def copy(self) -> Path:
+        """A copy of the run, without what was labeled."""
+        run = self.folder() / "run"
+        ignored = shutil.ignore_patterns("labels*", ".labels*", "generation*")
+        shutil.copytree(self.server.folder, run, ignore=ignored)
+        return run
 
     def context(self, **options: Any) -> Any:
         context = self._browser.new_context(
@@ -189,7 +246,7 @@ class Site:
         page.on("pageerror", lambda error: self.seen.console.append(f"exception: {error}"))
         page.on("request", self._requested)
         page.goto(f"{self.server.address}/{hash_}")
-        page.wait_for_selector("h1, .sign-in, .empty, .loading", state="attached")
+        page.wait_for_selector("h1, .sign-in, .empty, .loading, .message", state="attached")
         return page
 
     def at_node(self, name: str, query: str = "", context: Any = None) -> Any:
@@ -211,10 +268,26 @@ class Site:
                 self.seen.ran += page.evaluate("window.ran || 0")
         for context in self._contexts:
             context.close()
+        for server in self._more:
+            server.stop()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 def node_hash(name: str, query: str = "") -> str:
     return f"#/label/{quote(name, safe='')}{query}"
+
+
+def server_neighbors(server: Server, name: str) -> list[str]:
+    found = server.get(f"/v1/nodes/{quote(name, safe='')}/details")["neighbors"]
+    return [neighbor["id"] for neighbor in found]
 
 
 def title(page: Any) -> str:
@@ -604,6 +677,220 @@ def keyboard(site: Site) -> None:
     wait_for(lambda: site.server.node(name)["label"] is not None)
 
 
+def sign_in(page: Any, token: str) -> None:
+    page.wait_for_selector(".sign-in")
+    page.get_by_label("Token", exact=True).fill(token)
+    page.keyboard.press("Enter")
+
+
+@scenario("sign in with a token", "401")
+def signing_in(site: Site) -> None:
+    server = site.serve(site.copy(), tokens=True)
+    token = server.token_of("ada", "labeler")
+    page = site.open("#/label")
+    sign_in(page, "wrong " * 9)
+    page.wait_for_selector(".message.bad >> text=not valid")
+    sign_in(page, token)
+    page.wait_for_selector(".choice")
+    name = title(page)
+    page.keyboard.press("1")
+    wait_for(lambda: server.node(name)["label"] is not None)
+    assert server.get("/v1/log?kind=label")["events"][0]["actor"] == "ada"
+    assert token not in page.url
+    kept = "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}])"
+    assert token not in page.evaluate(kept), "a script can read the token"
+    page.keyboard.press("?")
+    page.click("dialog >> text=Sign out")
+    page.wait_for_selector(".sign-in")
+
+
+@scenario("a reader cannot label", "401")
+def reader(site: Site) -> None:
+    server = site.serve(site.copy(), tokens=True)
+    page = site.open("#/label")
+    sign_in(page, server.token_of("eve", "reader"))
+    page.wait_for_selector(".choice")
+    page.wait_for_selector("text=Giving labels needs the role labeler")
+    assert page.locator(".choice").first.is_disabled()
+    for key in ("1", "Enter", "s"):
+        page.keyboard.press(key)
+    page.goto(f"{server.address}/#/model")
+    page.wait_for_selector("text=Training needs the role admin")
+    assert page.locator("text=Train on the labels so far").is_disabled()
+    page.goto(f"{server.address}/#/people")
+    page.wait_for_selector("text=needs the role admin")
+    assert server.get("/v1/log")["events"] == []
+
+
+@scenario("many labels need a reviewer", "401|403")
+def reviewer(site: Site) -> None:
+    server = site.serve(site.copy(), tokens=True)
+    for name, role, stored in (("lea", "labeler", False), ("rev", "reviewer", True)):
+        page = site.open("#/table?state=unlabeled&q=package-")
+        sign_in(page, server.token_of(name, role))
+        page.wait_for_selector("tbody tr")
+        page.get_by_label("Choose all nodes of this page").check()
+        page.get_by_label("Class", exact=True).select_option(label="net")
+        page.click("text=Continue")
+        page.click("dialog >> text=Store")
+        if stored:
+            page.wait_for_selector("text=labels stored")
+        else:
+            page.wait_for_selector("dialog .message.bad")
+        assert bool(server.get("/v1/log")["events"]) == stored
+
+
+@scenario("a revoked person is signed out", "401")
+def revoked(site: Site) -> None:
+    server = site.serve(site.copy(), tokens=True)
+    page = site.open("#/label")
+    sign_in(page, server.token_of("max", "labeler"))
+    page.wait_for_selector(".choice")
+    name = title(page)
+    server.send("DELETE", "/v1/people/max", None)
+    page.keyboard.press("1")
+    page.wait_for_selector(".sign-in")
+    assert server.node(name)["label"] is None
+
+
+@scenario("train, activate and roll back")
+def generations(site: Site) -> None:
+    server = site.serve(site.copy())
+    for name in server.unlabeled(12):
+        server.label(name, server.node(name)["prediction"])
+    page = site.open("#/model")
+    page.click("text=Train on the labels so far")
+    page.click("dialog >> text=Start the training")
+    page.wait_for_selector("text=Ready to activate", timeout=400_000)
+    page.locator("tr button >> text=Activate").click()
+    page.click("dialog >> text=Switch to generation 1")
+    wait_for(lambda: server.get("/v1/model")["generation"] == 1)
+    page.locator("tr button >> text=Roll back").click()
+    page.click("dialog >> text=Switch to generation 0")
+    wait_for(lambda: server.get("/v1/model")["generation"] == 0)
+    page.wait_for_selector("tr:has-text('run') >> text=Active")
+
+
+@scenario("several labels per node, without tables")
+def several_labels(site: Site) -> None:
+    server = site.serve(train_several(site.folder()))
+    page = site.at_node("9")
+    assert "Which of these apply?" in page.inner_text(".node")
+    page.wait_for_selector(".columns >> text=Neighbors")
+    page.click("text=other than zero")
+    assert page.locator(".node .columns dt").count() > 1
+    before = set(server.node("9")["prediction"])
+    first = page.locator(".choice .name").first.inner_text()
+    page.keyboard.press("1")
+    wanted = before ^ {first}
+    page.wait_for_selector(
+        f".choice[aria-pressed='{str(first in wanted).lower()}'] >> text={first}"
+    )
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Enter")
+    wait_for(lambda: server.node("9")["label"] == sorted(wanted))
+    wait_for(lambda: title(page) != "9")
+    page.goto(f"{server.address}/{node_hash('9')}")
+    page.click("text=Remove label")
+    wait_for(lambda: server.node("9")["label"] is None)
+
+
+@scenario("add a node", "422")
+def add_node(site: Site) -> None:
+    (name,) = site.server.unlabeled()
+    new = f"new <i>{time.time_ns()}</i>"
+    page = site.at_node(name)
+    page.click("text=Add a node…")
+    page.click("dialog >> text=Add the node")
+    page.wait_for_selector("dialog .field-problem >> text=Enter an id")
+    page.get_by_label("Id", exact=True).fill("package-0")
+    page.get_by_label("size", exact=True).fill("many")
+    page.click("dialog >> text=Add the node")
+    page.wait_for_selector("#column-size-problem >> text=not a number")
+    page.get_by_label("size", exact=True).fill("1.5")
+    page.get_by_label("kind", exact=True).fill("net")
+    page.click("dialog >> text=Add the node")
+    page.wait_for_selector("#node-Id-problem >> text=already")
+    page.get_by_label("Id", exact=True).fill(new)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog", state="detached")
+    wait_for(lambda: title(page) == new)
+    page.wait_for_selector(".choice")
+    page.wait_for_selector(f".why .reasons >> text={name}")
+    assert "1.5" in page.inner_text(".node .columns")
+    assert server_neighbors(site.server, new) == [name]
+
+
+@scenario("connect two nodes and undo", "422")
+def connect(site: Site) -> None:
+    name, other = site.server.unlabeled(2)
+    if other in server_neighbors(site.server, name):
+        site.server.send("DELETE", "/v1/edges", {"edges": [{"source": name, "target": other}]})
+        wait_for(lambda: other not in server_neighbors(site.server, name))
+    page = site.at_node(name)
+    page.click("text=Connect…")
+    page.get_by_label("With the node").fill("nobody knows it")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#other-node-problem >> text=no node")
+    page.get_by_label("With the node").fill(other)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog", state="detached")
+    wait_for(lambda: other in server_neighbors(site.server, name))
+    page.wait_for_selector(".message >> text=added")
+    page.keyboard.press("u")
+    wait_for(lambda: other not in server_neighbors(site.server, name))
+
+
+@scenario("bulk labels: cancel, and a warning before labels are replaced")
+def bulk_cancel(site: Site) -> None:
+    one, two = site.server.unlabeled(2)
+    site.server.label(one, "vcs")
+    page = site.open("#/table?q=package-")
+    head = site.server.get("/v1/log?limit=1")["events"][0]["version"]
+    for name in (one, two):
+        page.get_by_label("Id contains").fill(name)
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    page.get_by_label("Class", exact=True).select_option(label="text")
+    page.click("text=Continue")
+    page.wait_for_selector("dialog >> text=1 node has another label now")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert site.server.get("/v1/log?limit=1")["events"][0]["version"] == head
+    assert site.server.node(one)["label"] == "vcs"
+
+
+@scenario("360 pixels without a mouse")
+def phone_keyboard(site: Site) -> None:
+    context = site.context(viewport={"width": 360, "height": 740}, has_touch=True)
+    page = site.open("#/label", context)
+    page.wait_for_selector(".choice")
+    name = title(page)
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('choice')"):
+            break
+    page.wait_for_timeout(300)
+    chosen = page.evaluate("document.activeElement.querySelector('.name').textContent")
+    box = page.evaluate("JSON.stringify(document.activeElement.getBoundingClientRect())")
+    box = json.loads(box)
+    assert box["height"] >= 44, f"a finger needs 44 pixels, the choice has {box['height']}"
+    covered = page.evaluate(
+        "([x, y]) => !document.activeElement.contains(document.elementFromPoint(x, y))",
+        [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2],
+    )
+    assert not covered, f"the focus cannot be seen: {box}"
+    page.keyboard.press("Enter")
+    wait_for(lambda: site.server.node(name)["label"] == chosen)
+    wait_for(lambda: title(page) != name)
+    small = page.evaluate(
+        "[...document.querySelectorAll('main .button:not(.compact), main .choice')]"
+        ".filter((e) => e.offsetHeight && e.offsetHeight < 36).map((e) => e.textContent)"
+    )
+    assert not small, small
+    page.keyboard.press("u")
+    wait_for(lambda: site.server.node(name)["label"] is None)
+
+
 def run_scenario(browser: Any, server: Server, name: str) -> dict[str, Any]:
     """Run one scenario; `problem` is empty if it passed."""
     site, problem, started = Site(browser, server), "", time.monotonic()
@@ -638,10 +925,7 @@ def served(folder: Path) -> Iterator[tuple[Any, Server]]:
     """A browser, and the server of a new run."""
     from playwright.sync_api import sync_playwright
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server(train(folder), port)
+    server = Server(train(folder), free_port())
     server.start()
     try:
         with sync_playwright() as play:
@@ -669,6 +953,33 @@ def take_pictures(browser: Any, server: Server, folder: Path) -> None:
             site.close()
 
 
+def take_documents(images: Path) -> None:
+    """The pictures of the documentation, from `unimp serve --demo`."""
+    from playwright.sync_api import sync_playwright
+
+    from unimp.serving.demo import RUN, unpack
+
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as play:
+        unpack(Path(temporary) / "demo")
+        server = Server(Path(temporary) / "demo" / RUN, free_port())
+        server.start()
+        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        try:
+            for name, width, height in (("serve", 1440, 900), ("serve-phone", 360, 740)):
+                site = Site(browser, server)
+                context = site.context(viewport={"width": width, "height": height})
+                context.set_default_timeout(120_000)
+                page = site.open("#/label", context)
+                page.wait_for_selector(".picture img", state="attached")
+                page.wait_for_selector(".columns >> text=Neighbors")
+                page.wait_for_timeout(1_000)
+                page.screenshot(path=images / f"{name}.png")
+                site.close()
+        finally:
+            browser.close()
+            server.stop()
+
+
 def cannot_browse() -> str:
     """Why no browser can be used; empty if it can."""
     if BROWSER is None:
@@ -680,10 +991,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; all without a name")
     parser.add_argument("--pictures", type=Path, help="take pictures into a folder instead")
+    parser.add_argument("--documents", action="store_true", help="take those of docs/ instead")
     given = parser.parse_args()
     if why := cannot_browse():
         sys.exit(f"{why}; see the top of this file")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if given.documents:
+        take_documents(Path(__file__).parents[1] / "docs" / "images")
+        return
     with (
         tempfile.TemporaryDirectory() as temporary,
         served(Path(temporary)) as (browser, server),

@@ -11,6 +11,7 @@ from unimp.ensemble.selection import (
     mixed,
     nested_score,
 )
+from unimp.tasks.metrics import score
 
 
 def log_loss(chances: torch.Tensor, weights: torch.Tensor) -> float:
@@ -96,3 +97,15 @@ def test_a_half_without_a_defined_score_does_not_vote_for_the_first_member() -> 
     assert weights[1] > 0.9
     two = torch.tensor([0, 1])
     assert torch.isfinite(choose_weights([1 - good[2:4], good[2:4]], two, "rocauc")).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_by_roc_auc_the_ensemble_is_never_below_its_best_member_on_validation(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(60, 3, generator=draw) < 0.2).long()
+    # The second member decides any mixture, because the first gives nearly equal probabilities.
+    first, second = (labels + torch.randn(60, 3, generator=draw) for _ in range(2))
+    given = [0.2 + 1e-4 * first.double(), 0.5 + 0.05 * second.double()]
+    weights = choose_weights(given, labels, "rocauc")
+    found = score("rocauc", mixed(given, weights), labels)
+    assert found >= max(score("rocauc", one, labels) for one in given)

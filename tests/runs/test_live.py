@@ -124,3 +124,29 @@ def test_hidden_labels_cannot_reach_a_live_engine(trained: Callable[[str], Run])
     one.commit(change)
     two.commit(change)
     assert torch.equal(one.logits, two.logits)
+
+
+@pytest.mark.parametrize(
+    "name", ["one model", "structural columns", "ridge with labels", "ensemble"]
+)
+def test_answers_between_the_steps_of_a_commit_disturb_nothing(
+    name: str, trained: Callable[[str], Run]
+) -> None:
+    run = trained(name)
+    graph, observed = run.task.graph, run.observed_labels()
+    alone, disturbed = run.live(observed), run.live(observed)
+    nodes = torch.arange(0, graph.num_nodes, 7)
+    change = Change(nodes[:3], (observed[nodes[:3]] + 1) % run.task.num_classes)
+    later = Change.joined([change, Change(nodes[3:5], observed[nodes[3:5]].clamp(min=0))])
+    (expected,) = run.live(observed).after([later], [nodes])
+    answers = []
+
+    def ask() -> None:
+        answers.extend(disturbed.after([later], [nodes]))
+
+    alone.commit(change)
+    disturbed.commit(change, ask)
+    assert answers
+    for answer in answers:
+        assert torch.allclose(answer, expected, atol=1e-5)
+    assert torch.equal(alone.logits, disturbed.logits)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -11,7 +12,14 @@ from unimp.data.synthetic import synthetic_task
 from unimp.data.tables.label_files import read_labels
 from unimp.errors import OutputError
 from unimp.serving.events import Label, Predicted, Retraction, Undo
-from unimp.serving.export import json_lines, labels_table, log_table, write_export
+from unimp.serving.export import (
+    for_spreadsheets,
+    from_spreadsheet,
+    json_lines,
+    labels_table,
+    log_table,
+    write_export,
+)
 from unimp.serving.store import Store, Vocabulary
 from unimp.tasks.names import class_names
 
@@ -69,3 +77,27 @@ def test_an_empty_log_has_its_columns(store: Store, tmp_path: Path) -> None:
     assert labels_table(store.reader).num_rows == 0
     write_export(tmp_path / "log.parquet", log_table(store.reader))
     assert "in_force" in pyarrow.parquet.read_table(tmp_path / "log.parquet").column_names
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|x", "'+cmd|x"),
+        ("-x", "'-x"),
+        ("@scope/name", "'@scope/name"),
+        ("'=1", "''=1"),
+        ("''@a", "'''@a"),
+        ("-1.5", "-1.5"),
+        ("+3e5", "+3e5"),
+        ("plain", "plain"),
+        ("it's", "it's"),
+        ("'quoted'", "'quoted'"),
+        ("", ""),
+    ],
+)
+def test_a_spreadsheet_computes_no_cell_and_cells_can_be_read_again(cell: str, shown: str) -> None:
+    table = for_spreadsheets(pa.table({"node": [cell, None], "version": [1, -2]}))
+    assert table.column("node").to_pylist() == [shown, None]
+    assert table.column("version").to_pylist() == [1, -2]
+    assert from_spreadsheet(shown) == cell

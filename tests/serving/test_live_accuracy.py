@@ -5,9 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
+from event_reference import Reference
 
 from unimp.serving.accuracy import live_accuracy, score
-from unimp.serving.events import Label, Predicted, Retraction, Skip, Undo
+from unimp.serving.events import Label, Predicted, Retraction, Skip, Undo, Withdrawal, Write
 from unimp.serving.queue import Queue
 from unimp.serving.store import Store
 
@@ -97,3 +98,82 @@ def test_the_sample_measures_accuracy_without_the_bias_of_the_ranking(tmp_path: 
             assert live_accuracy(store.reader).unanswered >= 1
     assert count > 45
     assert abs(right / count - 2 / 3) < 2 * math.sqrt(2 / 9 / count)
+
+
+def test_only_random_items_count_for_the_figure_without_bias(store: Store) -> None:
+    """Nodes of the ranking, and labels without the queue, are not part of it."""
+    queue = Queue(store, seed=1)
+    nodes = [f"n{number}" for number in range(40)]
+    random_items = []
+    for _ in range(20):
+        item = queue.next("reviewer", nodes, nodes).result()
+        assert item is not None
+        give(store, item.node, "x", "x" if item.drawn == "random" else "y")
+        random_items += [item.node] if item.drawn == "random" else []
+    sampled = {row[0] for row in store.reader.rows("select node from sample")}
+    for node in sorted(set(nodes) - sampled):
+        give(store, node, "x", "y")
+    found = live_accuracy(store.reader)
+    assert len(random_items) == 2
+    assert set(random_items) <= sampled
+    assert found.random.count == len(sampled & set(nodes))
+    assert found.all.count == len(nodes)
+    right = sum(node in random_items for node in sampled)
+    assert (found.random.correct, found.all.correct) == (right, 2)
+    store.write("reviewer", Retraction(node=random_items[0]))
+    found = live_accuracy(store.reader)
+    assert (found.random.correct, found.unanswered) == (right - 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_labels_gives_the_figures_of_the_definition(
+    seed: int, store: Store
+) -> None:
+    """The last prediction of each node that is in force and uninformed, against its label now."""
+    draw, reference = random.Random(seed), Reference()
+    queue, nodes = Queue(store, seed=seed), [f"n{number}" for number in range(6)]
+    predictions: dict[int, Predicted] = {}
+    for _ in range(60):
+        node, kind = draw.choice(nodes), draw.random()
+        if kind < 0.1:
+            queue.next("reviewer", [], nodes).result()
+            continue
+        write: Write = Label(node=node, label=draw.choice("xy"), source=draw.choice(["a", "b"]))
+        if kind > 0.8:
+            write = Retraction(node=node)
+        elif kind > 0.7 and reference.events:
+            write = Undo(undoes=draw.randrange(len(reference.events)) + 1)
+        elif kind > 0.67:
+            write = Withdrawal(withdrawn="a")
+        if reference.refusal("reviewer", write, None, None) is not None:
+            continue
+        given = Predicted(
+            label=draw.choice("xy"), probability=draw.uniform(0.5, 1), informed=draw.random() < 0.2
+        )
+        had_label = reference.labels().get(node, (None,))[0] is not None
+        version = store.write("reviewer", write, predicted={node: given}).version
+        assert version == reference.write("reviewer", write, None)
+        if isinstance(write, Label):
+            predictions[version] = given.model_copy(
+                update={"informed": given.informed or had_label}
+            )
+    now, tests = reference.labels(), {}
+    for version, given in predictions.items():
+        write = reference.events[version - 1][1]
+        assert isinstance(write, Label)
+        label = now.get(write.node, (None,))[0]
+        in_force = reference.in_force(version, len(reference.events))
+        if in_force and not given.informed and label is not None:
+            tests[write.node] = (given.probability, given.label == label)
+    sampled = {row[0] for row in store.reader.rows("select node from sample")}
+    found = live_accuracy(store.reader)
+    for figures, expected in (
+        (found.all, list(tests.values())),
+        (found.random, [test for node, test in tests.items() if node in sampled]),
+    ):
+        assert (figures.count, figures.correct) == (len(expected), sum(r for _, r in expected))
+        if expected:
+            mean = sum(p for p, _ in expected) / len(expected)
+            assert figures.probability == pytest.approx(mean)
+            assert figures.gap == pytest.approx(figures.probability - figures.accuracy)
+    assert found.unanswered == len(sampled - tests.keys())

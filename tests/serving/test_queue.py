@@ -170,3 +170,55 @@ def test_twenty_labelers_never_get_the_same_node(tmp_path: Path) -> None:
         answered = Counter(node for nodes in done for node in nodes)
         assert set(answered.values()) == {1}  # with If-Match, nobody was faster either
         assert len(answered) == len(store.reader.labels())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_requests_keeps_the_rules_of_leases(seed: int, tmp_path: Path) -> None:
+    """Random requests of three people, compared with the rules in their most direct form."""
+    draw = random.Random(seed)
+    store, queue, clock = start(tmp_path, people=3, seed=seed)
+    nodes = RANKING[:12]
+    leases: dict[str, tuple[str, float]] = {}  # node → actor and end
+    labeled: set[str] = set()
+    skipped: set[tuple[str, str]] = set()
+    drawn: list[str] = []
+    with store:
+        for _ in range(80):
+            actor = draw.choice(["p0", "p1", "p2"])
+            leases = {n: lease for n, lease in leases.items() if lease[1] > clock.time}
+            mine = [node for node, (by, _) in leases.items() if by == actor]
+            kind = draw.choice(["next", "next", "next", "release", "label", "skip", "undo", "wait"])
+            if kind == "next":
+                item = queue.next(actor, draw.sample(nodes, 5), nodes).result()
+                free = {n for n in nodes if n not in labeled and n not in leases}
+                free -= {node for by, node in skipped if by == actor}
+                assert (item is None) == (not free)
+                if item is not None:
+                    assert item.node in free
+                    assert item.until == clock.time + 60
+                    leases[item.node] = (actor, item.until)
+                    drawn.append(item.drawn)
+            elif kind == "release":
+                node = draw.choice(nodes)
+                queue.release(actor, node)
+                if leases.get(node, ("", 0.0))[0] == actor:  # only one's own lease ends
+                    del leases[node]
+            elif kind in ("label", "skip") and mine:
+                node = draw.choice(mine)
+                write = Label(node=node, label="x") if kind == "label" else Skip(node=node)
+                store.write(actor, write)
+                del leases[node]
+                (labeled.add(node) if kind == "label" else skipped.add((actor, node)))
+            elif kind == "undo" and labeled:
+                node = draw.choice(sorted(labeled))
+                current = store.reader.label(node)
+                assert current.actor is not None
+                store.write(current.actor, Undo(undoes=current.version))
+                labeled.discard(node)
+            elif kind == "wait":
+                clock.time += draw.choice([1, 20, 61])
+                leases = {n: lease for n, lease in leases.items() if lease[1] > clock.time}
+            for person in ("p0", "p1", "p2"):
+                held = {item.node for item in queue.held(person)}
+                assert held == {node for node, (by, _) in leases.items() if by == person}
+    assert drawn.count("random") <= len(drawn) // 10 + 1

@@ -1,18 +1,24 @@
 """Training again on the labels of the service."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from small_runs import table_run
+from small_runs import COLORS, SETTINGS, table_run
 
+import unimp
+from unimp.config.run_files import PLAN, TASK, WEIGHTS
 from unimp.runs.run import Run
 from unimp.serving.engine.applied import Applied
-from unimp.serving.events import Label, Retraction
+from unimp.serving.engine.process import load_with_split
+from unimp.serving.events import Label, NewEdge, NewNode, Retraction, Write
 from unimp.serving.store import Store
-from unimp.serving.trainer import gate, task_now
-from unimp.tasks.labels import is_known
+from unimp.serving.trainer import planned, retrain, task_now
+from unimp.tasks.labels import Split, is_known
+from unimp.tasks.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -20,31 +26,145 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return table_run(tmp_path_factory.mktemp("tables"))
 
 
-def test_new_labels_are_learned_and_retracted_ones_are_not(run: Run, tmp_path: Path) -> None:
-    names = run.task.node_names or ()
-    gone = int(run.task.split.train[0])
-    with Store(tmp_path) as store:
-        store.people.add("admin", "admin")
-        for n in range(0, 20, 2):
-            store.write("admin", Label(node=f"n{n}", label="red"))
-        store.write("admin", Retraction(node=names[gone]))
+def tasks_after(
+    run: Run, folder: Path, writes: Sequence[Write], old: Split | None = None
+) -> tuple[Task, list[int]]:
+    """The task of the next training after some writes, and the nodes that it holds out."""
+    with Store(folder) as store:
+        if not store.people.all():
+            store.people.add("admin", "admin")
+        for write in writes:
+            store.write("admin", write)
         applied = Applied(run, store.reader)
         applied.apply()
-    task = task_now(applied)
-    parts = (task.split.train, task.split.val, task.split.test)
-    assert len(torch.cat(parts)) == len(torch.unique(torch.cat(parts)))
-    assert bool(is_known(task.labels[torch.cat(parts)]).all())
-    assert gone not in torch.cat(parts)
+    task, held = task_now(applied, old or run.task.split, refitted=False)
+    return task, held.tolist()
+
+
+def test_new_labels_are_learned_and_retracted_ones_are_not(run: Run, tmp_path: Path) -> None:
+    gone = int(run.task.split.train[0])
+    labels = [Label(node=f"n{n}", label="red") for n in range(0, 40, 2)]
+    name = (run.task.node_names or ())[gone]
+    task, held = tasks_after(run, tmp_path, [*labels, Retraction(node=name)])
+    parts = torch.cat((task.split.train, task.split.val, task.split.test))
+    assert len(parts) == len(torch.unique(parts))
+    assert bool(is_known(task.labels[parts]).all())
+    assert gone not in parts
+    assert held == list(range(20, 40, 2))  # the last half
+    assert not set(held) & set(parts.tolist())
     assert len(task.split.train) == len(run.task.split.train) - 1 + 8
     assert len(task.split.val) == len(run.task.split.val) + 2
 
 
-def test_a_worse_model_is_refused(run: Run) -> None:
-    def with_score(value: float) -> Run:
-        return replace(run, metrics={**run.metrics, "scores": {"train": {"val": value}}})
+def test_labels_that_the_active_model_learned_are_never_held_out(run: Run, tmp_path: Path) -> None:
+    """The next generation learns the labels that were held out, and holds out later ones."""
+    first, held = tasks_after(
+        run, tmp_path, [Label(node=f"n{n}", label="red") for n in range(0, 40, 2)]
+    )
+    later = [Label(node=f"n{n}", label="blue") for n in range(40, 60, 2)]
+    again = [Label(node="n0", label="green")]  # the first generation learned this node
+    second, next_held = tasks_after(run, tmp_path, [*later, *again], first.split)
+    seen = set(torch.cat((first.split.train, first.split.val)).tolist())
+    assert not seen & set(next_held)
+    assert next_held == list(range(40, 60, 2))
+    assert set(held) <= set(torch.cat((second.split.train, second.split.val)).tolist())
+    assert set(first.split.val.tolist()) <= set(second.split.val.tolist())
 
-    now = run.evaluate("train")["val"]
-    assert gate(run, with_score(now))[0]
-    assert not gate(run, with_score(now - 0.1))[0]
-    failed = replace(run, metrics={**run.metrics, "failed": True, "stopped": "NaN", "epochs": 0})
-    assert not gate(run, failed)[0]
+
+def test_held_out_labels_cannot_influence_the_new_model(run: Run, tmp_path: Path) -> None:
+    weights = []
+    for held_label in ("red", "blue"):
+        folder = tmp_path / held_label
+        labels = [Label(node=f"n{n}", label=COLORS[n % 3]) for n in range(0, 30, 2)]
+        last = [Label(node=f"n{n}", label=held_label) for n in range(30, 60, 2)]
+        folder.mkdir()
+        task, held = tasks_after(run, folder, [*labels, *last])
+        assert held == list(range(30, 60, 2))
+        new = unimp.run(task, settings=SETTINGS, out=folder / "new", progress=False)
+        assert new.folder is not None
+        weights.append((new.folder / WEIGHTS).read_bytes())
+    assert weights[0] == weights[1]
+
+
+def served(folder: Path, writes: Sequence[Write]) -> None:
+    """Store events in the folder of a run."""
+    with Store(folder) as store:
+        store.people.add("admin", "admin")
+        for write in writes:
+            store.write("admin", write)
+
+
+def live_writes() -> list[Write]:
+    values = {"size": 1.0, "kind": "a"}
+    new: list[Write] = [NewNode(node="new", values=values), Label(node="new", label="blue")]
+    new.append(NewEdge(node="new", target="n1", values={"weight": 2}))
+    return [*new, *(Label(node=f"n{n}", label=COLORS[n % 3]) for n in range(0, 20, 2))]
+
+
+@pytest.mark.parametrize(
+    "kind", ["single", "refitted ensemble", "student", "student without its teacher"]
+)
+def test_every_kind_of_run_is_trained_again_on_the_live_graph(kind: str, tmp_path: Path) -> None:
+    if kind == "single":
+        run = table_run(tmp_path)
+    else:
+        members = ["ridge", "mlp"] if kind == "refitted ensemble" else ["ridge"]
+        run = table_run(tmp_path, **{"ensemble.portfolio": "good", "ensemble.members": members})
+        if "student" in kind:
+            settings = {"train.epochs": 3, "train.patience": 0, "train.eval_from": 1}
+            run = run.distill(out=tmp_path / "student", settings=settings, progress=False)
+    folder = run.folder
+    assert folder is not None
+    if kind == "student without its teacher":
+        (tmp_path / "run").rename(tmp_path / "away")
+    served(folder, live_writes())
+    out = folder / "generations" / "1"
+    out.parent.mkdir()
+    result = retrain(folder, out, 0, epochs=3)
+    assert [check["name"] for check in result["checks"]] == [
+        "finite",
+        "validation",
+        "calibration",
+        "live labels",
+    ]
+    new, split = load_with_split(folder, out)
+    stored = unimp.load_run(out)
+    assert stored.task.graph.num_nodes == run.task.graph.num_nodes + 1
+    assert stored.task.graph.num_edges == run.task.graph.num_edges + 2
+    assert 60 in split.train.tolist() + split.val.tolist()  # the new node was learned
+    assert new.is_refitted == run.is_refitted == (kind == "refitted ensemble")
+    assert bool(stored.recipe.train.teacher) == (kind == "student")
+    # The new model answers for the run and its events.
+    with Store(folder) as store:
+        applied = Applied(new, store.reader)
+        applied.apply()
+        rows = applied.answer(torch.arange(61))
+    assert bool(torch.isfinite(rows.probabilities).all())
+
+
+def test_a_repeated_training_uses_the_labels_that_it_started_with(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    served(folder, [Label(node=f"n{n}", label="red") for n in range(0, 20, 2)])
+    out = tmp_path / "generations" / "1"
+    out.mkdir(parents=True)
+    plan, task = planned(folder, out, run, run.task.split)
+    assert json.loads((out.parent / f"1.{PLAN}").read_text())["held"] == list(plan.held)
+    unimp.run(task, settings=SETTINGS, out=out, progress=False)
+    with Store(folder) as store:
+        store.write("admin", *(Label(node=f"n{n}", label="blue") for n in range(0, 40, 2)))
+    again, same = planned(folder, out, run, run.task.split)
+    assert (again, same.data_hash()) == (plan, task.data_hash())
+    (out / TASK).unlink()  # nothing was trained yet
+    later, other = planned(folder, out, run, run.task.split)
+    assert later.version > plan.version
+    assert other.data_hash() != task.data_hash()
+
+
+def test_groups_stay_together_with_new_nodes(run: Run, tmp_path: Path) -> None:
+    grouped = replace(run, task=replace(run.task, groups=torch.arange(60) // 2))
+    new = NewNode(node="new", values={"size": 1.0, "kind": "a"})
+    task, _ = tasks_after(grouped, tmp_path, [new])
+    assert task.groups is not None
+    assert torch.equal(task.groups[:60], torch.arange(60) // 2)
+    assert int(task.groups[60]) not in task.groups[:60].tolist()

@@ -58,7 +58,7 @@ def serve_run(
     demo: Annotated[
         bool,
         typer.Option(
-            "--demo", help="Serve the bundled house prices with a model that is trained first."
+            "--demo", help="Serve the bundled house prices with a small model of the package."
         ),
     ] = False,
 ) -> None:

@@ -32,6 +32,9 @@ GENERATIONS = "generations"
 """A folder with the models that `unimp serve` trained on new labels, by their numbers."""
 GATE = "gate.json"
 """In the folder of such a model: whether it may replace the one before it."""
+JOB, PLAN = "job.json", "plan.json"
+"""Beside the folder of such a model, after its number and a dot: the state of its training, and the
+version and the labels that it is based on."""
 LABELS_NAMES = "labels.names.json"
 """The ids and classes of the run, so that the service accepts labels before the model is loaded."""
 

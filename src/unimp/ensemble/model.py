@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unimp.ensemble.calibration import Calibration, log_odds
 from unimp.errors import ModelError
 from unimp.inference.calibration import as_logits
-from unimp.inference.incremental.changes import Change, ChangeableLogits, Update
+from unimp.inference.incremental.changes import Change, ChangeableLogits, Update, nothing
 from unimp.model.node_model import NodeModel
 
 
@@ -103,8 +103,12 @@ class EnsembleLogits:
         answers = [member.after(changes, targets) for member in self._members]
         return [self._combined(rows) for rows in zip(*answers, strict=True)]
 
-    def prepare(self, change: Change) -> Update:
-        updates = [member.prepare(change) for member in self._members]
+    @property
+    def is_local(self) -> bool:
+        return all(member.is_local for member in self._members)
+
+    def prepare(self, change: Change, between: Callable[[], None] = nothing) -> Update:
+        updates = [member.prepare(change, between) for member in self._members]
         nodes = torch.unique(torch.cat([one.nodes for one in updates]))
         # New nodes are part of the update of every member.
         first = updates[0]
@@ -127,5 +131,5 @@ class EnsembleLogits:
 
         return Update(nodes, before, after, apply)
 
-    def commit(self, change: Change) -> Update:
-        return self.prepare(change).applied()
+    def commit(self, change: Change, between: Callable[[], None] = nothing) -> Update:
+        return self.prepare(change, between).applied()

@@ -232,13 +232,6 @@ PORTFOLIO: tuple[Member, ...] = (
         BEST,
         0.5,
     ),
-    Member(
-        "unimp-average",
-        "attention",
-        {"model.propagated_labels": True, "train.ema": 0.95, "train.select": "loss"},
-        BEST,
-        2.0,
-    ),
     Member("sage-deep", "deep", {"model.name": "sage", "model.inputs": "X,A", **DEEP}, BEST, 2.0),
     Member(
         "gcn-plain",

@@ -100,11 +100,31 @@ def greedy_by_score(
 def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
     """The weights of members, from calibrated probabilities [n, C] of the validation nodes.
 
-    They are the mean of the weights that several random halves of the nodes give, because the
-    weights of one selection depend on single nodes. Weights below SMALLEST_WEIGHT become 0.
+    For accuracy, the log-loss chooses them. For ROC-AUC, there are three candidates: weights chosen
+    by the score, weights chosen by the log-loss, and the best member alone. The candidate with the
+    best score is taken, so that an ensemble is never below its best member on validation.
+    """
+    by_loss = _weights_of_halves(probabilities, labels, metric, by_loss=True)
+    if metric == "accuracy" or not math.isfinite(score(metric, probabilities[0], labels)):
+        return by_loss
+    by_score = _weights_of_halves(probabilities, labels, metric, by_loss=False)
+    scores = [score(metric, given, labels) for given in probabilities]
+    alone = torch.zeros_like(by_loss)
+    alone[scores.index(max(scores))] = 1.0
+    return max(
+        (by_score, by_loss, alone),
+        key=lambda weights: score(metric, mixed(probabilities, weights), labels),
+    )
+
+
+def _weights_of_halves(
+    probabilities: Sequence[Tensor], labels: Tensor, metric: Metric, *, by_loss: bool
+) -> Tensor:
+    """The mean of the weights that several random halves of the nodes give.
+
+    The weights of one selection depend on single nodes. Weights below SMALLEST_WEIGHT become 0.
     """
     draw = torch.Generator().manual_seed(0)
-    by_loss = metric == "accuracy"
     if by_loss:
         chances = torch.stack([chances_of_answers(p, labels) for p in probabilities])
     rows = chances.shape[1] if by_loss else len(labels)
@@ -117,7 +137,7 @@ def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metr
             given = [p[half] for p in probabilities]
             found.append(greedy_by_score(given, labels[half], metric))
     if not found:  # no half contains both classes
-        return choose_weights(probabilities, labels, "accuracy")
+        return _weights_of_halves(probabilities, labels, metric, by_loss=True)
     weights = torch.stack(found).mean(0)
     weights[weights < min(SMALLEST_WEIGHT, float(weights.max()))] = 0
     return weights / weights.sum()

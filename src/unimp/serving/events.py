@@ -184,12 +184,16 @@ class Withdrawal(_Write):
 
 
 class ModelChange(_Write):
-    """Answer with another generation of the model from now on."""
+    """Answer with another generation of the model from now on.
+
+    override: although the gate refused it.
+    """
 
     columns: ClassVar[Mapping[str, str]] = {}
     kind: Literal["model"] = "model"
     generation: Count
     run: Text = ""
+    override: bool = False
 
 
 Write = (

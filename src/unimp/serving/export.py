@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 LINES = ".jsonl"
 NONE = "none"
 """The label of a node of a binary task that has none of the labels, as in label files."""
+_FORMULA = r"^'*[=+\-@\t\r]"
+_NUMBER = r"^[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?$"
 
 
 def labels_table(reader: Reader) -> pa.Table:
@@ -69,6 +72,31 @@ def write_export(path: Path, table: pa.Table, *, force: bool = False) -> None:
         write_atomically(path, json_lines(table))
     else:
         write_table(path, table)
+
+
+def for_spreadsheets(table: pa.Table) -> pa.Table:
+    """Put an apostrophe before texts that a spreadsheet would compute as formulas.
+
+    Numbers stay as they are. `from_spreadsheet` removes the apostrophe again.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, column in enumerate(table.schema):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            cells = table.column(place)
+            formula = pc.and_(
+                pc.match_substring_regex(cells, _FORMULA),
+                pc.invert(pc.match_substring_regex(cells, _NUMBER)),
+            )
+            quoted = pc.binary_join_element_wise("'", cells, "")
+            table = table.set_column(place, column.name, pc.if_else(formula, quoted, cells))
+    return table
+
+
+def from_spreadsheet(cell: str) -> str:
+    """A cell without the apostrophe of `for_spreadsheets`."""
+    return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
 
 
 def json_lines(table: pa.Table) -> bytes:

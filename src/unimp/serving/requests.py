@@ -21,6 +21,7 @@ from unimp.serving.events import (
     NewNode,
     Predicted,
     RemovedEdge,
+    Retraction,
     Undo,
     Withdrawal,
     Write,
@@ -52,7 +53,8 @@ class Request:
 
     key: the idempotency key; a request that is repeated with its key is stored once. if_match: the
     expected version of the label of some nodes, 0 for none. predicted: what the model predicts for
-    nodes that get a label.
+    nodes that get a label. made_from: the version of the labels that the request is based on; no
+    label of its nodes may have changed since.
     """
 
     actor: str
@@ -60,6 +62,7 @@ class Request:
     key: str | None = None
     if_match: Mapping[str, int] = field(default_factory=dict)
     predicted: Mapping[str, Predicted] = field(default_factory=dict)
+    made_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,33 @@ def check_versions(db: sqlite3.Connection, expected: Mapping[str, int]) -> None:
             by = f", by {actor}" if actor else ""
             words.append(f"the label of {node!r} has the version {current}{by}, not {version}")
     if found:
-        more = len(words) - SHOWN_PROBLEMS
-        shown = "; ".join(words[:SHOWN_PROBLEMS]) + (f"; and {more:,} more" if more > 0 else "")
-        raise ConflictError(f"{shown}. Read the node again, then decide.", found)
+        raise ConflictError(f"{_shortened(words)}. Read the node again, then decide.", found)
+
+
+def check_unchanged(db: sqlite3.Connection, request: Request, head: int) -> None:
+    """Refuse a request if the label of one of its nodes changed since the request was made."""
+    since = request.made_from
+    if since is None:
+        return
+    if since > head:
+        raise ConflictError(
+            f"version {since} is not stored; the last one is {head}. Export the labels again.", {}
+        )
+    nodes = {w.node for w in request.writes if isinstance(w, Label | Retraction)}
+    query = "select node, version, actor from now where changed > ? order by changed"
+    rows = [row for row in db.execute(query, (since,)) if row[0] in nodes]
+    if rows:
+        words = [f"the label of {node!r}" + (f", by {by}" if by else "") for node, _, by in rows]
+        raise ConflictError(
+            f"nothing was written, because these labels changed after version {since}: "
+            f"{_shortened(words)}. Export the labels again, then decide.",
+            {node: version for node, version, _ in rows},
+        )
+
+
+def _shortened(words: Sequence[str]) -> str:
+    more = len(words) - SHOWN_PROBLEMS
+    return "; ".join(words[:SHOWN_PROBLEMS]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def undoes_others(db: sqlite3.Connection, request: Request) -> bool:

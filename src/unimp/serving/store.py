@@ -29,6 +29,7 @@ from unimp.serving.requests import (
     Receipt,
     Request,
     Vocabulary,
+    check_unchanged,
     check_versions,
     repeated,
     stored_form,
@@ -114,6 +115,15 @@ class Store:
             raise InvalidWriteError(problems)
         return self.writer.submit(lambda db: self._append(db, request, rows), count)
 
+    def problems_of(self, writes: tuple[Write, ...]) -> list[tuple[int, str]]:
+        """What is wrong with writes that are not stored."""
+        with self.reader.state() as db:
+            try:
+                Check(db, self._vocabulary).run(writes)
+            except InvalidWriteError as error:
+                return list(error.problems)
+        return []
+
     def write(self, actor: str, *writes: Write, **options: Any) -> Receipt:
         """Store writes and wait until they are on the disk; options: fields of Request."""
         return self.submit(Request(actor, writes, **options)).result()
@@ -127,6 +137,7 @@ class Store:
         Check(db, self._vocabulary).run(request.writes)
         check_versions(db, request.if_match)
         head, before = last_hash(db)
+        check_unchanged(db, request, head)
         now = datetime.datetime.fromtimestamp(self.clock(), datetime.UTC)
         at = now.isoformat(timespec="microseconds")
         pairs = zip(request.writes, rows, strict=True)

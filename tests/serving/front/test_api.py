@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import random
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,7 +18,7 @@ from small_runs import cold, some_write
 
 from unimp.runs.run import Run
 from unimp.serving import schemas
-from unimp.serving.events import Write
+from unimp.serving.events import Predicted, Write
 
 
 def path(node: str, rest: str = "") -> str:
@@ -302,8 +305,12 @@ def test_accuracy_counts_labels_that_were_predicted_first(server: Server) -> Non
 def test_the_service_describes_itself(server: Server) -> None:
     model = schemas.ModelAnswer.model_validate_json(server.client.get("/v1/model").content)
     assert set(model.classes) == {"red", "green", "blue"}
-    assert model.features == ["size", "kind"]
-    assert model.edge_features == ["weight"]
+    assert [column.name for column in model.features] == ["size", "kind"]
+    assert [(c.name, c.kind) for c in model.edge_features] == [("weight", "numeric")]
+    kinds = {column.name: column for column in model.features}
+    assert kinds["size"].kind == "numeric"
+    assert sorted(kinds["kind"].choices) == ["a", "b"]
+    assert not model.near
     routes = server.client.get("/openapi.json").json()["paths"]
     assert {"/v1/labels", "/v1/nodes/{id}/label", "/v1/audit/{id}/keep"} <= set(routes)
     docs = server.client.get("/docs")
@@ -325,3 +332,169 @@ def test_other_programs_can_use_the_open_inference_protocol(server: Server) -> N
     assert shape == [2, 3]
     assert sum(found["outputs"][0]["data"]) == pytest.approx(2.0, abs=1e-5)
     assert server.client.get("/v2/models/other").status_code == 404
+
+
+def test_a_file_of_labels_is_refused_if_one_of_them_changed_since(server: Server) -> None:
+    put(server, "n30", "red")
+    export = server.client.get("/v1/export/labels.csv")
+    tag = export.headers["etag"]
+    file = {"labels": [{"node": f"n{n}", "label": "green"} for n in (30, 32, 34)]}
+    put(server, "n36", "blue")  # is not in the file
+    first = server.client.post("/v1/labels", json=file, headers={"If-Match": tag})
+    assert first.status_code == 200, first.text
+    undone = server.client.post("/v1/undo", json={"version": first.json()["first"]}).json()
+    head = server.service.store.reader.head()
+    again = server.client.post("/v1/labels", json=file, headers={"If-Match": tag})
+    assert again.status_code == 412
+    assert set(again.json()["versions"]) == {"n30", "n32", "n34"}
+    assert server.service.store.reader.head() == head  # nothing was written
+    late = {"If-Match": f'"{head}"'}
+    assert server.client.post("/v1/labels", json=file, headers=late).status_code == 200
+    since = {"If-Match": f'"{undone["version"] - 1}"'}
+    body = {"labels": [{"node": "n30", "label": None}, {"node": "n38", "label": "red"}]}
+    conflict = server.client.post("/v1/labels", json=body, headers=since)
+    assert (conflict.status_code, set(conflict.json()["versions"])) == (412, {"n30"})
+    assert server.service.store.reader.head() == head + 3
+    future = {"If-Match": '"1000000"'}
+    assert server.client.post("/v1/labels", json=body, headers=future).status_code == 412
+    key = {"If-Match": tag, "Idempotency-Key": "one-file"}
+    assert server.client.post("/v1/labels", json=body, headers=key).status_code == 412
+    key["If-Match"] = f'"{server.service.store.reader.head()}"'
+    stored = server.client.post("/v1/labels", json=body, headers=key).json()
+    repeated = server.client.post("/v1/labels", json=body, headers=key).json()
+    assert repeated == {**stored, "repeated": True}  # its own labels are not a conflict
+
+
+def test_every_problem_of_a_file_is_listed_at_once(server: Server) -> None:
+    head = server.service.store.reader.head()
+    rows = [("n6", "red"), ("", "red"), ("?", "red"), ("n8", "purple"), ("n10", ""), ("n12", "red")]
+    text = "node,label\n" + "".join(f"{node},{label}\n" for node, label in rows)
+    body = {"labels": [{"node": node, "label": label} for node, label in rows]}
+    body["labels"].append({"node": 5, "label": "red"})  # type: ignore[dict-item]
+    csv_answer = server.client.post(
+        "/v1/labels", content=text, headers={"Content-Type": "text/csv"}
+    )
+    answer = server.client.post("/v1/labels", json=body)
+    for found, places in ((csv_answer, [1, 2, 3, 4]), (answer, [1, 2, 3, 4, 6])):
+        assert found.status_code == 422
+        assert [one["place"] for one in found.json()["problems"]] == places
+    assert server.service.store.reader.head() == head
+
+
+@contextmanager
+def stopped_engine(server: Server) -> Iterator[None]:
+    """Let events wait: the engine is stopped inside the block."""
+    head = server.service.store.reader.head()
+    server.client.get("/v1/model", params={"min_version": head})
+    pid = server.service.engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def predicted(server: Server, version: int) -> Predicted:
+    event = server.service.store.reader.event(version)
+    assert event is not None
+    assert event.predicted is not None
+    return event.predicted
+
+
+def test_the_prediction_before_a_label_never_knows_the_label(server: Server) -> None:
+    """Also while the engine is behind: no label that waits changes what is stored."""
+    with stopped_engine(server):
+        shown = read(server, "n40")
+        assert not shown.node.observed
+        neighbor = put(server, "n42", "red").version  # it waits
+        other = next(c for c in ("red", "green", "blue") if c != shown.node.prediction)
+        first = predicted(server, put(server, "n40", other).version)
+        assert (first.label, first.informed) == (shown.node.prediction, False)
+        assert first.probability == pytest.approx(shown.node.confidence, abs=1e-6)
+        assert first.version == shown.version < neighbor
+        again = predicted(server, put(server, "n40", other).version)
+        assert again.informed  # by the label that waits
+        server.client.delete(path("n40", "/label"))
+        retracted = predicted(server, put(server, "n40", other).version)
+        assert (retracted.label, retracted.informed) == (shown.node.prediction, False)
+        repeated = {"labels": [{"node": "n44", "label": other}] * 2}
+        both = server.client.post("/v1/labels", json=repeated).json()
+        seen = [predicted(server, both[name]).informed for name in ("first", "version")]
+        assert seen == [False, True]
+    later = read(server, "n40", min_version=server.service.store.reader.head())
+    assert later.node.observed
+    version = server.client.delete(path("n40", "/label")).json()["version"]
+    server.client.get("/v1/model", params={"min_version": version})
+    hidden = read(server, "n40", min_version=version)
+    fresh = predicted(server, put(server, "n40", other).version)
+    assert (fresh.label, fresh.informed) == (hidden.node.prediction, False)
+    assert fresh.version == hidden.version
+
+
+def test_a_prediction_for_a_node_of_the_training_set_is_informed(
+    server: Server, trained: Run
+) -> None:
+    """The weights know its label, also after the label was removed."""
+    names, before = trained.task.node_names or (), server.client.get("/v1/accuracy").json()
+    for part in (trained.task.split.train, trained.task.split.val):
+        name = names[int(part[-1])]
+        version = server.client.delete(path(name, "/label")).json()["version"]
+        server.client.get("/v1/model", params={"min_version": version})
+        assert not read(server, name).node.observed
+        assert predicted(server, put(server, name, "red").version).informed
+    assert server.client.get("/v1/accuracy").json()["all"] == before["all"]
+
+
+def test_what_if_is_what_happens(server: Server) -> None:
+    names = [f"n{n}" for n in range(60)]
+    for node, label in (("n46", "green"), ("n1", None)):
+        before = server.client.get("/v1/model").json()["acknowledged"]
+        server.client.get("/v1/model", params={"min_version": before})
+        body = {"labels": {node: label}, "nodes": names}
+        found = server.client.post("/v1/what-if", json=body).json()
+        assert [one["before"] for one in found["effects"][:60]] == [
+            server.client.get(path(name)).json()["node"] for name in names
+        ]
+        if label is None:
+            version = server.client.delete(path(node, "/label")).json()["version"]
+        else:
+            version = put(server, node, label).version
+        after = server.client.post(
+            "/v1/predict", json={"ids": names}, params={"min_version": version}
+        ).json()["nodes"]
+        turned = 0
+        for expected, now in zip(found["effects"], after, strict=False):
+            assert expected["after"]["prediction"] == now["prediction"]
+            assert expected["after"]["observed"] == now["observed"]
+            for one, other in zip(expected["after"]["classes"], now["classes"], strict=True):
+                assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
+            is_other = now["id"] != node
+            turned += is_other and expected["before"]["prediction"] != now["prediction"]
+        assert found["changed"] == turned
+
+
+def test_a_decision_of_the_audit_does_not_overwrite_a_newer_label(server: Server) -> None:
+    head = server.service.store.reader.head()
+    answer = server.client.get("/v1/audit", params={"limit": 1000, "min_version": head})
+    first, second = answer.json()["doubts"][:2]
+    with stopped_engine(server):
+        for doubt in (first, second):
+            put(server, doubt["node"], doubt["suggested"])
+        head = server.service.store.reader.head()
+        kept = server.client.post(f"/v1/audit/{first['node']}/keep")
+        assert (kept.status_code, set(kept.json()["versions"])) == (412, {first["node"]})
+        accepted = server.client.post(f"/v1/audit/{second['node']}/accept")
+        assert accepted.status_code == 404  # somebody decided already
+        assert server.service.store.reader.head() == head
+    open_doubts = server.client.get("/v1/audit", params={"min_version": head}).json()["doubts"]
+    wrong = {"If-Match": '"999"'}
+    one = open_doubts[0]
+    for decision in ("accept", "keep"):
+        where = f"/v1/audit/{one['node']}/{decision}"
+        assert server.client.post(where, headers=wrong).status_code == 412
+    right = {"If-Match": f'"{one["label_version"]}"'}
+    done = server.client.post(f"/v1/audit/{one['node']}/keep", headers=right)
+    event = server.service.store.reader.event(done.json()["version"])
+    assert event is not None
+    assert event.source == "audit: kept"

@@ -134,7 +134,7 @@ class Update:
     def applied(self) -> Update:
         """Apply the change, and return its effect without the rows that are stored now."""
         self.apply()
-        return replace(self, apply=_nothing)
+        return replace(self, apply=nothing)
 
     def sizes(self, chances: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
         """The largest absolute difference of each node, [m]; infinite for new nodes.
@@ -148,8 +148,8 @@ class Update:
         return sizes
 
 
-def _nothing() -> None:
-    """Apply a change that is applied already."""
+def nothing() -> None:
+    """Do nothing: a change is applied already, or nobody waits between two steps."""
 
 
 class ChangeableLogits(Protocol):
@@ -166,13 +166,19 @@ class ChangeableLogits(Protocol):
     def after(self, changes: Sequence[Change], targets: Sequence[Tensor]) -> list[Tensor]:
         """Return the logits of targets[k] after changes[k] alone: [len(targets[k]), classes]."""
 
-    def prepare(self, change: Change) -> Update:
+    @property
+    def is_local(self) -> bool:
+        """Whether a change affects a part of the graph only, so that `after` is usually much
+        faster than `prepare`."""
+
+    def prepare(self, change: Change, between: Callable[[], None] = nothing) -> Update:
         """Compute the logits of all nodes after a change, which is not yet applied.
 
-        No other change may be applied before it.
+        No other change may be applied before it. between: called between steps of a long
+        computation; it may call `after`.
         """
 
-    def commit(self, change: Change) -> Update:
+    def commit(self, change: Change, between: Callable[[], None] = nothing) -> Update:
         """Apply a change permanently, and return its effect."""
 
 

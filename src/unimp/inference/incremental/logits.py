@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from unimp.config.choices import Precision
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.assembly import Planned
-from unimp.inference.incremental.changes import Change, Update
+from unimp.inference.incremental.changes import Change, Update, nothing
 from unimp.inference.incremental.planning import places_of, plan
 from unimp.inference.incremental.stored import Stored, refuse_non_finite
 from unimp.inference.logits import predict_logits
@@ -109,6 +109,11 @@ class IncrementalLogits:
         return self._stored.projections is not None
 
     @property
+    def projection_bytes(self) -> int:
+        """The memory of the stored projections."""
+        return self._stored.projections.nbytes if self._stored.projections is not None else 0
+
+    @property
     def logits(self) -> Tensor:
         return self._stored.to_task(self._stored.logits)
 
@@ -151,14 +156,21 @@ class IncrementalLogits:
             cost += one.cost
         return answers + self._answer(planned)
 
-    def prepare(self, change: Change) -> Update:
+    @property
+    def is_local(self) -> bool:
+        return self._stored.channel is None  # propagated labels change nearly everywhere
+
+    def prepare(self, change: Change, between: Callable[[], None] = nothing) -> Update:
         stored = self._stored
         if not stored.is_whole:
             raise GraphError(
                 "a change can be committed only if all states are stored; omit `around`"
             )
         one, projected = plan(stored, change, None, structure=self._structure), list[Tensor]()
-        computed = list(self._computed([one], projected))
+        computed = []
+        for rows in self._computed([one], projected):
+            computed.append(rows)
+            between()
         logits, nodes = stored.read_out(computed[-1]), torch.from_numpy(one.rows[-1])
         refuse_non_finite(logits, nodes)
         before = stored.logits[nodes]
@@ -172,8 +184,8 @@ class IncrementalLogits:
 
         return Update(nodes[differs], before[differs], logits[differs], apply)
 
-    def commit(self, change: Change) -> Update:
-        return self.prepare(change).applied()
+    def commit(self, change: Change, between: Callable[[], None] = nothing) -> Update:
+        return self.prepare(change, between).applied()
 
     def cost(self, change: Change, targets: Tensor) -> int:
         """Return the number of edges and rows that are computed for a change."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unimp.graph.graph import Graph, checked_numbers
-from unimp.inference.incremental.changes import Change, Update, checked_change, limits_of
+from unimp.inference.incremental.changes import Change, Update, checked_change, limits_of, nothing
 from unimp.tasks.labels import UNLABELED
 
 
@@ -46,7 +46,11 @@ class FullRecomputation:
             answers.append(scores[nodes])
         return answers
 
-    def prepare(self, change: Change) -> Update:
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    def prepare(self, change: Change, between: Callable[[], None] = nothing) -> Update:
         graph, observed = self._changed(change)
         before, scores = self.logits, self._scores(graph, observed)
         more = before.new_full((len(scores) - len(before), before.shape[1]), torch.nan)
@@ -60,8 +64,8 @@ class FullRecomputation:
 
         return Update(nodes, before[nodes], scores[nodes], apply)
 
-    def commit(self, change: Change) -> Update:
-        return self.prepare(change).applied()
+    def commit(self, change: Change, between: Callable[[], None] = nothing) -> Update:
+        return self.prepare(change, between).applied()
 
     def _changed(self, change: Change) -> tuple[Graph, Tensor]:
         limits = limits_of(self.graph, self.observed, self._num_classes)

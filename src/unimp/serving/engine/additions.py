@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unimp.data.tables.encoding import Categorical, Encoder, Vector
 from unimp.data.tables.extending import edges_to_points, encode_edges, encode_nodes
 from unimp.data.tables.transforms import Transforms
 from unimp.errors import TaskError, UnimpError
@@ -19,6 +20,9 @@ from unimp.runs.run import Run
 
 X, ATTR = "x", "attr"
 """The values of new nodes and edges of a run that was not trained on tables."""
+
+SHOWN_CHOICES = 200
+"""Categories of a column that a form offers; others can be typed."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -56,6 +60,21 @@ class Additions:
         if self.transforms is None:
             return [ATTR] if self._edge_width else []
         return [encoder.column for encoder in self.transforms.edges]
+
+    @property
+    def node_forms(self) -> list[dict[str, Any]]:
+        """The columns of a new node as in `schemas.Column`."""
+        if self.transforms is None:
+            return [{"name": X, "kind": "vector", "length": self._width}] if self._width else []
+        return _forms(self.columns, self.transforms.nodes)
+
+    @property
+    def edge_forms(self) -> list[dict[str, Any]]:
+        """The columns of a new edge as in `schemas.Column`."""
+        if self.transforms is None:
+            width = self._edge_width
+            return [{"name": ATTR, "kind": "vector", "length": width}] if width else []
+        return _forms(self.edge_columns, self.transforms.edges)
 
     def features(
         self, ids: Sequence[str], rows: Rows
@@ -121,6 +140,21 @@ class Additions:
         found = edges_to_points(self.transforms.near, points, neighbors)
         pairs = set(zip(found.source.tolist(), found.target.tolist(), strict=True))
         return pairs | {(b, a) for a, b in pairs} if self.both_ways else pairs
+
+
+def _forms(columns: Sequence[str], encoders: Sequence[Encoder]) -> list[dict[str, Any]]:
+    """What each column contains; a column without an encoder is a coordinate."""
+    known = {encoder.column: encoder for encoder in encoders}
+    found = []
+    for name in columns:
+        encoder = known.get(name)
+        form: dict[str, Any] = {"name": name, "kind": encoder.kind if encoder else "numeric"}
+        if isinstance(encoder, Categorical):
+            form["choices"] = list(encoder.categories[:SHOWN_CHOICES])
+        elif isinstance(encoder, Vector):
+            form["length"] = encoder.length
+        found.append(form)
+    return found
 
 
 def _refuse_names(rows: Rows, needed: Sequence[str], what: str) -> None:

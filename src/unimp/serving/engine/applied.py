@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from unimp.analysis.predictions import keep_observed
 from unimp.data.structure import without_structure
 from unimp.graph.changed import entries_of_pairs
 from unimp.graph.graph import Graph
-from unimp.inference.incremental.changes import Change, Update
+from unimp.inference.incremental.changes import Change, Update, nothing
 from unimp.runs.run import Run
 from unimp.serving.engine.additions import Additions
 from unimp.serving.events import NewNode
@@ -50,6 +50,11 @@ class Rows:
     confidence: Tensor  # [k] NaN where everything was observed
     observed: Tensor  # [k] bool
 
+    def some(self, chosen: Tensor) -> Rows:
+        """The chosen rows; chosen: [k] bool."""
+        parts = (self.nodes, self.probabilities, self.confidence, self.observed)
+        return Rows(*(part[chosen] for part in parts))
+
 
 class Applied:
     """A run, the events that were applied to it, and the engine that follows them.
@@ -58,7 +63,8 @@ class Applied:
     If a run has several edges between two nodes, removing them and undoing that restores one.
     """
 
-    def __init__(self, run: Run, reader: Reader) -> None:
+    def __init__(self, run: Run, reader: Reader, *, hold_projections: bool | None = None) -> None:
+        """hold_projections: as in `Run.live`."""
         self.run, self._reader = run, reader
         self.base = run.observed_labels()
         self.observed = self.base.clone()
@@ -78,7 +84,7 @@ class Applied:
         self._near_edges: frozenset[tuple[int, int]] = frozenset()
         self.version = 0
         self._pending: Pending | None = None
-        self.live = run.live(self.base)
+        self.live = run.live(self.base, hold_projections=hold_projections)
 
     @property
     def several(self) -> bool:
@@ -96,10 +102,13 @@ class Applied:
             self._pending = self._plan()
         return self._pending
 
-    def apply(self) -> tuple[Pending, Update, list[str]]:
-        """Apply all stored events; return them, their effect and the ids of new nodes."""
+    def apply(self, between: Callable[[], None] = nothing) -> tuple[Pending, Update, list[str]]:
+        """Apply all stored events; return them, their effect and the ids of new nodes.
+
+        between: called between steps of the computation; it may ask for answers.
+        """
         pending = self.refresh()
-        update = self.live.commit(pending.change)
+        update = self.live.commit(pending.change, between)
         self.graph = pending.change.graph_from(self.graph)
         self.observed = pending.change.labels_from(self.observed)
         fresh = [node.node for node in pending.nodes]

@@ -1,7 +1,8 @@
 """The loop of the engine process.
 
-One thread owns the model. It answers requests of the front before it applies stored events, so that
-an exact answer for a few nodes does not wait for the rows of all others. Another thread only reads
+One thread owns the model. It answers requests of the front before it applies stored events, and
+exact answers for a few nodes also between the steps of that, so that they do not wait for the rows
+of all others. Events that arrive meanwhile are applied together, next. Another thread only reads
 messages from the front. When the front ends, the pipe ends, and the process exits.
 """
 
@@ -15,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unimp.errors import TaskError, UnimpError
 from unimp.model.node_model import count_parameters
@@ -33,36 +36,41 @@ from unimp.serving.engine.estimate import check_memory
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, receive, send
+from unimp.tasks.labels import Split
 
 LOG = logging.getLogger("unimp.serving.engine")
 HEAVY = 0.5
 """A commit that changes this share of all rows is followed by a pause, in which requests are
 answered and events collect for the next one."""
-LONGEST_PAUSE = 2.0
-PATIENCE = 10.0
-"""Seconds that stored events may wait for an audit; it then starts again later."""
-
-
-class PostponedError(Exception):
-    """A long computation was ended, because events have waited too long."""
+LONGEST_PAUSE = 0.5
+NICENESS = 5
+"""Reading and storing come before computing, if there are too few cores for all of it."""
+ROUNDING = 2e-6
+"""A probability that differs by less from the published one is not published again. One label
+changes most rows of a dense graph, but most of them by less than this."""
+SETTLE = 0.02
+"""Seconds between a stored event and the computation of all rows. Whoever stored it often asks for
+an exact answer at once, which is then computed first."""
 
 
 class Process:
     """The engine of one run and one model."""
 
-    def __init__(self, run: Run, reader: Reader, out: BinaryIO) -> None:
+    def __init__(self, run: Run, split: Split, reader: Reader, out: BinaryIO) -> None:
+        """split: the nodes that the model was trained on."""
         self._out = out
+        self._learned = torch.cat((split.train, split.val))
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._applied = Applied(run, reader)
         self._questions = Questions(self._applied)
         self._head = 0  # the last version that the front reported
+        self._published = torch.empty(0)  # [N, classes] the probabilities that the front has
         self._not_before = 0.0
-        self._postponed: list[Message] = []
+        self._postponed: deque[Message] = deque()  # requests that arrived during a push
         self._answers: dict[str, Callable[[Message], Message]] = {
             "pull": self._pull,
             "check": self._check,
             "suggest": self._suggest,
-            "audit": self._audit,
             "explain": self._explain,
             "picture": self._picture,
             "what-if": self._what_if,
@@ -76,11 +84,11 @@ class Process:
         thread = threading.Thread(target=self._read, args=(given,), daemon=True)
         thread.start()
         while True:
+            if self._postponed:
+                self._answer(self._postponed.popleft())
+                continue
             behind = self._applied.version < self._head
             wait = max(0.0, self._not_before - time.monotonic()) if behind else None
-            if not behind and self._postponed:
-                self._answer(self._postponed.pop(0))
-                continue
             try:
                 message = self._inbox.get(timeout=wait) if wait != 0 else self._inbox.get_nowait()
             except queue.Empty:
@@ -90,6 +98,17 @@ class Process:
                 return
             self._take(message)
 
+    def _between(self) -> None:
+        """Answer requests for a few nodes between two steps of a push; the others wait for it."""
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if message is None:
+                os._exit(0)
+            if message["kind"] in ("pull", "stored"):
+                self._take(message)
+            else:
+                self._postponed.append(message)
+
     def _read(self, given: BinaryIO) -> None:
         while (message := receive(given)) is not None:
             self._inbox.put(message)
@@ -97,6 +116,8 @@ class Process:
 
     def _take(self, message: Message) -> None:
         if message["kind"] == "stored":
+            if self._applied.version >= self._head:
+                self._not_before = max(self._not_before, time.monotonic() + SETTLE)
             self._head = max(self._head, message["version"])
         else:
             self._answer(message)
@@ -105,9 +126,6 @@ class Process:
         """Answer a request; an error is an answer too."""
         try:
             found = self._answers[message["kind"]](message)
-        except PostponedError:
-            self._postponed.append(message)
-            return
         except UnimpError as error:
             found = Message({"refused": str(error)})
         except KeyError as error:
@@ -124,6 +142,7 @@ class Process:
         applied = self._applied
         run, task = applied.run, applied.run.task
         rows = applied.rows(torch.arange(len(applied.ids)), applied.live.logits, applied.observed)
+        self._published = rows.probabilities.clone()
         scores = {
             protocol: {name: value if value == value else None for name, value in found.items()}
             for protocol, found in run.metrics["scores"].items()
@@ -144,23 +163,27 @@ class Process:
                 "num_edges": applied.graph.num_edges,
                 "parameters": count_parameters(run.model),
                 "scores": scores,
-                "features": applied.additions.columns,
-                "edge_features": applied.additions.edge_columns,
+                "features": applied.additions.node_forms,
+                "edge_features": applied.additions.edge_forms,
                 "directed": not applied.additions.both_ways,
             },
             "near": applied.additions.near,
+            "pulls": applied.live.is_local,
         }
         base = applied.base.numpy().astype(np.int64).reshape(len(applied.base), -1)
         population = self._questions.population().numpy()
-        self._send(values, {**_arrays(rows), "base": base, "population": population})
+        more = {"base": base, "population": population, "learned": self._learned.numpy()}
+        self._send(values, {**_arrays(rows), **more})
 
     def _publish(self) -> None:
         """Apply all stored events, and send the rows that changed."""
         applied, started = self._applied, time.monotonic()
-        pending, update, fresh = applied.apply()
-        labeled = [applied.numbers[name] for name in pending.labels]
-        nodes = torch.unique(torch.cat((update.nodes, torch.tensor(labeled, dtype=torch.int64))))
+        pending, update, fresh = applied.apply(self._between)
+        numbers = [applied.numbers[name] for name in pending.labels]
+        labeled = torch.tensor(numbers, dtype=torch.int64)
+        nodes = torch.unique(torch.cat((update.nodes, labeled)))
         rows = applied.rows(nodes, applied.live.logits[nodes], applied.observed[nodes])
+        rows = self._unpublished(rows, labeled)
         took = time.monotonic() - started
         self._send(
             {
@@ -175,6 +198,17 @@ class Process:
         )
         if len(update.nodes) > HEAVY * len(applied.ids):
             self._not_before = time.monotonic() + min(LONGEST_PAUSE, took)
+
+    def _unpublished(self, rows: Rows, labeled: Tensor) -> Rows:
+        """The rows that the front does not have yet, within ROUNDING, and those of `labeled`."""
+        more = len(self._applied.ids) - len(self._published)
+        new = self._published.new_full((more, self._published.shape[1]), torch.nan)
+        self._published = torch.cat((self._published, new)) if more else self._published
+        difference = (rows.probabilities - self._published[rows.nodes]).abs().amax(1)
+        # A new node differs from NaN by NaN.
+        chosen = rows.some(~(difference <= ROUNDING) | torch.isin(rows.nodes, labeled))
+        self._published[chosen.nodes] = chosen.probabilities
+        return chosen
 
     def _pull(self, message: Message) -> Message:
         """Exact rows at the newest version, before all rows are."""
@@ -205,26 +239,6 @@ class Process:
     def _suggest(self, message: Message) -> Message:
         found = self._questions.suggest(message["number"])
         return Message({"version": self._applied.version, "suggestions": found})
-
-    def _audit(self, message: Message) -> Message:
-        waiting_since: list[float] = []
-
-        def on_part(done: int, total: int) -> None:
-            while not self._inbox.empty():
-                other = self._inbox.get()
-                if other is None:
-                    os._exit(0)
-                if other["kind"] in ("pull", "stored"):
-                    self._take(other)
-                else:
-                    self._postponed.append(other)
-            if self._applied.version < self._head:
-                waiting_since.append(time.monotonic())
-                if done < total and time.monotonic() - waiting_since[0] > PATIENCE:
-                    raise PostponedError
-
-        found = self._questions.audit(on_part)
-        return Message({"version": self._applied.version, **found})
 
     def _explain(self, message: Message) -> Message:
         self._current()
@@ -271,28 +285,49 @@ def _arrays(rows: Rows) -> dict[str, Any]:
 
 def load(folder: Path, generation: Path | None) -> Run:
     """The run, or its task with the model of another generation."""
+    return load_with_split(folder, generation)[0]
+
+
+def load_with_split(folder: Path, generation: Path | None) -> tuple[Run, Split]:
+    """The run with the model of a generation, and the split that this model was trained on.
+
+    Nodes keep their numbers in all generations, and new ones follow.
+    """
     run = load_run(folder)
     if generation is None:
-        return run
+        return run, run.task.split
     other = load_run(generation)
-    return replace(run, model=other.model, metrics=other.metrics)
+    return replace(run, model=other.model, metrics=other.metrics), other.task.split
+
+
+def lower_priority(niceness: int) -> None:
+    """Let other processes use the processor first."""
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(niceness)
+
+
+def own_stdout() -> BinaryIO:
+    """The stream to the front; whatever is printed from now on must not damage it."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return out
 
 
 def main() -> None:
     """Serve a run on stdin and stdout."""
     # Ctrl-C in a terminal reaches both processes; the front decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    given, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints to stdout must not damage the stream
-    sys.stdout = sys.stderr
+    given, out = sys.stdin.buffer, own_stdout()
+    lower_priority(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
     folder, *more = map(Path, sys.argv[1:])
     with Reader(folder) as reader:
         try:
-            run = load(folder, more[0] if more else None)
+            run, split = load_with_split(folder, more[0] if more else None)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
-            process = Process(run, reader, out)
+            process = Process(run, split, reader, out)
             gc.freeze()
             process.run(given)
         except UnimpError as error:

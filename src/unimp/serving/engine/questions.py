@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,13 +12,11 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.analysis.predictions import suggestions
 from unimp.analysis.suggest import unknown_nodes
-from unimp.data.california import FEATURES
-from unimp.data.tables.problems import Problems
-from unimp.data.tables.reading import open_table
-from unimp.errors import TaskError, UnimpError
+from unimp.errors import TaskError
 from unimp.report.drawing import standalone
 from unimp.report.explanation import LAYOUTS, picture
 from unimp.serving.engine.applied import Applied, Rows, neighbors_of
+from unimp.serving.engine.values import NodeValues
 from unimp.tasks.labels import is_known
 
 ALONE = 2_000
@@ -29,7 +25,6 @@ MOVED = 0.001
 """A probability that changes by less is not reported."""
 LARGEST = 20
 """The number of effects that what-if returns."""
-SHOWN_FEATURES = 20
 MOST_NEIGHBORS = 100
 
 
@@ -37,7 +32,7 @@ class Questions:
     """Answers about the applied events; pending ones are not taken into account."""
 
     def __init__(self, applied: Applied) -> None:
-        self._applied = applied
+        self._applied, self._values = applied, NodeValues(applied)
 
     def population(self) -> Tensor:
         """The numbers of nodes for which the run has no label: random items come from these."""
@@ -58,7 +53,7 @@ class Questions:
                 row["prediction"] = [applied.classes[c] for c in torch.nonzero(above).flatten()]
         return found
 
-    def audit(self, on_part: Callable[[int, int], None]) -> dict[str, Any]:
+    def audit(self) -> dict[str, Any]:
         """Known labels that the model doubts, the most doubtful first."""
         applied = self._applied
         known = torch.nonzero(is_known(applied.observed)).squeeze(1)
@@ -70,7 +65,6 @@ class Questions:
             known,
             chances=applied.run.probabilities_of,
             folds=0 if len(known) <= ALONE else None,
-            on_part=on_part,
         )
         rows = [
             {name: str(v) if name in ("given", "suggested") else v for name, v in row.items()}
@@ -146,48 +140,12 @@ class Questions:
         found = neighbors_of(applied.graph, applied.numbers[node])
         shown = [[applied.ids[n], way] for n, way in list(found.items())[:MOST_NEIGHBORS]]
         return {
-            "columns": self._columns_of(node),
+            "columns": self._values.of(node),
             "neighbors": shown,
             "num_neighbors": len(found),
         }
-
-    def _columns_of(self, node: str) -> dict[str, Any]:
-        applied = self._applied
-        if node in applied.added:
-            return dict(applied.added[node].values)
-        number = applied.numbers[node]
-        if self._table is not None:
-            row = self._table.slice(number, 1).to_pylist()[0]
-            return {name: v if _is_plain(v) else str(v) for name, v in row.items()}
-        x = applied.graph.x
-        if not isinstance(x, Tensor) or applied.additions.transforms is not None:
-            return {}  # encoded values would tell nobody anything
-        names = FEATURES if applied.run.task.name == "california" else range(1, x.shape[1] + 1)
-        row = x[number, :SHOWN_FEATURES].tolist()
-        return {str(name): round(v, 4) for name, v in zip(names, row, strict=False)}
-
-    @cached_property
-    def _table(self) -> Any:
-        """The table of nodes that the run was trained on, if it is still where it was."""
-        applied = self._applied
-        path = applied.run.recipe.tables.nodes
-        if not path or not Path(path).is_file():
-            return None
-        transforms = applied.additions.transforms
-        hidden = transforms.layout.label_columns if transforms else []
-        try:
-            table = open_table(path, "nodes", Problems())
-        except (UnimpError, OSError):
-            return None
-        if table is None or table.arrow.num_rows != len(applied.base):
-            return None
-        return table.arrow.drop_columns([c for c in hidden if c in table.arrow.column_names])
 
 
 def _given(nodes: Tensor | None) -> Tensor:
     assert nodes is not None
     return nodes
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool | list)

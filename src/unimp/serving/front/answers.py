@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -33,36 +34,52 @@ def decoded(text: str) -> str:
         raise ProblemError(404, "not-found", "the id is not valid UTF-8.") from None
 
 
-def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
+# FastAPI calls dependencies that are not coroutines in threads, which takes far longer than these.
+
+
+async def _node(id: Annotated[str, Path(description="The id of a node, percent-encoded.")]) -> str:
     name = decoded(id)
     if len(name) > LONGEST_ID:
         raise ProblemError(404, "not-found", f"ids have at most {LONGEST_ID} characters.")
     return name
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _reader(request: Request) -> Actor:
+async def _reader(request: Request) -> Actor:
     actor: Actor = request.state.actor
     actor.check("read")
     return actor
 
 
-def _if_match(
+async def _if_match(
     if_match: Annotated[
         str | None,
         Header(description='The label version that you have seen, such as "12"; "0": none.'),
     ] = None,
 ) -> int | None:
+    return _version_in(if_match)
+
+
+def _if_state(
+    if_match: Annotated[
+        str | None,
+        Header(description='The version that the labels were made from, such as "12".'),
+    ] = None,
+) -> int | None:
+    return _version_in(if_match)
+
+
+def _version_in(if_match: str | None) -> int | None:
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
     number = text.strip('"')
     if len(text) != len(number) + 2 or not (number.isascii() and number.isdigit()):
-        raise ProblemError(412, "conflict", 'If-Match must be the ETag of the node, such as "12".')
+        raise ProblemError(412, "conflict", 'If-Match must be an ETag, such as "12".')
     return min(int(number[:20]), MOST_VERSIONS)
 
 
@@ -70,6 +87,7 @@ NodeId = Annotated[str, Depends(_node)]
 TheService = Annotated[Service, Depends(_service)]
 Someone = Annotated[Actor, Depends(_reader)]
 IfMatch = Annotated[int | None, Depends(_if_match)]
+IfState = Annotated[int | None, Depends(_if_state)]
 Key = Annotated[
     str | None,
     Header(
@@ -108,8 +126,13 @@ def stamped(service: Service, version: int | None = None, **more: Any) -> Respon
 def joined(stamp: dict[str, int], name: str, parts: Iterable[bytes], *, several: bool) -> bytes:
     """A stamp and prepared JSON under one name."""
     body = b",".join(parts)
-    head = to_json(stamp)[:-1] + b',"' + name.encode() + b'":'
+    head = _head(tuple(stamp.items()), name)
     return head + (b"[" + body + b"]" if several else body) + b"}"
+
+
+@lru_cache(maxsize=100)  # thousands of answers have the same stamp
+def _head(stamp: tuple[tuple[str, int], ...], name: str) -> bytes:
+    return to_json(dict(stamp))[:-1] + b',"' + name.encode() + b'":'
 
 
 def written(receipt: Receipt) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -24,6 +25,7 @@ from unimp.serving.front import (
 from unimp.serving.front.access import Access, Limits
 from unimp.serving.front.guard import BODY_TIME, Allowed, Guard
 from unimp.serving.front.health import Meter
+from unimp.serving.front.hot import ready_response
 from unimp.serving.front.problems import add_handlers
 from unimp.serving.front.service import Service
 
@@ -71,5 +73,6 @@ def create_app(
         access=app.state.access,
         allowed=Allowed.of(allowed_hosts),
         count=app.state.meter.count,
+        ready=partial(ready_response, service),
         body_time=body_time,
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from unimp.errors import InvalidWriteError
 from unimp.serving.events import MOST_WRITES, Classes, Id
-from unimp.serving.export import NONE
+from unimp.serving.export import NONE, from_spreadsheet
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.schemas import LabelsRequest
 
@@ -19,29 +20,62 @@ SEPARATOR = ";"
 _ID: TypeAdapter[str] = TypeAdapter(Id)
 _LABEL: TypeAdapter[Any] = TypeAdapter(Classes)
 
-Labels = list[tuple[str, Any]]
+
+@dataclass
+class Labels:
+    """The valid labels in a body with their places, and what is wrong at the other places.
+
+    A label of None retracts the label of the node. source: if the body names one.
+    """
+
+    rows: list[tuple[int, str, Any]] = field(default_factory=list)
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    source: str | None = None
 
 
-def labels_of(kind: str, body: bytes, *, several: bool) -> tuple[Labels, str | None]:
-    """The labels in a body, and their source if it names one; None retracts a label.
+def labels_of(kind: str, body: bytes, *, several: bool) -> Labels:
+    """The labels in a body.
 
     kind: the content type. several: a cell contains names that are separated by semicolons.
     """
     kind = kind.partition(";")[0].strip().lower()
     if kind in ("application/json", ""):
-        given = LabelsRequest.model_validate_json(body)
-        if len(given.labels) > MOST_WRITES:
-            raise _too_many(len(given.labels))
-        return [(one.node, one.label) for one in given.labels], given.source
+        return _json_labels(body)
     if kind == "text/csv":
-        return _checked(_csv_rows(body), several), None
+        return _checked(_csv_rows(body), several)
     if kind in ("application/vnd.apache.parquet", "application/x-parquet"):
-        return _checked(_parquet_rows(body), several), None
+        return _checked(_parquet_rows(body), several)
     raise ProblemError(
         415,
         "invalid",
         "send application/json, text/csv or application/vnd.apache.parquet.",
     )
+
+
+def _json_labels(body: bytes) -> Labels:
+    found = Labels()
+    try:
+        given = LabelsRequest.model_validate_json(body)
+    except ValidationError as error:
+        problems: dict[int, str] = {}
+        for one in error.errors():
+            where = one["loc"]
+            if len(where) < 2 or where[0] != "labels":
+                raise  # the body as a whole is not valid
+            words = ".".join(str(part)[:100] for part in where[2:3])
+            problems.setdefault(int(where[1]), f"{words}: {one['msg']}" if words else one["msg"])
+        found.problems = sorted(problems.items())
+        rest = json.loads(body)
+        places = [p for p in range(len(rest["labels"])) if p not in problems]
+        rest["labels"] = [rest["labels"][place] for place in places]
+        given = LabelsRequest.model_validate(rest)
+    else:
+        places = list(range(len(given.labels)))
+    if (count := len(places) + len(found.problems)) > MOST_WRITES:
+        raise _too_many(count)
+    found.source = given.source
+    found.rows = [(p, one.node, one.label) for p, one in zip(places, given.labels, strict=True)]
+    return found
 
 
 def _csv_rows(body: bytes) -> Iterator[Sequence[Any]]:
@@ -55,7 +89,7 @@ def _csv_rows(body: bytes) -> Iterator[Sequence[Any]]:
         places = _places(header)
         for row in rows:
             if row:
-                yield [row[p] if p < len(row) else "" for p in places]
+                yield [from_spreadsheet(row[p]) if p < len(row) else "" for p in places]
     except csv.Error as error:
         raise ProblemError(422, "invalid", f"the CSV file cannot be read: {error}.") from None
 
@@ -92,9 +126,8 @@ def _places(header: Sequence[str]) -> tuple[int, int]:
 
 
 def _checked(rows: Iterable[Sequence[Any]], several: bool) -> Labels:
-    """Labels of cells; all invalid ones are listed."""
-    found: Labels = []
-    problems: list[tuple[int, str]] = []
+    """The labels of cells."""
+    found = Labels()
     for place, (node, label) in enumerate(rows):
         if place >= MOST_WRITES:
             raise _too_many(place + 1)
@@ -104,13 +137,11 @@ def _checked(rows: Iterable[Sequence[Any]], several: bool) -> Labels:
                 names = [name.strip() for name in label.split(SEPARATOR)]
                 label = [] if label == NONE else [name for name in names if name]
             if not label and not (several and isinstance(label, list)):
-                problems.append((place, f"the label of {node!r} is empty"))
+                found.problems.append((place, f"the label of {node!r} is empty"))
                 continue
-            found.append((node, _LABEL.validate_python(label)))
+            found.rows.append((place, node, _LABEL.validate_python(label)))
         except ValidationError as error:
-            problems.append((place, str(error.errors()[0]["msg"])))
-    if problems:
-        raise InvalidWriteError(problems)
+            found.problems.append((place, str(error.errors()[0]["msg"])))
     return found
 
 

@@ -48,6 +48,7 @@ class EngineLink:
         self,
         arguments: Sequence[str],
         *,
+        generation: int = 0,
         on_hello: Callable[[Message], None],
         on_published: Callable[[Message], None],
         on_down: Callable[[], None],
@@ -56,6 +57,7 @@ class EngineLink:
         self._arguments = [sys.executable, "-m", "unimp.serving.engine", *arguments]
         self._on_hello, self._on_published, self._on_down = on_hello, on_published, on_down
         self._on_estimate = on_estimate
+        self.generation = generation
         self.state: State = "loading"
         self.detail = ""
         """Why the process ended, if it reported a reason."""
@@ -151,7 +153,7 @@ class EngineLink:
             self._write(Message(values))
 
     async def ask(self, kind: str, *, timeout: float, **values: Any) -> Message:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its answer, which states the generation that answered."""
         if self.state != "ready":
             why = f" ({self.detail})" if self.detail else ""
             raise EngineError(f"the model is {self.state}{why}. Try again in a few seconds.")
@@ -168,7 +170,8 @@ class EngineLink:
             ) from None
         finally:
             self._waiting.pop(number, None)
-        return _checked(answer)
+        found = _checked(answer)
+        return Message({**found.values, "generation": self.generation}, found.arrays)
 
     def _write(self, message: Message) -> None:
         assert self._process is not None
@@ -176,6 +179,26 @@ class EngineLink:
         with suppress(ConnectionError, RuntimeError):  # it has just ended
             for part in encode(message):
                 self._process.stdin.write(part)
+
+
+async def ask_once(module: str, arguments: Sequence[str], *, timeout: float) -> Message:
+    """Start a process of the engine's package, and return its only message."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"unimp.serving.engine.{module}", *arguments),
+        stdin=asyncio.subprocess.PIPE,  # the process ends when this pipe does
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    assert process.stdout is not None
+    try:
+        return _checked(await asyncio.wait_for(receive_async(process.stdout), timeout))
+    except (TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+        why = f"within {timeout:g} s" if isinstance(error, TimeoutError) else "before it ended"
+        raise EngineError(f"the {module} did not answer {why}. Try again later.") from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

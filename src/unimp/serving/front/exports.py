@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from unimp.serving.export import json_lines, labels_table, log_table
+from unimp.serving.export import for_spreadsheets, json_lines, labels_table, log_table
 from unimp.serving.front.answers import ERRORS, Someone, TheService
 
 router = APIRouter(prefix="/v1", tags=["export"])
@@ -27,7 +27,10 @@ async def export(
     name: Literal["labels", "predictions", "log"],
     form: Literal["parquet", "csv", "jsonl"],
 ) -> Response:
-    """Return all labels, predictions or events as one file."""
+    """Return all labels, predictions or events as one file.
+
+    In CSV, a text that a spreadsheet would compute, such as =1+1, starts with an apostrophe.
+    """
     stamp = service.stamp(None if service.published else 0)
     if name == "predictions":
         table = service.ready().table()
@@ -37,6 +40,7 @@ async def export(
         stamp["version"] = stamp["acknowledged"]
     body = await asyncio.to_thread(_written, table, form)
     headers = {f"Unimp-{key.title()}": str(value) for key, value in stamp.items()}
+    headers["ETag"] = f'"{stamp["version"]}"'  # for If-Match of POST /v1/labels
     headers["Content-Disposition"] = f'attachment; filename="{name}.{form}"'
     return Response(body, 200, headers, TYPES[form])
 
@@ -48,7 +52,7 @@ def _written(table: Any, form: str) -> bytes:
     if form == "csv":
         from pyarrow import csv
 
-        csv.write_csv(table, buffer)
+        csv.write_csv(for_spreadsheets(table), buffer)
     else:
         from pyarrow import parquet
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 
 from unimp.serving.front.access import COOKIE, Access
 from unimp.serving.front.problems import ProblemError, of_error, problem
@@ -28,6 +29,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 LONGEST_PATH = 8_192
+MOST_HEADERS = 100
+LONGEST_HEADERS = 32 << 10
+"""Bytes of all headers together."""
 BODY = 1 << 20
 """Bytes of the body of most requests."""
 LARGE_BODY = 64 << 20
@@ -83,8 +87,11 @@ class Guard:
         access: Access,
         allowed: Allowed,
         count: Callable[[str, int, float], None] = lambda route, status, seconds: None,
+        ready: Callable[[Scope], Response | None] = lambda scope: None,
         body_time: float = BODY_TIME,
     ) -> None:
+        """ready: the response to a checked request, if it needs neither a route nor waiting."""
+        self._ready = ready
         self._app, self._access, self._allowed = app, access, allowed
         self._count, self._body_time = count, body_time
 
@@ -108,11 +115,12 @@ class Guard:
 
         try:
             receive = await self._checked(scope, receive)
-            work = self._app(scope, receive, answer)
-            if scope["path"].startswith(UNLIMITED):
-                await work
-            else:
-                await asyncio.wait_for(work, REQUEST_TIME)
+            if (response := self._ready(scope)) is not None:
+                await response(scope, receive, answer)
+                return
+            limit = None if scope["path"].startswith(UNLIMITED) else REQUEST_TIME
+            async with asyncio.timeout(limit):
+                await self._app(scope, receive, answer)
         except ProblemError as error:
             await error.response()(scope, receive, answer)
         except TimeoutError:
@@ -129,6 +137,9 @@ class Guard:
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         """Refuse what no route should see; return the receiver of the complete body."""
+        given = scope["headers"]
+        if len(given) > MOST_HEADERS or sum(len(k) + len(v) for k, v in given) > LONGEST_HEADERS:
+            raise ProblemError(431, "too-large", "the headers are too large. Send fewer.")
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._allowed.host(hosts[0]):

@@ -107,11 +107,11 @@ async def infer(
         raise ProblemError(422, "invalid", f"the shape of the input must be [{len(ids)}].")
     if service.is_current(min_version):
         numbers = [service.number(one) for one in ids]
-        version = published.version
+        stamp = service.stamp()
         rows, observed = published.probabilities[numbers], published.observed[numbers]
     else:
         found = await service.engine.ask("pull", timeout=10.0, ids=list(ids))
-        version = found["version"]
+        stamp = service.stamp(found["version"], found["generation"])
         rows, observed = found.arrays["probabilities"], found.arrays["observed"]
     predictions: list[Any] = [published.predicted(row) for row in rows]
     texts = [";".join(one) if isinstance(one, list) else one for one in predictions]
@@ -125,9 +125,9 @@ async def infer(
     return answer(
         {
             "model_name": name,
-            "model_version": str(service.generation),
+            "model_version": str(stamp["generation"]),
             "id": asked.id or "",
-            "parameters": service.stamp(version),
+            "parameters": stamp,
             "outputs": [dict(zip(keys, one, strict=True)) for one in outputs],
         }
     )

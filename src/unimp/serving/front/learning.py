@@ -22,6 +22,7 @@ from unimp.serving.front.answers import (
     Reached,
     Someone,
     TheService,
+    answer,
     documented,
     stamped,
     written,
@@ -112,10 +113,12 @@ async def get_audit(
 ) -> Response:
     """Return known labels that the model doubts, without those that somebody kept."""
     version, found = await service.rankings.audited(reached)
-    doubts = await asyncio.to_thread(_open_doubts, service, found["doubts"])
+    generation = service.generation
+    doubts = await asyncio.to_thread(_open_doubts, service, found["doubts"], version)
     return stamped(
         service,
         version,
+        generation=generation,
         total=len(doubts),
         disagreements=sum(doubt["margin"] > 0 for doubt in doubts),
         folds=found["folds"],
@@ -123,12 +126,14 @@ async def get_audit(
     )
 
 
-def _open_doubts(service: Service, doubts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The doubts about labels that nobody decided on since, with their label versions."""
+def _open_doubts(
+    service: Service, doubts: list[dict[str, Any]], version: int
+) -> list[dict[str, Any]]:
+    """The doubts of an audit at a version about labels that nobody decided on since, with their
+    label versions."""
     published = service.ready()
     query = "select node, version, source, changed from now"
     now = {row[0]: row[1:] for row in service.store.reader.rows(query)}
-    version = service.rankings.audited_version
     found = []
     for doubt in doubts:
         label_version, source, changed = now.get(doubt["node"], (0, None, 0))
@@ -165,12 +170,14 @@ async def _decide(
     accepted: bool,
 ) -> Response:
     published = service.ready()
-    label: Any = published.label(service.number(node))[0]
+    label: Any
+    label, version = published.label(service.number(node))
     if label is None:
         raise ProblemError(422, "refused", f"the node {node!r} has no label.")
     if accepted:
-        _, found = await service.rankings.audited()
-        doubts = [doubt for doubt in found["doubts"] if doubt["node"] == node]
+        at, found = await service.rankings.audited()
+        mine = [doubt for doubt in found["doubts"] if doubt["node"] == node]
+        doubts = await asyncio.to_thread(_open_doubts, service, mine, at)
         if not doubts:
             raise ProblemError(404, "not-found", f"the audit does not list the node {node!r}.")
         if published.several:
@@ -182,7 +189,8 @@ async def _decide(
     write = Label(
         node=node, label=tuple(label) if isinstance(label, list) else label, source=source
     )
-    match = {} if if_match is None else {node: if_match}
+    # The decision is about the published label: a newer one must not be overwritten.
+    match = {node: version if if_match is None else if_match}
     return written(await service.write(actor, [write], key=key, if_match=match))
 
 
@@ -214,7 +222,8 @@ async def what_if(service: TheService, someone: Someone, given: WhatIfRequest) -
         for b, a, size in zip(before, after, sizes, strict=True)
     ]
     counts = {"changed": found["changed"], "moved": found["moved"]}
-    return stamped(service, found["version"], **counts, effects=effects)
+    stamp = service.stamp(found["version"], found["generation"])
+    return answer({**stamp, **counts, "effects": effects})
 
 
 @router.get("/nodes/{id}/explanation.json", **documented(ExplanationAnswer))
@@ -227,7 +236,8 @@ async def explain(
 ) -> Response:
     """Return the neighbors and labels behind a prediction."""
     found = await service.engine.ask("explain", timeout=ANSWER, node=node, about=about)
-    return stamped(service, found["version"], explanation=found["explanation"])
+    stamp = service.stamp(found["version"], found["generation"])
+    return answer({**stamp, "explanation": found["explanation"]})
 
 
 @router.get("/nodes/{id}/explanation.svg", responses=ERRORS)
@@ -243,7 +253,7 @@ async def draw(
     found = await service.engine.ask(
         "picture", timeout=ANSWER, node=node, about=about, layout=layout
     )
-    stamp = service.stamp(found["version"])
+    stamp = service.stamp(found["version"], found["generation"])
     headers = {f"Unimp-{name.title()}": str(value) for name, value in stamp.items()}
     if not found["svg"]:
         return Response(status_code=204, headers=headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,17 @@ MOVED = 0.001
 """A probability that moves by less is not announced."""
 DIGITS = 7
 
+MOST_PREPARED = 20_000
+"""Nodes whose JSON is kept."""
+
 Label = str | list[str] | None
+
+
+class Prepared(NamedTuple):
+    """The JSON of a node, and the version of its label."""
+
+    body: bytes
+    label_version: int
 
 
 def to_json(value: Any) -> bytes:
@@ -28,12 +38,15 @@ def to_json(value: Any) -> bytes:
 class Published:
     """The state that the engine has published: all events up to `version`."""
 
-    def __init__(self, hello: Message) -> None:
+    def __init__(self, hello: Message, generation: int = 0) -> None:
+        self.generation = generation
         self.version: int = hello["version"]
         self.first = self.version
         """Changes since an earlier version are not known."""
         self.about: dict[str, Any] = dict(hello["about"])
         self.near: bool = hello["near"]
+        self.pulls: bool = hello["pulls"]
+        """Whether the engine answers for a few nodes faster than for all."""
         self.classes: list[str] = hello["classes"]
         self.several: bool = self.about["several"]
         self.ids: list[str] = list(hello["ids"])
@@ -44,9 +57,10 @@ class Published:
         self.probabilities: NDArray[np.float32] = hello.arrays["probabilities"]
         self.confidence: NDArray[np.float32] = hello.arrays["confidence"]
         self.observed: NDArray[np.uint8] = hello.arrays["observed"]
+        self._learned = frozenset(hello.arrays["learned"].tolist())
         self._announced = self.probabilities.copy()
         self.moved_at = np.full(len(self.ids), self.version, dtype=np.int64)
-        self._prepared: dict[int, bytes] = {}
+        self._prepared: dict[int, Prepared] = {}
 
     def update(self, message: Message) -> list[int]:
         """Take rows that changed; return the nodes whose change is worth announcing."""
@@ -69,8 +83,10 @@ class Published:
         chosen = np.union1d(nodes[moved], np.array(labeled, dtype=np.int64))
         self._announced[chosen] = self.probabilities[chosen]
         self.moved_at[chosen] = self.version
-        for number in nodes.tolist():
-            self._prepared.pop(number, None)
+        # A label often changes most rows a little, so those that stay the same are kept.
+        same = np.ones(len(self.ids), dtype=bool)
+        same[nodes] = False
+        self._prepared = {n: one for n, one in self._prepared.items() if same[n]}
         found: list[int] = chosen.tolist()
         return found
 
@@ -102,11 +118,14 @@ class Published:
             return [self.classes[c] for c in np.flatnonzero(row == 1).tolist()]
         return self.classes[int(row[0])]
 
-    def prepared(self, number: int) -> bytes:
-        """The JSON of a node."""
+    def prepared(self, number: int) -> Prepared:
+        """The JSON of a node, which is kept until the node changes."""
         found = self._prepared.get(number)
         if found is None:
-            found = self._prepared[number] = to_json(self.node(number))
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.clear()
+            node = self.node(number)
+            found = self._prepared[number] = Prepared(to_json(node), node["label_version"])
         return found
 
     def node(self, number: int) -> dict[str, Any]:
@@ -141,19 +160,24 @@ class Published:
             return [self.classes[c] for c in np.flatnonzero(row > 0.5).tolist()]
         return self.classes[int(row.argmax())]
 
-    def before_label(self, name: str, generation: int) -> Predicted | None:
-        """What the model predicts for a node that gets a label now; None if that is not known."""
+    def before_label(self, name: str) -> Predicted | None:
+        """What the model predicts for a node that gets a label now; None if that is not known.
+
+        While the engine is behind, this is the prediction that everybody was shown: it reflects the
+        published version, which is stored with it. It is informed if the model has seen a label of
+        the node, as an input or in its training.
+        """
         number = self.numbers.get(name)
         if number is None:
             return None
         row, confidence = self.probabilities[number], float(self.confidence[number])
         label = self.predicted(row)
-        informed = bool(self.observed[number])
+        informed = bool(self.observed[number]) or number in self._learned
         chance = float(row.max()) if math.isnan(confidence) else confidence
         return Predicted(
             label=tuple(sorted(label)) if isinstance(label, list) else label,
             probability=min(max(chance, 0.0), 1.0),
-            generation=generation,
+            generation=self.generation,
             version=self.version,
             informed=informed,
         )

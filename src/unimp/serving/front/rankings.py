@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Rankings:
         self._suggested: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._most_suggested = 0
         self._audited: tuple[int, dict[str, Any]] | None = None
+        self._next_audit = 0.0
 
     async def suggested(
         self, number: int, at_least: int | None = None
@@ -48,7 +50,9 @@ class Rankings:
 
     async def _suggest(self, number: int) -> None:
         answer = await self._service.engine.ask("suggest", timeout=ANSWER, number=number)
-        self._suggested, self._most_suggested = (answer["version"], answer["suggestions"]), number
+        if answer["generation"] == self._service.generation:
+            self._suggested = answer["version"], answer["suggestions"]
+            self._most_suggested = number
 
     async def audited(self, at_least: int | None = None) -> tuple[int, dict[str, Any]]:
         """Doubtful labels; an older list is returned while a new one is made.
@@ -58,21 +62,27 @@ class Rankings:
         while True:
             found = self._audited
             enough = found is not None and found[0] >= (at_least or 0)
-            if found is not None and enough and found[0] == self._service.ready().version:
+            if found is not None and enough:
+                is_current = found[0] >= self._service.ready().version
+                if not is_current and time.monotonic() >= self._next_audit:
+                    self._once("audit", self._audit())
                 return found
             task = self._once("audit", self._audit())
-            if found is not None and enough:
-                return found
             await asyncio.shield(task)
 
-    @property
-    def audited_version(self) -> int:
-        """The version of the last audit."""
-        return self._audited[0] if self._audited else 0
-
     async def _audit(self) -> None:
-        answer = await self._service.engine.ask("audit", timeout=AUDIT)
-        self._audited = (answer["version"], dict(answer.values))
+        generation, started = self._service.generation, time.monotonic()
+        answer = await self._service.audit(timeout=AUDIT)
+        # While labels keep arriving, audits take at most half of the time.
+        self._next_audit = 2 * time.monotonic() - started
+        if generation == self._service.generation:
+            self._audited = (answer["version"], dict(answer.values))
+
+    async def close(self) -> None:
+        """End what is being computed."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def _once(self, name: str, work: Any) -> asyncio.Task[Any]:
         """Start a computation, unless it is running already."""

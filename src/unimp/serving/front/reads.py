@@ -19,6 +19,7 @@ from unimp.serving.front.answers import (
     Reached,
     Someone,
     TheService,
+    answer,
     documented,
     joined,
     stamped,
@@ -49,15 +50,21 @@ async def get_node(
     service: TheService, someone: Someone, node: NodeId, min_version: MinVersion = None
 ) -> Response:
     """Return a node with its label and its prediction."""
-    if service.is_current(min_version):
-        published, number = service.ready(), service.number(node)
-        body = joined(service.stamp(), "node", [published.prepared(number)], several=False)
-        etag = published.label(number)[1]
-    else:
-        version, nodes = await service.pull([node])
-        body = to_json({**service.stamp(version), "node": nodes[0]})
-        etag = nodes[0]["label_version"]
-    return Response(body, headers={"ETag": f'"{etag}"'}, media_type=JSON)
+    if not await service.must_pull(min_version):
+        return published_node(service, service.number(node))
+    stamp, nodes = await service.pull([node])
+    return _node(to_json({**stamp, "node": nodes[0]}), nodes[0]["label_version"])
+
+
+def published_node(service: Service, number: int) -> Response:
+    """The answer about a node from the published state."""
+    prepared = service.ready().prepared(number)
+    body = joined(service.stamp(), "node", [prepared.body], several=False)
+    return _node(body, prepared.label_version)
+
+
+def _node(body: bytes, label_version: int) -> Response:
+    return Response(body, headers={"ETag": f'"{label_version}"'}, media_type=JSON)
 
 
 @router.post("/predict", **documented(NodesAnswer))
@@ -69,17 +76,17 @@ async def predict(
     min_version: MinVersion = None,
 ) -> Response:
     """Return the predictions of some nodes, as JSON or as an Arrow stream."""
-    if service.is_current(min_version):
+    if not await service.must_pull(min_version):
         published = service.ready()
         numbers = [service.number(name) for name in asked.ids]
         if ARROW in request.headers.get("accept", ""):
-            stamp = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
+            headers = {f"Unimp-{k.title()}": str(v) for k, v in service.stamp().items()}
             table = published.table(numbers)
-            return Response(await asyncio.to_thread(_stream, table), 200, stamp, ARROW)
-        rows = [published.prepared(number) for number in numbers]
+            return Response(await asyncio.to_thread(_stream, table), 200, headers, ARROW)
+        rows = [published.prepared(number).body for number in numbers]
         return Response(joined(service.stamp(), "nodes", rows, several=True), media_type=JSON)
-    version, nodes = await service.pull(asked.ids)
-    return stamped(service, version, nodes=nodes)
+    stamp, nodes = await service.pull(asked.ids)
+    return answer({**stamp, "nodes": nodes})
 
 
 def _stream(table: Any) -> bytes:
@@ -110,7 +117,8 @@ async def get_nodes(
         published.find, q=q, prediction=prediction, label=label, state=state, sort=sort
     )
     rows = [published.node(n) for n in found[offset : offset + limit].tolist()]
-    return stamped(service, total=len(found), nodes=rows)
+    stamp = service.stamp(published.version, published.generation)
+    return answer({**stamp, "total": len(found), "nodes": rows})
 
 
 @router.get("/nodes/{id}/details", **documented(DetailsAnswer))
@@ -118,8 +126,8 @@ async def get_details(
     service: TheService, someone: Someone, node: NodeId, reached: Reached = None
 ) -> Response:
     """Return everything about a node: its columns, its neighbors and its history."""
-    found = await service.engine.ask("details", timeout=ANSWER, node=node)
     published = service.ready()
+    found = await service.engine.ask("details", timeout=ANSWER, node=node)
     history = await asyncio.to_thread(service.store.reader.history, node)
     neighbors = []
     for name, direction in found["neighbors"]:
@@ -134,7 +142,9 @@ async def get_details(
         )
     return stamped(
         service,
-        node=published.node(service.number(node)),
+        published.version,
+        generation=published.generation,
+        node=published.node(published.numbers[node]),
         columns=found["columns"],
         neighbors=neighbors,
         num_neighbors=found["num_neighbors"],
@@ -227,6 +237,7 @@ async def get_model(service: TheService, someone: Someone, reached: Reached = No
         num_nodes=len(published.ids),
         labeled=int(published.observed.sum()),
         labeled_here=here,
+        near=published.near,
         engine=service.engine_state,
         generations=service.generations(),
     )

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from unimp.config.run_files import MANIFEST
 from unimp.data.files import sync_folder
 from unimp.errors import RunError, ServiceError
 from unimp.serving.front.application import create_app
+from unimp.serving.front.protocol import ImpatientProtocol
 from unimp.serving.front.service import Service
 from unimp.serving.people import TOKEN_BYTES
 
@@ -24,6 +26,9 @@ ADMIN = "admin"
 """The actor whose token is in the token file."""
 MOST_CONNECTIONS = 500
 KEEP_ALIVE = 30
+SWITCH = 0.0005
+"""Seconds after which a busy thread lets another one run. The thread that stores labels needs many
+turns per label; with Python's 0.005, a label would take long while many requests are read."""
 GRACE = 10
 """Seconds that requests have to end when the service stops."""
 
@@ -87,6 +92,7 @@ def serve(folder: Path, options: Options, print_line: Callable[[str], None]) -> 
     """Serve a run until SIGTERM or Ctrl-C."""
     check_options(folder, options)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    sys.setswitchinterval(SWITCH)
     listening = _listen(options)
     try:
         service = Service(folder, print_line=print_line)
@@ -102,6 +108,7 @@ def serve(folder: Path, options: Options, print_line: Callable[[str], None]) -> 
     )
     config = uvicorn.Config(
         app,
+        http=ImpatientProtocol,
         lifespan="on",
         log_level="warning",
         access_log=False,
@@ -122,7 +129,8 @@ def serve(folder: Path, options: Options, print_line: Callable[[str], None]) -> 
 
 def _listen(options: Options) -> socket.socket:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small responses at once only on sockets that name their protocol.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((options.host, options.port))

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from unimp.config.run_files import MANIFEST
+from unimp.errors import UnimpError
 from unimp.serving.events import ModelChange, Write
-from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError
+from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
 from unimp.serving.front.generations import (
     ROLLBACK,
     Job,
     Jobs,
     Model,
     folder_of,
+    refusal,
     scores_of,
     trained,
 )
@@ -40,6 +42,8 @@ PULL = 10.0
 """Seconds that an exact answer may take."""
 LOADING = 600
 """Seconds in which a model must be loaded."""
+FEW = 500
+"""Writes that may be prepared without a pause for other requests."""
 NAMED = 100
 """Nodes that one server-sent event names."""
 
@@ -66,21 +70,30 @@ class Service:
         self.listeners = Listeners()
         self.rankings = Rankings(self)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._unloading: dict[int, asyncio.Task[Any]] = {}
         self.jobs = Jobs(folder, lambda job: self.announce("job", **job.plain()))
         self._models = {self.generation: self._model(self.generation)}
 
     def _model(self, generation: int) -> Model:
         """A model whose engine is not started yet."""
-        trained_in = folder_of(self.folder, generation)
-        arguments = [str(self.folder)] + ([str(trained_in)] if trained_in else [])
         link = EngineLink(
-            arguments,
+            self._arguments(generation),
+            generation=generation,
             on_hello=partial(self._on_hello, generation),
             on_published=partial(self._on_published, generation),
             on_down=self._on_down,
             on_estimate=self._on_estimate,
         )
         return Model(link)
+
+    def _arguments(self, generation: int) -> list[str]:
+        """The folders of the run and of the model, for the processes that load it."""
+        trained_in = folder_of(self.folder, generation)
+        return [str(self.folder)] + ([str(trained_in)] if trained_in else [])
+
+    async def audit(self, *, timeout: float) -> Message:
+        """Doubtful labels at the newest version, from another process."""
+        return await ask_once("auditor", self._arguments(self.generation), timeout=timeout)
 
     @property
     def engine(self) -> EngineLink:
@@ -95,6 +108,9 @@ class Service:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.engine.start()
+        self._mark_active()
+        if (job := self.jobs.running) is not None:  # the service was stopped meanwhile
+            self._in_background(self._retrain(job))
 
     async def close(self) -> None:
         """End the engine, store what is waiting, and release the run folder."""
@@ -102,17 +118,20 @@ class Service:
         await self.jobs.close()
         for task in list(self._tasks):
             task.cancel()
+        await self.rankings.close()
         for model in list(self._models.values()):
             await model.link.close()
         await asyncio.to_thread(self.store.close)
 
     # The stamp of every answer
 
-    def stamp(self, version: int | None = None) -> dict[str, int]:
+    def stamp(self, version: int | None = None, generation: int | None = None) -> dict[str, int]:
+        """The stamp of an answer; generation: of the model that answered, if that took time."""
         if version is None:
             version = self.ready().version
         known = max(self.acknowledged, version)
-        return {"version": version, "acknowledged": known, "generation": self.generation}
+        generation = self.generation if generation is None else generation
+        return {"version": version, "acknowledged": known, "generation": generation}
 
     def ready(self) -> Published:
         """The published predictions; raises EngineError before the first ones."""
@@ -149,61 +168,117 @@ class Service:
 
     def retrain(self, actor: str, epochs: int | None, *, activate: bool) -> Job:
         """Train a model on all labels, in the background."""
-        job = self.jobs.start(self.acknowledged)
-        job.activate = actor if activate else ""
-        self._in_background(self._retrain(job, epochs))
+        job = self.jobs.start(self.acknowledged, self.generation, actor)
+        job.epochs, job.activate = epochs, activate
+        self.jobs.change(job, "training")
+        self._in_background(self._retrain(job))
         return job
 
-    async def _retrain(self, job: Job, epochs: int | None) -> None:
+    def resume(self, id: str) -> Job:
+        """Continue a training that was stopped."""
+        job = self.jobs.resume(id)
         self.jobs.change(job, "training")
-        if not await self.jobs.train(job, epochs):
-            return
-        self.jobs.change(job, "loading")
-        await self._load(job.generation)
-        self.jobs.change(job, "ready")
-        if job.activate:
-            await self.activate(job.activate, job.generation)
+        self._in_background(self._retrain(job))
+        return job
+
+    async def _retrain(self, job: Job) -> None:
+        try:
+            if not await self.jobs.train(job):
+                return
+            self.jobs.change(job, "loading")
+            await self._load(job.generation)
+            self.jobs.change(job, "ready")
+            if job.activate:
+                await self.activate(job.actor, job.generation)
+            else:
+                self._unload_later(job.generation)
+        except (UnimpError, ProblemError) as error:
+            state = "ready" if job.state == "ready" else "failed"
+            self.jobs.change(job, state, str(error))
 
     async def _load(self, generation: int) -> None:
-        """Start the engine of a model, and wait until it has applied all events."""
+        """Start the engine of a model, and wait until it has applied what the active one has."""
         if generation not in self._models:
             self._models[generation] = model = self._model(generation)
             model.link.start()
-        for _ in range(LOADING * 10):
-            if self._models[generation].published is not None:
+        model = self._models[generation]
+        for _ in range(LOADING * 20):
+            found, active = model.published, self.published
+            if found is not None and (active is None or found.version >= active.version):
                 return
-            await asyncio.sleep(0.1)
+            if model.link.state == "down" and model.link.detail and generation != self.generation:
+                await self._models.pop(generation).link.close()
+                raise EngineError(f"generation {generation} cannot be loaded: {model.link.detail}")
+            await asyncio.sleep(0.05)
         raise EngineError(f"generation {generation} was not loaded within {LOADING} s.")
 
-    async def activate(self, actor: str, generation: int) -> Receipt:
-        """Answer with another model from now on; the one before stays loaded for a while."""
-        if generation and not trained(self.folder).get(generation, {}).get("accepted"):
-            raise ProblemError(404, "not-found", f"there is no accepted generation {generation}.")
-        await self._load(generation)
-        write = ModelChange(generation=generation, run=str(generation))
-        receipt = await self.write(actor, [write])
-        before, self.generation = self.generation, generation
-        self.rankings.forget()
-        for job in self.jobs.all.values():
-            if job.state in ("ready", "active"):
-                state = "active" if job.generation == generation else "ready"
-                self.jobs.change(job, state)
-        self.announce("reset", changed=0, nodes=[])
+    async def activate(self, actor: str, generation: int, *, override: bool = False) -> Receipt:
+        """Answer with another model from now on; the one before stays loaded for a while.
+
+        override: also if the gate refused the model; the event states it.
+        """
+        override = self._check_gate(generation, override)
+        if (timer := self._unloading.pop(generation, None)) is not None:
+            timer.cancel()
+        try:
+            await self._load(generation)
+            write = ModelChange(generation=generation, run=str(generation), override=override)
+            receipt = await self.write(actor, [write])
+        except BaseException:
+            self._unload_later(generation)
+            raise
+        before, was = self.generation, self.published
+        self.generation = generation
         if before != generation:
-            self._in_background(self._unload(before))
+            # Nobody may combine answers of two models: changes since an earlier version are all.
+            self.ready().first = max(receipt.version, was.version + 1 if was else 0)
+            self._unload_later(before)
+        self.rankings.forget()
+        self._mark_active()
+        self.announce("reset", changed=0, nodes=[])
         return receipt
 
+    def _mark_active(self) -> None:
+        """Store which of the trained models is the active one."""
+        for job in self.jobs.all.values():
+            state = "active" if job.generation == self.generation else "ready"
+            # A refused model that was activated nevertheless stays refused.
+            if job.state in ("ready", "active") and job.state != state:
+                self.jobs.change(job, state)
+
+    def _check_gate(self, generation: int, override: bool) -> bool:
+        """Refuse a model that the gate refused; return whether it is overridden."""
+        if not generation:
+            return False
+        result = trained(self.folder).get(generation)
+        if result is None:
+            raise ProblemError(404, "not-found", f"there is no generation {generation}.")
+        if not result["accepted"] and not override:
+            raise ProblemError(
+                422,
+                "refused",
+                f"the gate refused generation {generation}: {refusal(result)}. An admin can "
+                'activate it nevertheless with {"override": true}.',
+            )
+        return not result["accepted"]
+
+    def _unload_later(self, generation: int) -> None:
+        """End the engine of a model after some time, unless it is activated before."""
+        if (timer := self._unloading.pop(generation, None)) is not None:
+            timer.cancel()
+        self._unloading[generation] = self._in_background(self._unload(generation))
+
     async def _unload(self, generation: int) -> None:
-        """End the engine of a model that was not activated again."""
         await asyncio.sleep(ROLLBACK)
         if generation != self.generation and generation in self._models:
             await self._models.pop(generation).link.close()
 
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _in_background(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(retrieve)
+        return task
 
     # Messages of the engine and of the store
 
@@ -213,7 +288,7 @@ class Service:
 
     def _on_hello(self, generation: int, hello: Message) -> None:
         model = self._models[generation]
-        before, model.published = model.published, Published(hello)
+        before, model.published = model.published, Published(hello, generation)
         model.link.tell(kind="stored", version=self.acknowledged)
         if generation != self.generation:
             return
@@ -278,19 +353,26 @@ class Service:
         *,
         key: str | None = None,
         if_match: dict[str, int] | None = None,
+        made_from: int | None = None,
     ) -> Receipt:
         """Store writes; the receipt means that they are on the disk."""
         predicted = {}
         if self.published is None and self._names is None:
             self.ready()
-        if self.published is not None:
-            for write in writes:
+        if (published := self.published) is not None:
+            for place, write in enumerate(writes, 1):
                 if write.kind == "label":
-                    said = self.published.before_label(write.node, self.generation)
+                    said = published.before_label(write.node)
                     if said is not None:
                         predicted[write.node] = said
-        request = Request(actor, tuple(writes), key, if_match or {}, predicted)
-        receipt = await asyncio.wrap_future(self.store.submit(request))
+                if place % FEW == 0:
+                    await asyncio.sleep(0)  # other requests are answered meanwhile
+        request = Request(actor, tuple(writes), key, if_match or {}, predicted, made_from)
+        if len(writes) > FEW:
+            stored = await asyncio.to_thread(self.store.submit, request)
+        else:
+            stored = self.store.submit(request)
+        receipt = await asyncio.wrap_future(stored)
         if receipt.version > self.acknowledged:
             self._on_stored()
         self.counts["writes"] += len(writes)
@@ -332,10 +414,19 @@ class Service:
                     503, "behind", f"version {min_version} is not published yet.", retry_after=1
                 ) from None
 
-    async def pull(self, ids: Sequence[str]) -> tuple[int, list[dict[str, Any]]]:
-        """Exact answers at the newest version: the version, and the nodes."""
+    async def must_pull(self, min_version: int | None) -> bool:
+        """Whether the answer for some nodes has to be computed; otherwise the published answer is
+        recent enough, perhaps after waiting for it."""
+        if not self.is_current(min_version) and self.ready().pulls:
+            return True
+        await self.reach(min_version)
+        return False
+
+    async def pull(self, ids: Sequence[str]) -> tuple[dict[str, int], list[dict[str, Any]]]:
+        """Exact answers at the newest version: the stamp, and the nodes."""
         answer = await self.engine.ask("pull", timeout=PULL, ids=list(ids))
-        return answer["version"], self.described(ids, answer)
+        stamp = self.stamp(answer["version"], answer["generation"])
+        return stamp, self.described(ids, answer)
 
     def described(
         self, ids: Iterable[str], answer: Message, prefix: str = ""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from unimp.serving.front.answers import Someone, TheService, answer, documented, written
-from unimp.serving.schemas import Job, JobsAnswer, RetrainRequest, Written
+from unimp.serving.schemas import ActivateRequest, Job, JobsAnswer, RetrainRequest, Written
 
 router = APIRouter(prefix="/v1", tags=["train"])
 
@@ -26,7 +26,7 @@ async def retrain(
 
 @router.get("/jobs", **documented(JobsAnswer))
 async def jobs(service: TheService, someone: Someone) -> Response:
-    """List the trainings since the service was started, the newest first."""
+    """List all trainings, the newest first."""
     found = [job.plain() for job in reversed(service.jobs.all.values())]
     return answer({"jobs": found})
 
@@ -39,10 +39,23 @@ async def job(
     return answer(service.jobs.get(id).plain())
 
 
+@router.post("/jobs/{id}/resume", **documented(Job))
+async def resume(
+    service: TheService, someone: Someone, id: Annotated[str, Path(max_length=20)]
+) -> Response:
+    """Continue a training that was stopped or that failed, from its last checkpoint."""
+    someone.check("model")
+    return answer(service.resume(id).plain())
+
+
 @router.post("/generations/{generation}/activate", **documented(Written))
 async def activate(
-    service: TheService, someone: Someone, generation: Annotated[int, Path(ge=0, lt=2**31)]
+    service: TheService,
+    someone: Someone,
+    generation: Annotated[int, Path(ge=0, lt=2**31)],
+    given: ActivateRequest | None = None,
 ) -> Response:
     """Answer with this model from now on; also the way back to an earlier one."""
     someone.check("model")
-    return written(await service.activate(someone.name, generation))
+    override = given is not None and given.override
+    return written(await service.activate(someone.name, generation, override=override))

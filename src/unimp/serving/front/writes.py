@@ -25,6 +25,7 @@ from unimp.serving.events import (
 from unimp.serving.front.answers import (
     ERRORS,
     IfMatch,
+    IfState,
     Key,
     NodeId,
     Someone,
@@ -32,7 +33,7 @@ from unimp.serving.front.answers import (
     documented,
     written,
 )
-from unimp.serving.front.bulk import labels_of
+from unimp.serving.front.bulk import Labels, labels_of
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.rankings import ANSWER
 from unimp.serving.front.service import Service
@@ -114,23 +115,39 @@ async def add_note(
     },
 )
 async def add_labels(
-    request: Request, service: TheService, someone: Someone, key: Key = None, source: Source = None
+    request: Request,
+    service: TheService,
+    someone: Someone,
+    key: Key = None,
+    made_from: IfState = None,
+    source: Source = None,
 ) -> Response:
-    """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label."""
+    """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label.
+
+    If-Match names the version of the labels that the file was made from. If the label of one of its
+    nodes changed since, nothing is stored, and the answer lists these nodes.
+    """
     kind = request.headers.get("content-type", "")
     several = service.published.several if service.published else False
     body = await request.body()
-    labels, named = await asyncio.to_thread(labels_of, kind, body, several=several)
-    source = named or source
-    writes: list[Write] = [
+    given = await asyncio.to_thread(labels_of, kind, body, several=several)
+    writes = await asyncio.to_thread(_label_writes, given, given.source or source)
+    if given.problems:
+        more = await asyncio.to_thread(service.store.problems_of, tuple(writes))
+        found = [*given.problems, *((given.rows[n][0], what) for n, what in more)]
+        raise InvalidWriteError(sorted(found))
+    if not writes:
+        raise ProblemError(422, "invalid", "the request contains no labels.")
+    return written(await service.write(someone.name, writes, key=key, made_from=made_from))
+
+
+def _label_writes(given: Labels, source: str | None) -> list[Write]:
+    return [
         Retraction(node=node, source=source)
         if label is None
         else Label(node=node, label=label, source=source)
-        for node, label in labels
+        for _, node, label in given.rows
     ]
-    if not writes:
-        raise ProblemError(422, "invalid", "the request contains no labels.")
-    return written(await service.write(someone.name, writes, key=key))
 
 
 @router.post("/nodes", **documented(Written))
@@ -141,6 +158,9 @@ async def add_nodes(
     _refuse_loops(given.edges)
     if not given.nodes and not given.edges:
         raise ProblemError(422, "invalid", "the request contains no nodes and no edges.")
+    for kind, rows in (("node", given.nodes), ("edge", given.edges)):
+        if rows:
+            someone.check(kind)  # before the engine works for somebody who may not write
     await _check(service, given.nodes, given.edges)
     nodes: list[Write] = [
         NewNode(node=one.id, values=one.values, source=given.source) for one in given.nodes

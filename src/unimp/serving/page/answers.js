@@ -9,7 +9,8 @@ const DOUBT = 0.5; // probability from which another prediction is worth a hint
 
 export const may = (action) => Boolean(shared.me?.may.includes(action));
 
-function remember(written, node, words, extra = {}) {
+/** Show what was stored, with an undo. */
+export function remember(written, node, words, extra = {}) {
   const answer = { version: written.first, node, words };
   share({ answers: [...shared.answers, answer].slice(-MOST_ANSWERS) });
   share({ notice: { words, version: written.version, node, undo: true, ...extra } });

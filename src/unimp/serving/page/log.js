@@ -21,7 +21,7 @@ function words(event) {
     case "edge-removed": return html`removed the edge to <b>${event.target}</b>`;
     case "undo": return `undid version ${event.undoes}`;
     case "withdraw": return html`withdrew the source <b>${event.withdrawn}</b>`;
-    case "model": return `switched to generation ${event.generation}`;
+    case "model": return `switched to generation ${event.generation}${event.override ? ", which the gate had refused" : ""}`;
     default: return event.kind;
   }
 }

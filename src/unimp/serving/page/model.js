@@ -6,7 +6,7 @@ import { useRead } from "./read.js";
 import { share, useShared } from "./store.js";
 import { Bar, Failure, count, html, percent, several, useEffect, useState, when } from "./view.js";
 
-const STATES = { training: "Training", loading: "Loading", ready: "Ready to activate", active: "Active", refused: "Refused by the gate", failed: "Failed" };
+const STATES = { training: "Training", loading: "Loading", ready: "Ready to activate", active: "Active", refused: "Refused by the gate", failed: "Failed", stopped: "Stopped" };
 
 const Tile = ({ value, words }) => html`<div class="card tile"><b>${value}</b><span>${words}</span></div>`;
 
@@ -53,7 +53,7 @@ function Generations({ generations, again }) {
   </section>`;
 }
 
-function Training() {
+function Training({ changed }) {
   const { job } = useShared();
   // What the server offers is written in its description of the API, so nothing is asked in vain.
   const jobs = useRead(async (signal) => {
@@ -63,7 +63,7 @@ function Training() {
   const [asking, setAsking] = useState(false);
   const [activate, setActivate] = useState(false);
   const [error, setError] = useState(null);
-  useEffect(() => { if (job) jobs.again(); }, [job]);
+  useEffect(() => { if (job) { jobs.again(); changed(); } }, [job]); // a new generation is in the model's list
   const start = async () => {
     try {
       await write("POST", "v1/retrain", { activate });
@@ -74,6 +74,7 @@ function Training() {
       setError(problem);
     }
   };
+  const resume = (id) => write("POST", `v1/jobs/${id}/resume`).then(jobs.again, setError);
   const missing = !jobs.loading && !jobs.error && jobs.value === null;
   return html`<section class="card panel"><h2>Training in the background</h2>
     <p class="soft">A training on all labels given so far builds the next generation. The service keeps answering meanwhile, and a gate refuses a model that is worse.</p>
@@ -81,7 +82,8 @@ function Training() {
       : html`<${Failure} error=${jobs.error} retry=${jobs.again} />
         ${jobs.value?.jobs.map((one) => html`<div key=${one.id}><p><b>Generation ${one.generation}</b> <span class="chip">${STATES[one.state] ?? one.state}</span></p>
           <p class="small soft">${one.detail} Labels up to version ${one.version}, started ${when(one.started)}.</p>
-          ${Object.entries(one.gate).map(([name, words]) => html`<p class="small">${name}: ${words}</p>`)}</div>`)}
+          ${one.gate.map((check) => html`<p class="small">${check.passed ? "✓" : "✗"} ${check.name}: ${check.detail}</p>`)}
+          ${["stopped", "failed"].includes(one.state) && may("model") && html`<button class="button compact" onClick=${() => resume(one.id)}>Resume</button>`}</div>`)}
         <div class="actions"><button class="button" disabled=${!may("model") || !jobs.value} onClick=${() => setAsking(true)}>Train on the labels so far</button></div>
         ${!may("model") && html`<p class="small soft">Training needs the role admin.</p>`}`}
     ${asking && html`<${Dialog} title="Train the next generation?" close=${() => { setAsking(false); setError(null); }}
@@ -97,7 +99,7 @@ export function ModelPart() {
   const again = () => read("v1/model").then((value) => share({ model: value }), () => {});
   const scores = Object.entries(model.scores);
   return html`<main class="sheet" id="main">
-    <header><div><h1 tabindex="-1">Model</h1><p>${model.model} on ${model.task}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs: a new one counts at once." : "Labels are not inputs of this model: they count after a training."}</p></div></header>
+    <header><div><h1 tabindex="-1">Model</h1><p>${model.model} on ${model.name}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs: a new one counts at once." : "Labels are not inputs of this model: they count after a training."}</p></div></header>
     <div class="tiles">
       <${Tile} value=${count(model.num_nodes)} words="nodes" /><${Tile} value=${count(model.num_edges)} words=${model.directed ? "directed edges" : "edges"} />
       <${Tile} value=${count(model.classes.length)} words="classes" /><${Tile} value=${count(model.labeled)} words=${`labels, ${count(model.labeled_here)} given here`} />
@@ -105,7 +107,7 @@ export function ModelPart() {
     </div>
     <div class="two">
       <${Generations} generations=${model.generations} again=${again} />
-      <${Training} />
+      <${Training} changed=${again} />
       <${Accuracy} />
       <section class="card panel"><h2>Scores of the run</h2>
         ${scores.length ? html`<table><thead><tr><th>Protocol</th><th>Set</th><th class="number">${model.metric}</th></tr></thead><tbody>

@@ -4,7 +4,7 @@ import { Choices, FEW, Note, Picker, WhatIf } from "./choices.js";
 import { useRead } from "./read.js";
 import { address } from "./route.js";
 import { share, useShared } from "./store.js";
-import { Failure, Key, html, labelText, percent, sameLabel, several, useEffect, useFocus, useRef, useState, when } from "./view.js";
+import { Failure, Key, html, labelText, percent, sameLabel, several, useEffect, useFocus, useLayoutEffect, useRef, useState, when } from "./view.js";
 
 const LONG = 220; // letters of a value that are shown at first
 
@@ -39,13 +39,13 @@ function Conflict({ conflict, done, answer }) {
   </div>`;
 }
 
-function Columns({ columns }) {
+function Columns({ columns, id }) {
   const [open, setOpen] = useState(false);
-  const entries = Object.entries(columns);
+  const entries = Object.entries(columns).filter(([, value]) => value !== id); // its id is the heading
   if (!entries.length) return null;
   // Numbered features without names tell a person nothing; they are shown only on demand.
   if (!open && entries.every(([name, value]) => /^[0-9]+$/.test(name) && typeof value === "number")) {
-    return html`<div><button class="button plain compact under" aria-expanded="false" onClick=${() => setOpen(true)}>Show ${several(entries.length, "feature value")}</button></div>`;
+    return html`<div><button class="button plain compact under" aria-expanded="false" onClick=${() => setOpen(true)}>Show ${several(entries.length, "feature")} other than zero</button></div>`;
   }
   const text = (value) =>
     value === null || value === "" ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
@@ -56,6 +56,22 @@ function Columns({ columns }) {
     </dl>
     ${long && html`<button class="button plain compact under" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Show less" : "Show everything"}</button>`}
   </div>`;
+}
+
+/** What the neighbors are, for people who know a node by its place in the graph. */
+function Surroundings({ answer }) {
+  if (!answer.complete) return null;
+  const { neighbors, num_neighbors: total } = answer;
+  if (!total) return html`<p class="small soft">It has no neighbors: only its own values count.</p>`;
+  const counts = new Map();
+  for (const one of neighbors) {
+    if (one.label === null) continue;
+    const names = Array.isArray(one.label) && one.label.length ? one.label : [labelText(one.label)];
+    for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const known = neighbors.filter((one) => one.label !== null).length;
+  const most = [...counts].sort((one, other) => other[1] - one[1]).slice(0, 3);
+  return html`<dl class="columns"><dt>Neighbors</dt><dd>${several(total, "neighbor")}${total > neighbors.length ? `, of which ${neighbors.length} are shown` : ""}; ${known ? `${known} with a label: ` : "none with a label"}${most.map(([name, number], place) => html`${place > 0 && ", "}<span>${number} × <b>${name}</b></span>`)}</dd></dl>`;
 }
 
 function State({ node, history, drawn, why }) {
@@ -152,7 +168,8 @@ export function NodePanel({ id, details, item, advance, previous }) {
   const closeMode = () => { setMode(""); setConsidered(null); heading.current?.focus(); };
   const decided = () => { share({ conflict: null }); advance(); };
 
-  useEffect(() => {
+  // Before the next paint, so that a key which follows at once belongs to what was chosen.
+  useLayoutEffect(() => {
     const keys = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
       if (event.key === "Escape" && mode) { closeMode(); return; }
@@ -200,7 +217,8 @@ export function NodePanel({ id, details, item, advance, previous }) {
     ${changedMeanwhile && html`<div class="message doubt" role="status"><p>The label of this node changed while you had it open. It is <b>${labelText(node.label)}</b> now.</p></div>`}
     ${!answer.complete && !details.lateError && html`<p class="soft small">Loading its columns…</p>`}
     <${Failure} error=${details.lateError} retry=${details.again} />
-    <${Columns} key=${node.id} columns=${answer.columns} />
+    <${Columns} key=${node.id} columns=${answer.columns} id=${node.id} />
+    <${Surroundings} answer=${answer} />
     ${conflict && conflict.node.id === node.id && html`<${Conflict} conflict=${conflict} done=${decided}
       answer=${() => { const { mine, node: now } = conflict; share({ conflict: null }); setSeen(now.label_version); give(mine, now.label_version); }} />`}
     <${Failure} error=${error} />

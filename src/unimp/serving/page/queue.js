@@ -82,7 +82,7 @@ function Search({ queue, q }) {
       go(address("label", null, params), { replace: queue === "search" });
     }, 200);
   };
-  return html`<label>
+  return html`<label class="search">
     <span class="hidden-text">Search nodes by id</span>
     <input id="search" class="field" type="search" placeholder="Find a node (F)" autocomplete="off"
       spellcheck=${false} value=${text} onInput=${changed} />
@@ -118,15 +118,15 @@ export function Queue({ queue, q, node, list }) {
   const items = list.value;
   const [open, setOpen] = useState(false); // only matters on a phone, where the node comes first
   useEffect(() => setOpen(false), [node]);
-  return html`<aside class="queue" aria-label="Queue">
+  return html`<aside class=${open || queue === "search" ? "queue open" : "queue"} aria-label="Queue">
     <${Search} queue=${queue} q=${q} />
     <nav class="lists" aria-label="Lists">
       ${Object.entries(LISTS).map(([name, one]) => html`<a key=${name} title=${one.about}
         href=${address("label", null, { queue: name, q: name === "search" ? q : "" })}
         aria-current=${name === queue ? "true" : null}>${one.name}</a>`)}
     </nav>
-    ${items?.length > 0 && html`<button class="button plain compact list-toggle" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide the list" : `Show ${several(items.length, "node")}`}</button>`}
-    <div class=${open || queue === "search" ? "list open" : "list"}>
+    ${queue !== "search" && html`<button class="button plain compact list-toggle" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide the list" : "List and progress"}</button>`}
+    <div class="list">
     <${Failure} error=${list.error} retry=${list.again} />
     ${items?.length > 0 && html`<ul class="items" aria-label=${LISTS[queue].name}>
       ${items.map((item) => html`<li key=${item.id}>

@@ -5,7 +5,7 @@ import { useLayoutEffect } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export { render };
-export { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 export const html = htm.bind(createElement);
 
 /** Focus an element before it is drawn, so that a key which follows at once reaches it. */

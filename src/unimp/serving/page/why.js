@@ -1,5 +1,6 @@
 // The right side: why the model answers so, and the neighbors as links.
 import { nodePath, read } from "./api.js";
+import { GraphActions } from "./graph.js";
 import { useRead } from "./read.js";
 import { address } from "./route.js";
 import { Failure, html, labelText, percent, several, useEffect, useState } from "./view.js";
@@ -55,7 +56,7 @@ export function Why({ id, details, queue }) {
       ${found.labels.length > 0 && html`<section><h3>Labels behind it</h3><ul class="reasons">
         ${found.labels.slice(0, SHOWN).map((one) => html`<li class="reason" key=${one.node}>
           <span><${Link} id=${one.node} queue=${queue} /> <span class="soft">${labelText(one.label)}</span></span><${Effect} value=${one.effect} />
-          <span class="detail">${several(one.hops, "hop")} away</span></li>`)}
+          <span class="detail">${one.hops ? `${several(one.hops, "hop")} away` : "its own label"}</span></li>`)}
       </ul></section>`}
       ${found.edges.length > 0 && html`<section><h3>Edges behind it</h3><ul class="reasons">
         ${found.edges.slice(0, SHOWN).map((one) => html`<li class="reason" key=${`${one.source} ${one.target}`}>
@@ -66,6 +67,6 @@ export function Why({ id, details, queue }) {
         <span><span class="soft" aria-label=${one.direction === "in" ? "from" : one.direction === "out" ? "to" : "both ways"}>${{ in: "←", out: "→", both: "↔" }[one.direction]}</span> <${Link} id=${one.id} queue=${queue} /></span>
         <span class=${one.label === null ? "soft" : ""}>${one.label === null ? `${labelText(one.prediction)}?` : labelText(one.label)}</span></li>`)}
       ${answer.num_neighbors > 30 && html`<li class="small soft">and ${answer.num_neighbors - 30} more</li>`}
-    </ul></section>`}
+    </ul><${GraphActions} key=${id} id=${id} /></section>`}
   </aside>`;
 }

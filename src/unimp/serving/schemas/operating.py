@@ -22,13 +22,25 @@ class Generation(BaseModel):
     scores: dict[str, float | None]
 
 
+class Column(BaseModel):
+    """A value that a new node or edge has.
+
+    choices: the most frequent categories. length: the numbers of a vector.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical", "text", "vector"]
+    choices: list[str] = []
+    length: int | None = None
+
+
 class ModelAnswer(Stamp):
     """GET /v1/model.
 
     several: a label is a list of names. scores: protocol → set → score. labeled: nodes with a label
     in force; labeled_here: those labeled by events. engine: ready, behind, loading or down.
-    progress: share of nodes with a label. features: columns of a new node; edge_features: of an
-    edge.
+    features: columns of a new node; edge_features: of an edge. near: edges come from nearest
+    neighbors, so that none can be added.
     """
 
     name: str
@@ -44,27 +56,42 @@ class ModelAnswer(Stamp):
     scores: dict[str, dict[str, float | None]]
     labeled: int
     labeled_here: int
-    features: list[str]
-    edge_features: list[str]
+    features: list[Column]
+    edge_features: list[Column]
     directed: bool
+    near: bool
     engine: Literal["ready", "behind", "loading", "down"]
     generations: list[Generation]
+
+
+class GateCheck(BaseModel):
+    """A check of the gate. before, after: the figures of the active and of the new model, measured
+    on `count` labels that neither was trained on. detail: the result in words."""
+
+    name: str
+    passed: bool
+    detail: str
+    before: float | None = None
+    after: float | None = None
+    count: int = 0
 
 
 class Job(BaseModel):
     """A training in the background: POST /v1/retrain, GET /v1/jobs, GET /v1/jobs/{id}.
 
     state: training, loading, ready (POST /v1/generations/{g}/activate), active, refused (by the
-    gate; `detail` states why) or failed. gate: name of a check → its result in words.
+    gate; `detail` states why), failed or stopped (POST /v1/jobs/{id}/resume). version: the labels
+    that the model was trained on. against: the generation that the gate compares with.
     """
 
     id: str
-    state: Literal["training", "loading", "ready", "active", "refused", "failed"]
+    state: Literal["training", "loading", "ready", "active", "refused", "failed", "stopped"]
     detail: str
     version: int
     generation: int
+    against: int
     started: str
-    gate: dict[str, str] = {}
+    gate: list[GateCheck] = []
 
 
 class JobsAnswer(BaseModel):
@@ -77,6 +104,13 @@ class RetrainRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     activate: bool = False
     epochs: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class ActivateRequest(BaseModel):
+    """override: also if the gate refused the model; the log records it."""
+
+    model_config = ConfigDict(extra="forbid")
+    override: bool = False
 
 
 class Me(BaseModel):

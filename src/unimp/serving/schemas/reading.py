@@ -104,6 +104,7 @@ class LogEvent(BaseModel):
     undoes: int | None = None
     withdrawn: str | None = None
     generation: int | None = None
+    override: bool | None = None
     values: dict[str, Any] | None = None
     predicted: Label | None = None
     probability: float | None = None

@@ -35,7 +35,8 @@ class NewLabel(BaseModel):
 
 class LabelsRequest(BaseModel):
     """POST /v1/labels as JSON. CSV and Parquet have the columns node and label; the source is then
-    the query parameter `source`. Either all labels are stored, or none."""
+    the query parameter `source`. Either all labels are stored, or none. If-Match: the version of
+    the labels that the file was made from, which is the ETag of an export."""
 
     model_config = ConfigDict(extra="forbid")
     labels: list[NewLabel]
