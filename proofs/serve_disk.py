@@ -259,11 +259,13 @@ def run_round(
         if fault == "power":
             counts["bytes_lost"] += disk.lose_what_is_not_synced()
         server.start()
-        server.wait_until_ready()
         connection.close()
-        again = connection.send("PUT", f"/v1/nodes/{node_name(1)}/label", {"label": "red"})
-        if again.status != 200:
-            problems.append(f"{fault}: after a restart, a write was answered with {again}")
+        path = f"/v1/nodes/{node_name(1)}/label"
+        wait_for(
+            lambda: connection.send("PUT", path, {"label": "red"}).status == 200,
+            START,
+            "a write was not acknowledged after a restart",
+        )
         connection.close()
         found = compare(folder, writers)
         tracebacks = server.tracebacks()
