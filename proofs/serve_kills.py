@@ -145,10 +145,12 @@ class Killer:
 
     def _kill_trainer(self) -> None:
         """Kill the trainer at a random moment; the front starts it again, or stops the job."""
-        server = self._server
-        self.train()
-        time.sleep(self._draw.uniform(0, 4))
-        (trainer,) = server.children("unimp.serving.trainer")
+        server, trainers = self._server, list[int]()
+        while not trainers:  # a training may end before the moment
+            self.train()
+            time.sleep(self._draw.uniform(0, 4))
+            trainers = server.children("unimp.serving.trainer")
+        (trainer,) = trainers
         killed = time.monotonic()
         send_signal(trainer, signal.SIGKILL)
         self.writing["trainer"].append(self._until_written(killed))
@@ -161,6 +163,11 @@ class Killer:
 
         wait_for(noticed, START, "the end of the trainer was not noticed")
         self.ready["trainer"].append(time.monotonic() - killed)
+
+    def jobs(self) -> dict[str, int]:
+        """The number of trainings by their states and the details of these."""
+        jobs = self._connection.send("GET", "/v1/jobs").body["jobs"]
+        return dict(Counter(f"{job['state']} {job['detail']}".strip() for job in jobs))
 
     def train(self) -> None:
         """Start a training that does not end, unless one runs, and wait for its process."""
@@ -213,10 +220,12 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
             print(f"{number} of {kills}, {kind}: {found}", flush=True)
         took = time.monotonic() - began
         stop.set()
-        killer.close()
         for writer in writers:
             writer.join()
         server.wait_until_ready()
+        killer.close()
+        jobs = killer.jobs()
+        killer.close()
         server.end(signal.SIGTERM)
         clean = not (folder / ".labels.lock").exists()
         found = compare(server.folder, writers)
@@ -236,6 +245,7 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
         "refused": dict(refused),
         "outlived": killer.outlived,
         "clean_end": clean,
+        "trainings": jobs,
         "tracebacks": tracebacks,
         "seconds_until_writing": {k: summary_of(v) for k, v in killer.writing.items()},
         "seconds_until_ready": {k: summary_of(v) for k, v in killer.ready.items()},
