@@ -155,8 +155,9 @@ class Server:
 
     @property
     def engine(self) -> int | None:
-        """The process id of the engine; None while there is none."""
-        return next(iter(self.children("unimp.serving.engine")), None)
+        """The process id of the engine of the run itself; None while there is none."""
+        found = self.children("unimp.serving.engine")
+        return next((pid for pid in found if str(self.folder) in words_of(pid)[-2:]), None)
 
     def end(self, how: int = signal.SIGKILL) -> None:
         """End the front with a signal, and wait for its end."""

@@ -172,10 +172,15 @@ class Killer:
     def train(self) -> None:
         """Start a training that does not end, unless one runs, and wait for its process."""
         self._connection.close()
-        answer = self._connection.send("POST", "/v1/retrain", {"epochs": 100_000})
-        assert answer.status in (200, 503), answer  # 503: one runs already
-        found = "unimp.serving.trainer"
-        wait_for(lambda: self._server.children(found), START, "there is no trainer")
+
+        def trains() -> bool:
+            if self._server.children("unimp.serving.trainer"):
+                return True
+            answer = self._connection.send("POST", "/v1/retrain", {"epochs": 100_000})
+            assert answer.status in (200, 503), answer  # 503: another one has just ended
+            return False
+
+        wait_for(trains, START, "there is no trainer")
 
     def _until_written(self, since: float) -> float:
         """Wait for the acknowledgment of a request that was sent since then."""
