@@ -28,8 +28,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unimp import __version__
 from unimp.data.files import write_atomically
@@ -162,20 +163,26 @@ def run_until_killed(
     return {"ready": ready, "first": first, "broken": broken, "late": late}
 
 
-def compare(folder: Path, clients: list[Client]) -> dict[str, Any]:
-    """Count acknowledged events that are lost or doubled, gaps, and other problems."""
+class Acknowledged(Protocol):
+    """A client that remembers the versions that were acknowledged to it, by key."""
+
+    acknowledged: dict[str, int]
+
+
+def compare(folder: Path, clients: Sequence[Acknowledged], *, whole: bool = True) -> dict[str, Any]:
+    """Count acknowledged events that are lost or doubled, gaps, and other problems.
+
+    whole: also compute the labels again from all events. Clients may write meanwhile.
+    """
     if not (folder / "labels.db").exists():  # killed before anything
         return {"lost": 0, "doubled": 0, "gaps": 0, "problems": [], "events": 0}
+    acknowledged = [pair for client in clients for pair in client.acknowledged.copy().items()]
     with Reader(folder) as reader:
         rows = reader.rows("select version, key from event order by version")
-        problems = check(reader)
+        problems = check(reader) if whole else []
     keys = Counter(key for _, key in rows)
     stored = {key: version for version, key in rows}
-    lost = sum(
-        stored.get(key) != version
-        for client in clients
-        for key, version in client.acknowledged.items()
-    )
+    lost = sum(stored.get(key) != version for key, version in acknowledged)
     versions = [version for version, _ in rows]
     return {
         "lost": lost,

@@ -73,6 +73,74 @@ def pages(result: Result) -> str:
     )
 
 
+def followed(result: Result) -> str:
+    return (
+        f"{result['equal']:,} of {result['sequences']:,} sequences of "
+        f"{result['steps_per_sequence']} changes equal a cold prediction within "
+        f"{result['limit']:g} ({result['largest_difference']:.1g} at most)"
+    )
+
+
+def lost(result: Result) -> str:
+    return (
+        f"{result['acknowledged']:,} acknowledged: {result['lost']} lost, {result['doubled']} "
+        f"stored twice, {result['gaps']} gaps between versions"
+    )
+
+
+def log_killed(result: Result) -> str:
+    late = result["acknowledged_after_a_full_disk"]
+    return (
+        f"{result['kills']} kills, {result['full_disks']} full disks, {lost(result)}, {late} "
+        "acknowledged after a full disk"
+    )
+
+
+def service_killed(result: Result) -> str:
+    writing, ready = result["seconds_until_writing"], result["seconds_until_ready"]
+    times = (
+        f"{name}: writing again after {writing[name]['median']:.2g} s (at most "
+        f"{writing[name]['maximum']:.2g} s), ready after {ready[name]['median']:.2g} s (at most "
+        f"{ready[name]['maximum']:.2g} s)"
+        for name in ("front", "engine")
+        if writing[name] and ready[name]
+    )
+    return f"{result['kills']} kills, {lost(result)}; {'; '.join(times)}"
+
+
+def stopped(result: Result) -> str:
+    counts = {name: sum(found.values()) for name, found in result["answers"].items()}
+    return (
+        f"{result['seconds_stopped']:g} s: {counts['writes']:,} writes acknowledged, "
+        f"{counts['published_reads']:,} published predictions answered, "
+        f"{counts['reads_at_the_newest_version']:,} reads at a newer version refused with "
+        f"Retry-After; caught up {result['seconds_until_all_is_published']:.2g} s later"
+    )
+
+
+def histories(result: Result) -> str:
+    return (
+        f"{result['histories']} histories of {result['clients']} clients on {result['nodes']} "
+        f"nodes with {sum(result['faults'].values())} faults: {result['requests']:,} requests, "
+        f"{result['compared_predictions']:,} predictions compared, {len(result['violations'])} "
+        "violations of the promise"
+    )
+
+
+def disks(result: Result) -> str:
+    rounds = sum(result["faults"].values())
+    return (
+        f"{rounds} failures of {len(result['faults'])} kinds, {lost(result)}, "
+        f"{result['acknowledged_after_the_fault']} acknowledged after the failure, "
+        f"{result['reads']:,} reads answered meanwhile"
+    )
+
+
+def scenarios(result: Result) -> str:
+    done = f"{result['passed']} of {result['passed'] + result['failed']} scenarios passed"
+    return f"{done}, Chromium {result['chromium'].split('.')[0]}"
+
+
 ROWS = {
     "kill": ("commands killed at random moments and while they write, then repeated", killed),
     "kill_ensemble": ("the training of an ensemble, killed and repeated in the same way", killed),
@@ -81,6 +149,13 @@ ROWS = {
     "outputs": ("every command that writes a file, to every kind of target", outputs),
     "misuse": ("public functions called with wrong arguments", misuse),
     "hostile_pages": ("pages of a run whose names and metrics contain markup", pages),
+    "incremental": ("predictions that follow random changes of labels, nodes and edges", followed),
+    "label_log": ("a process that stores labels, killed while clients write", log_killed),
+    "serve_kills": ("processes of the service, killed while clients write", service_killed),
+    "serve_stopped": ("the engine of the service, stopped for a while", stopped),
+    "serve_histories": ("answers of the service under faults, against its promise", histories),
+    "serve_disk": ("failing syncs, full disks and power failures of the service", disks),
+    "serve_page": ("the page of the service in a browser, with ids that contain markup", scenarios),
 }
 
 

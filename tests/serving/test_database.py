@@ -1,6 +1,7 @@
 """The file: where it may be, and which files are refused."""
 
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -107,3 +108,19 @@ def test_the_wal_stays_small(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
         store.write("labeler", Label(node=str(number), label="x"))
         sizes.append((store.folder / "labels.db-wal").stat().st_size)
     assert max(sizes) < 300_000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")
+def test_a_full_disk_at_the_start_is_named_as_such(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; from unimp.serving.store import Store\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))\n"
+        "Store(Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "RunError" in done.stderr
+    assert "free space" in done.stderr
+    with Store(tmp_path) as store:
+        assert store.reader.head() == 0

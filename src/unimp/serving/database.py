@@ -140,7 +140,12 @@ def _closed_on_error(db: sqlite3.Connection, path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         db.close()
-        raise RunError(f"{path} cannot be opened ({error}). Restore a backup.") from error
+        of_disk = getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+        )
+        what = "Check the disk and its free space" if of_disk else "Restore a backup"
+        raise RunError(f"{path} cannot be opened ({error}). {what}.") from error
     except BaseException:
         db.close()
         raise

@@ -10,6 +10,7 @@ from small_runs import cold, some_write, table_run
 from unimp.errors import TaskError
 from unimp.runs.run import Run
 from unimp.serving.engine.applied import Applied
+from unimp.serving.events import Label
 from unimp.serving.store import Store
 
 
@@ -45,6 +46,21 @@ def test_answers_equal_a_cold_prediction_after_any_events(
         again.apply()
         applied.apply()
         assert torch.allclose(again.live.logits, applied.live.logits, atol=1e-5)
+
+
+def test_applied_labels_do_not_contain_events_that_are_stored_later(
+    run: Run, tmp_path: Path
+) -> None:
+    with Store(tmp_path) as store:
+        store.people.add("admin", "admin")
+        store.write("admin", Label(node="n0", label="red"))
+        applied = Applied(run, store.reader)
+        applied.apply()
+        store.write("admin", Label(node="n0", label="blue"))
+        assert applied.label_of("n0") == ("red", 1)
+        assert applied.label_of("n0", pending=True) == ("blue", 2)
+        assert applied.label_of("n0") == ("red", 1)
+        assert applied.label_of("n1", pending=True) == (None, 0)
 
 
 def test_values_that_the_run_cannot_encode_are_refused(run: Run, tmp_path: Path) -> None:
