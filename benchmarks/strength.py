@@ -398,7 +398,7 @@ def levers_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         chances[lever] = math.erfc(distance / math.sqrt(2)) / 2  # one-sided, normal
     corrected = holm(chances)
     lines = [
-        "| lever | sets | mean gain | by accident (Holm) | largest gain | largest loss |",
+        "| lever | sets | mean gain | by accident (Holm) | largest gain | smallest gain |",
         "|---|---|---|---|---|---|",
     ]
     for lever, (gains, points, error) in found.items():

@@ -141,6 +141,26 @@ def scenarios(result: Result) -> str:
     return f"{done}, Chromium {result['chromium'].split('.')[0]}"
 
 
+def swaps(result: dict[str, Any]) -> str:
+    return (
+        f"{result['swaps']} activations during {result['requests']:,} requests: {result['failed']} "
+        f"failed, {result['mixed']} answers of two models mixed, {result['stale']} too old; all "
+        f"{result['answers_compared']:,} answers equal a cold prediction"
+    )
+
+
+def attacks(result: dict[str, Any]) -> str:
+    return f"{result['cases']} attacks of {len(result['groups'])} kinds: {result['successes']} successes"
+
+
+def random_requests(result: dict[str, Any]) -> str:
+    failures = sum(n for code, n in result["statuses"].items() if code >= "500" and code != "503")
+    return (
+        f"{result['requests']:,} requests: {failures} internal errors, "
+        f"{result['tracebacks']} tracebacks in the log"
+    )
+
+
 ROWS = {
     "kill": ("commands killed at random moments and while they write, then repeated", killed),
     "kill_ensemble": ("the training of an ensemble, killed and repeated in the same way", killed),
@@ -155,6 +175,9 @@ ROWS = {
     "serve_stopped": ("the engine of the service, stopped for a while", stopped),
     "serve_histories": ("answers of the service under faults, against its promise", histories),
     "serve_disk": ("failing syncs, full disks and power failures of the service", disks),
+    "serve_swap": ("models that replace each other while clients read and write", swaps),
+    "serve_hostile": ("hostile requests to the service", attacks),
+    "serve_fuzz": ("random requests that follow the description of the API", random_requests),
     "serve_page": ("the page of the service in a browser, with ids that contain markup", scenarios),
 }
 

@@ -88,9 +88,9 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     only `labels` are inputs. A label that is an input is returned with probability 1, so score
     other nodes. The other probabilities are calibrated on the validation nodes.
 
-    The arguments are options of a recipe with its defaults (`unimp recipe show`). If `width` or
-    `epochs` is "auto", it is that default only if more than 1,000 labels are known. With fewer
-    labels it is 64 or 100, which takes less time and scores the same on small graphs. Four
+    The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
+    1,000 known labels, "auto" means 64 for `width` and 100 for `epochs`. This takes less time and
+    scores about the same on small graphs. With more labels, it is the default of a recipe. Four
     arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
     known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);
     `random_state`; and `settings`, any other options of a recipe, which take precedence over the

@@ -142,7 +142,7 @@ def build_data(
     )
     out.print(f"{found['num_nodes']:,} nodes, {found['num_edges']:,} in-edges: {folder}")
     if found["skipped_edges"]:
-        out.print(f"skipped {found['skipped_edges']:,} edges, whose ids are not nodes")
+        out.print(f"skipped {found['skipped_edges']:,} edges with ids that no node has")
     out.print(f"Next: unimp train {recipe} --set task.name={folder} --set batch.regime=neighbors")
 
 

@@ -58,7 +58,7 @@ def serve_run(
     demo: Annotated[
         bool,
         typer.Option(
-            "--demo", help="Serve the bundled house prices with a small model of the package."
+            "--demo", help="Serve the bundled house prices with a small model that is included."
         ),
     ] = False,
 ) -> None:

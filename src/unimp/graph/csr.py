@@ -11,7 +11,7 @@ Places = npt.NDArray[np.int64]
 
 
 FEW = 4096
-"""So many keys are sorted faster by torch than scipy prepares its matrices."""
+"""Up to this number of keys, sorting with torch is faster than creating a scipy matrix."""
 
 
 def index_dtype(largest: int) -> torch.dtype:

@@ -129,9 +129,9 @@ def _compared(
     worse = after - before if lower else before - after
     few = name != "validation" and count < FEW_NODES
     passed = few or worse <= margin + 1e-9
-    words = f"{100 * after:.2f} %, and {100 * before:.2f} % before: {what} ({count:,})"
+    words = f"{100 * after:.2f} % (active model: {100 * before:.2f} %), {what} ({count:,})"
     if few:
-        words += f"; fewer than {FEW_NODES} do not decide"
+        words += f"; not decisive, because there are fewer than {FEW_NODES} labels"
     elif not passed:
         words += f"; worse by {100 * worse:.2f} points, more than {100 * margin:g}"
     return Check(name, passed, words, round(before, 6), round(after, 6), count)

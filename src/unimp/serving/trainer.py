@@ -45,7 +45,7 @@ from unimp.training.interruption import exit_code, signals_raised
 LIVE = 500
 """The last live labels that are held out, but at most half of all live labels."""
 ONE_IN = 5
-"""One of so many other new labels is for validation."""
+"""Of the other new labels, one in this number is for validation."""
 KEPT = ("model", "train", "mask", "batch", "inference", "smooth", "ensemble")
 """The sections of the run's recipe that also apply to the new model."""
 LOCKED = 60.0
@@ -134,7 +134,7 @@ def with_teacher(settings: dict[str, Any], task: Task, out: Path, epochs: int | 
 
 
 def retrain(folder: Path, out: Path, against: int, epochs: int | None = None) -> dict[str, Any]:
-    """Train a model on all labels, compare it with the active one, and store the result."""
+    """Train a model without held-out labels, compare it with the active one, store the result."""
     active = folder / GENERATIONS / str(against) if against else None
     old, split = load_with_split(folder, active)
     plan, task = planned(folder, out, old, split)

@@ -105,7 +105,7 @@ def build_store(
     """Build a store from the tables of a recipe; return its manifest.
 
     A build that was killed resumes if the tables and the options are the same. The result does not
-    depend on the number of interruptions, the memory limit and the number of threads.
+    depend on the number of interruptions, the memory limit or the number of threads.
     """
     if out.suffix != SUFFIX:
         raise OutputError(f"{out}: the name of a store ends with {SUFFIX}")

@@ -66,7 +66,7 @@ def open_tables(recipe: Recipe) -> Tables:
         )
     for option, given in (("near", tables.near), ("group", tables.group)):
         if given:
-            raise RecipeError(f"tables.{option} is set, but a store does not support it yet")
+            raise RecipeError(f"a store does not support tables.{option} yet; remove this option")
     changes = {"scale_rows", "self_loops", "structure"}
     for option, given in recipe.task.model_dump(include=changes).items():
         if given:

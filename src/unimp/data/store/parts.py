@@ -82,7 +82,7 @@ class Part:
 
 
 class PartProblems(Problems):
-    """Problems in a chunk of a part; their rows are counted from the begin of the part."""
+    """Problems in a chunk of a part; their rows are counted from the start of the part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def read_chunks(
 ) -> Iterator[Table]:
     """Yield the rows of a part in tables of at most `rows` rows; other columns are not read.
 
-    Columns of CSV files are text. `problems` counts its rows from the begin of the part, and is
+    Columns of CSV files are text. `problems` counts its rows from the start of the part, and is
     raised as an error if the part cannot be read or if the caller added a problem to a chunk.
     """
     import pyarrow as pa

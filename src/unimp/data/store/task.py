@@ -52,7 +52,7 @@ class StoredNames(Sequence[str]):
         return self._ids if type is None else self._ids.cast(type)
 
     def number_of(self, name: str) -> int | None:
-        """The number of the node with an id; reads the ids from the begin, without a copy."""
+        """The number of the node with an id; reads the ids from the start, without a copy."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

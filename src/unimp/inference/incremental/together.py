@@ -40,7 +40,7 @@ def hidden_together(
 ) -> list[Tensor] | None:
     """Return the logits of targets[k] after changes[k] alone, all of which only hide labels.
 
-    None if the rows of one change alone do not fit; all labels must be stored with projections.
+    Return None if the rows of a single change exceed the limits. `stored` must have projections.
     """
     most, answers = max(1, PLACES // stored.reach.num_nodes), list[Tensor]()
     for begin in range(0, len(changes), most):

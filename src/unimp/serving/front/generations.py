@@ -29,7 +29,7 @@ ROLLBACK = 600.0
 RUNNING = ("training", "loading")
 STOPPED = ("stopped", "failed")
 MOST_STARTS = 3
-"""How often a trainer that is killed is started in a row."""
+"""The largest number of consecutive starts of a trainer that is killed."""
 STOP = 10.0
 """Seconds in which a trainer stores a checkpoint when the service ends."""
 

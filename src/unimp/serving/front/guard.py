@@ -139,7 +139,7 @@ class Guard:
         """Refuse what no route should see; return the receiver of the complete body."""
         given = scope["headers"]
         if len(given) > MOST_HEADERS or sum(len(k) + len(v) for k, v in given) > LONGEST_HEADERS:
-            raise ProblemError(431, "too-large", "the headers are too large. Send fewer.")
+            raise ProblemError(431, "too-large", "the headers are too large. Send fewer headers.")
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._allowed.host(hosts[0]):

@@ -20,7 +20,7 @@ def ready_response(service: Service, scope: Any) -> Response | None:
     """The response to `GET /v1/nodes/{id}` for a published node; None for all other requests.
 
     The guard has checked the request. Finding the route and its parameters would take several times
-    as long as the answer. The route returns the same response, so it answers whatever is not plain:
+    as long as the answer. The route returns the same response, and also handles all other cases:
     parameters, nodes that are not published, and errors.
     """
     path: str = scope["path"]

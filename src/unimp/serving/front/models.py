@@ -82,7 +82,7 @@ class Models:
         return found
 
     def retrain(self, actor: str, epochs: int | None, *, activate: bool) -> Job:
-        """Train a model on all labels, in the background."""
+        """Train a model in the background, on all labels that the gate does not hold out."""
         job = self.jobs.start(self._service.acknowledged, self.active, actor)
         job.epochs, job.activate = epochs, activate
         self.jobs.change(job, "training")
@@ -146,7 +146,7 @@ class Models:
         before, was = self.active, self._service.published
         self.active = generation
         if before != generation:
-            # Nobody may combine answers of two models: changes since an earlier version are all.
+            # Answers of two models must not be combined: who asks for changes must read all nodes.
             self._service.ready().first = max(receipt.version, was.version + 1 if was else 0)
             self._unload_later(before)
         self._service.rankings.forget()

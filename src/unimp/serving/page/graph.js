@@ -130,7 +130,7 @@ function AddNode({ id, close }) {
       ${model.near ? html`<p class="small soft">Its edges come from its nearest neighbors.</p>`
         : needs ? html`<p class="small soft">Connect it to other nodes afterwards.</p>`
         : html`<label class="check"><input type="checkbox" checked=${joined} onChange=${(event) => setJoined(event.target.checked)} /> <span>Connect it to <b>${id}</b></span></label>`}
-      <p class="small soft">Leave a field empty if its value is unknown. The node gets a prediction at once, and it cannot be removed again.</p>
+      <p class="small soft">Leave a field empty if its value is unknown; coordinates and vectors are required. The node gets a prediction at once. A node cannot be removed.</p>
       <${Failure} error=${form.error} />
     </form><//>`;
 }
@@ -148,7 +148,7 @@ function Connect({ id, close }) {
     <form id="connect" class="rows" onSubmit=${form.submit} novalidate>
       <${NodeField} id="other-node" label=${model.directed ? "To the node" : "With the node"} text=${form.texts[ID] ?? ""} change=${(text) => form.change(ID, text)} problem=${form.problems[ID]} />
       ${columns.map((column) => html`<${Field} key=${column.name} column=${column} prefix="edge" text=${form.texts[column.name]} change=${form.change} problem=${form.problems[column.name]} />`)}
-      <p class="small soft">Predictions that depend on the edge change at once. U removes it again.</p>
+      <p class="small soft">Predictions that depend on the edge change at once. Press U to undo this.</p>
       <${Failure} error=${form.error} />
     </form><//>`;
 }

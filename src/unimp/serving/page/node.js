@@ -62,7 +62,7 @@ function Columns({ columns, id }) {
 function Surroundings({ answer }) {
   if (!answer.complete) return null;
   const { neighbors, num_neighbors: total } = answer;
-  if (!total) return html`<p class="small soft">It has no neighbors: only its own values count.</p>`;
+  if (!total) return html`<p class="small soft">This node has no neighbors, so the prediction uses only its own values.</p>`;
   const counts = new Map();
   for (const one of neighbors) {
     if (one.label === null) continue;

@@ -11,7 +11,7 @@ export const LISTS = {
   suggested: { name: "Suggested", about: "Labels that would help most" },
   doubtful: { name: "Doubtful", about: "The least certain predictions" },
   disagreement: { name: "Disagreement", about: "Labels that the rest of the graph doubts" },
-  mine: { name: "Mine", about: "Your leases and your last labels" },
+  mine: { name: "Mine", about: "Your reserved nodes and your last labels" },
   search: { name: "Search", about: "Find nodes by id" },
 };
 
