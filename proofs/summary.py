@@ -150,7 +150,8 @@ def swaps(result: dict[str, Any]) -> str:
 
 
 def attacks(result: dict[str, Any]) -> str:
-    return f"{result['cases']} attacks of {len(result['groups'])} kinds: {result['successes']} successes"
+    kinds = len(result["groups"])
+    return f"{result['cases']} attacks of {kinds} kinds: {result['successes']} successes"
 
 
 def random_requests(result: dict[str, Any]) -> str:
