@@ -125,7 +125,7 @@ def test_a_failed_change_leaves_every_member_of_an_ensemble_as_it_was(
     assert isinstance(engine, EnsembleLogits)
     before = engine.logits
 
-    def fail(change: Change) -> Update:
+    def fail(change: Change, between: object = None) -> Update:
         raise MemoryError
 
     last = engine._members[-1]
