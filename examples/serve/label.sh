@@ -6,7 +6,10 @@
 #
 # With tokens, set TOKEN: it goes into a header, never into an address.
 set -eu
-address=$1 node=$2 label=$3
+address=$1
+# Every byte of the id is percent-encoded, and quotes in the label are escaped for JSON.
+node=$(printf %s "$2" | od -An -v -tx1 | tr -d '\n' | tr ' ' '%')
+label=$(printf %s "$3" | sed 's/[\\"]/\\&/g')
 if [ -n "${TOKEN:-}" ]; then
     who="Authorization: Bearer $TOKEN"
 else

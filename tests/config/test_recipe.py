@@ -414,3 +414,19 @@ print(unimp.load_recipe("debian").task.name, *unimp.load_recipe("mine.toml").to_
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[:4] == ["7", "3", "64", "debian"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "name"),
+    [
+        ("people.csv", "people"),
+        ("nodes/*.parquet", "nodes"),
+        ("parts/year=*/*.csv", "parts"),
+        ("*.csv", "recipe"),
+    ],
+)
+def test_a_recipe_of_tables_is_named_after_them_and_never_by_a_pattern(
+    nodes: str, name: str
+) -> None:
+    text = f'[tables]\nnodes = "{nodes}"\nid = "id"\nlabel = "kind"\n'
+    assert read_recipe(text, "recipe").name == name

@@ -241,8 +241,14 @@ def read_recipe(text: str, name: str, path: Path | None = None) -> Recipe:
     if nodes := values.get("tables", {}).get("nodes"):  # a recipe with tables is about them
         values["task"] = {"name": "tables", **values.get("task", {})}
         if name in ("recipe", Path(GUESSED).stem):
-            name = Path(str(nodes)).name.partition(".")[0] or name
+            name = _name_of(Path(str(nodes))) or name
     return _validate({"name": name, **values})
+
+
+def _name_of(nodes: Path) -> str:
+    """The name of tables: of the file, or of the last folder of a pattern such as nodes/*.csv."""
+    named = [part for part in nodes.parts if not set(part) & set("*?[]")]
+    return Path(named[-1]).name.partition(".")[0] if named else ""
 
 
 _HOW_TO_SET = 'give {"train.epochs": 50}, or a list of texts such as "train.epochs=50"'
