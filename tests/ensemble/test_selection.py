@@ -109,3 +109,13 @@ def test_by_roc_auc_the_ensemble_is_never_below_its_best_member_on_validation(se
     weights = choose_weights(given, labels, "rocauc")
     found = score("rocauc", mixed(given, weights), labels)
     assert found >= max(score("rocauc", one, labels) for one in given)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_labels_that_a_part_of_the_rows_misses_give_weights_too(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.zeros(10_000, 1, dtype=torch.int64)
+    labels[torch.randperm(10_000, generator=draw)[:4]] = 1
+    given = [torch.rand(10_000, 1, generator=draw).double() for _ in range(3)]
+    weights = choose_weights(given, labels, "rocauc")
+    assert float(weights.sum()) == pytest.approx(1)

@@ -73,11 +73,12 @@ def greedy_weights(chances: Tensor, rounds: int = ROUNDS) -> Tensor:
 
 def greedy_by_score(
     probabilities: Sequence[Tensor], labels: Tensor, metric: Metric, rounds: int = ROUNDS
-) -> Tensor:
+) -> Tensor | None:
     """Weights [M] as `greedy_weights` finds them, with the score itself in place of the log-loss.
 
     Ranks decide the area under the ROC curve, and a member with a good log-loss may rank badly. The
-    search ends after a few rounds without a better score. At most MOST_ROWS rows are scored.
+    search ends after a few rounds without a better score. At most MOST_ROWS rows are scored; None
+    if no score is defined on them, because they contain one class only.
     """
     rows = torch.linspace(0, len(labels) - 1, min(len(labels), MOST_ROWS)).long()
     given, labels = [p[rows].double() for p in probabilities], labels[rows]
@@ -94,7 +95,7 @@ def greedy_by_score(
             best_score, best = scores[chosen], counts
         if number + 1 - int(best.sum()) >= PATIENCE:
             break
-    return best.double() / best.sum()
+    return best.double() / best.sum() if best.any() else None
 
 
 def choose_weights(probabilities: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
@@ -135,7 +136,8 @@ def _weights_of_halves(
             found.append(greedy_weights(chances[:, half]))
         elif math.isfinite(score(metric, probabilities[0][half], labels[half])):
             given = [p[half] for p in probabilities]
-            found.append(greedy_by_score(given, labels[half], metric))
+            weights = greedy_by_score(given, labels[half], metric)
+            found += [] if weights is None else [weights]
     if not found:  # no half contains both classes
         return _weights_of_halves(probabilities, labels, metric, by_loss=True)
     weights = torch.stack(found).mean(0)

@@ -341,3 +341,57 @@ def test_the_hash_of_a_stored_task_follows_the_store(tmp_path: Path) -> None:
     assert len(hashes) == 2
     first = open_store(tmp_path / "0.graph")
     assert replace(first, metric="rocauc").data_hash() != first.data_hash()
+
+
+def change_a_part(folder: Path) -> None:
+    """Write the last part of the nodes again, in another order."""
+    path = sorted((folder / "nodes").iterdir())[-1]
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.take(list(range(len(table)))[::-1]), path)
+
+
+def test_a_store_whose_build_was_killed_at_its_end_is_not_taken_for_other_tables(
+    tmp_path: Path,
+) -> None:
+    recipe, out = write_parts(tmp_path, small_tables(), "parquet"), tmp_path / "small.graph"
+    built = build_store(recipe, out)
+    (out / "building").mkdir()  # the kill came before this folder was removed
+    assert build_store(recipe, out)["content"] == built["content"]
+    assert not (out / "building").exists()
+    (out / "building").mkdir()
+    change_a_part(tmp_path)
+    with pytest.raises(OutputError, match="other tables"):
+        build_store(recipe, out)
+
+
+def test_tables_that_change_during_a_build_are_refused(tmp_path: Path) -> None:
+    recipe = write_parts(tmp_path, small_tables(), "parquet")
+
+    def change(step: build.Step) -> None:
+        if step.name == "rows" and step.done == 0:
+            change_a_part(tmp_path)
+
+    with pytest.raises(TaskError, match="changed"):
+        build_store(recipe, tmp_path / "small.graph", on_step=change)
+    again = build_store(recipe, tmp_path / "small.graph")
+    fresh = build_store(recipe, tmp_path / "fresh.graph")
+    assert again["content"] == fresh["content"]
+
+
+def test_edge_features_that_do_not_fit_into_16_bits_are_refused(tmp_path: Path) -> None:
+    nodes, edge_table = small_tables()
+    place = edge_table.column_names.index("weight")
+    large = pa.array([[1e6]] * len(edge_table))
+    tables = (nodes, edge_table.set_column(place, "weight", large))
+    recipe = write_parts(tmp_path, tables, "parquet")
+    with pytest.raises(TaskError, match="16-bit"):
+        build_store(recipe, tmp_path / "small.graph", BuildOptions(precision="f16"))
+
+
+def test_parts_without_rows_are_skipped(tmp_path: Path) -> None:
+    tables = small_tables()
+    recipe = write_parts(tmp_path, tables, "parquet")
+    for name, table in zip(("nodes", "edges"), tables, strict=True):
+        pyarrow.parquet.write_table(table.slice(0, 0), tmp_path / name / "0-empty.parquet")
+    build_store(recipe, tmp_path / "small.graph")
+    assert_equal(open_store(tmp_path / "small.graph"), task_in_memory(recipe, tables))

@@ -134,3 +134,13 @@ def test_too_many_requests_and_too_many_wrong_tokens_are_refused(store: Store) -
     assert codes[0] == 401
     assert codes[-1] == 429
     assert access.actor(Headers(bearer(token)), None, "there") == actor
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/%6detrics", "/openapi%2ejson", "/%762", "/%76%31/log", "/v1%2fpeople", "/%76%31/undo"],
+)
+def test_an_encoded_path_reaches_no_route(server: Server, path: str) -> None:
+    for method in ("GET", "POST"):
+        origin = {"Origin": server.address}
+        assert server.client.request(method, path, headers=origin).status_code in (401, 404, 405)

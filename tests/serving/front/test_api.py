@@ -488,6 +488,10 @@ def test_a_decision_of_the_audit_does_not_overwrite_a_newer_label(server: Server
         head = server.service.store.reader.head()
         kept = server.client.post(f"/v1/audit/{first['node']}/keep")
         assert (kept.status_code, set(kept.json()["versions"])) == (412, {first["node"]})
+        # A page that knows the newer label may not keep the published one either.
+        newer = {"If-Match": f'"{head - 1}"'}
+        kept = server.client.post(f"/v1/audit/{first['node']}/keep", headers=newer)
+        assert kept.status_code == 412
         accepted = server.client.post(f"/v1/audit/{second['node']}/accept")
         assert accepted.status_code == 404  # somebody decided already
         assert server.service.store.reader.head() == head

@@ -16,7 +16,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -29,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimp.config.recipe import Recipe
-from unimp.data.files import sync_folder, write_atomically
+from unimp.data.files import digest_of, sync_folder, write_atomically
 from unimp.data.store.columns import Fitted, NodeArrays, edge_features, fit_columns, write_nodes
 from unimp.data.store.edges import Plan, bucket_paths, make_plan, scatter, sort_bucket
 from unimp.data.store.estimate import Estimate, estimate_build
@@ -45,6 +44,7 @@ from unimp.data.store.ids import (
 from unimp.data.store.layout import Tables, open_tables, read_fitted, store_fitted
 from unimp.data.store.manifest import (
     BUILDING,
+    CHUNK,
     FORMAT,
     MANIFEST,
     content_of,
@@ -109,12 +109,9 @@ def build_store(
     """
     if out.suffix != SUFFIX:
         raise OutputError(f"{out}: the name of a store ends with {SUFFIX}")
-    if (out / MANIFEST).exists() and (out / BUILDING).exists():  # killed at its end
-        shutil.rmtree(out / BUILDING)
-        return read_manifest(out)
-    if (out / MANIFEST).exists():
+    if (out / MANIFEST).exists() and not (out / BUILDING).exists():
         raise OutputError(f"{out} is a store already; choose another name, or remove it")
-    if out.exists() and any(p.name not in _OWN for p in out.iterdir()):
+    if out.exists() and any(p.name not in (*_OWN, MANIFEST) for p in out.iterdir()):
         raise OutputError(f"{out} contains other files; choose another name")
     if options.memory < LEAST_MEMORY:
         raise OutputError(f"--memory must be at least {LEAST_MEMORY >> 30}G")
@@ -122,18 +119,38 @@ def build_store(
     estimate = estimate_build(tables, options.precision)
     on_estimate(estimate)
     estimate.refuse_full_disk(out)
-    work = Workspace(out / BUILDING, key_of(tables.key | {"precision": options.precision}))
+    work = Workspace(out / BUILDING, _key(tables, options))
     try:
-        if not work.resumed:
-            for name in _OWN[2:]:  # of a build from other tables
-                (out / name).unlink(missing_ok=True)
-        with closing(_Build(recipe, tables, out, options, work, on_step)) as build:
-            built = build.run()
+        if (out / MANIFEST).exists():  # its build was killed at the end
+            built = read_manifest(out)
+            if built["origin"]["inputs"] != digest_of({"key": work.key}):
+                raise OutputError(f"{out} is a store of other tables already; remove it")
+        else:
+            built = _built(recipe, tables, out, options, work, on_step)
     finally:
         work.release()
     work.remove()
     (out / LOCK).unlink(missing_ok=True)
     return built
+
+
+def _key(tables: Tables, options: BuildOptions) -> str:
+    return key_of(tables.key | {"precision": options.precision})
+
+
+def _built(
+    recipe: Recipe,
+    tables: Tables,
+    out: Path,
+    options: BuildOptions,
+    work: Workspace,
+    on_step: OnStep,
+) -> dict[str, Any]:
+    if not work.resumed:
+        for name in _OWN[2:]:  # of a build from other tables
+            (out / name).unlink(missing_ok=True)
+    with closing(_Build(recipe, tables, out, options, work, on_step)) as build:
+        return build.run()
 
 
 _OWN = (
@@ -174,6 +191,8 @@ class _Build:
         sets = self._ends(ids)
         num_edges = self._rows(self._buckets(ids, fitted))
         self._nodes(ids, fitted, sets)
+        if _key(open_tables(self.recipe), self.options) != self.work.key:
+            raise TaskError("the tables changed while the store was built. Build it again.")
         return self._finish(ids, fitted, num_edges)
 
     def _counter(self, name: str, total: int) -> Callable[[], None]:
@@ -283,7 +302,7 @@ class _Build:
         return plan
 
     def _edge_features(self, fitted: Fitted, part: int) -> Any:
-        return edge_features(self.tables.edges[part], fitted)
+        return edge_features(self.tables.edges[part], fitted, DTYPES[self.options.precision])
 
     def _rows(self, plan: Plan) -> int:
         """Sort the buckets one after the other; return the number of edges."""
@@ -365,7 +384,7 @@ class _Build:
             sync_folder(out)
         names = sorted(p.name for p in out.iterdir() if p.suffix in (".npy", ".arrow"))
         sizes = {name: (out / name).stat().st_size for name in names}
-        chunks = sum(-(-size // (64 << 20)) for size in sizes.values())
+        chunks = sum(-(-size // CHUNK) for size in sizes.values())
         advance = self._counter("hashes", chunks)
         files = {
             name: {
@@ -393,6 +412,7 @@ class _Build:
             "origin": {
                 "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 "tables": [str(p.path) for p in (*self.tables.nodes, *self.tables.edges)],
+                "inputs": digest_of({"key": self.work.key}),
             },
         }
         manifest["content"] = content_of(manifest)

@@ -187,8 +187,13 @@ def as_precision(
     return stored
 
 
-def edge_features(part: Part, fitted: Fitted) -> Iterator[NDArray[np.float32]]:
-    """Yield the features of the edges of a part, chunk after chunk: [rows, d]."""
+def edge_features(
+    part: Part, fitted: Fitted, dtype: np.dtype[Any]
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the features of the edges of a part, chunk after chunk: [rows, d].
+
+    dtype: the type in which they are stored later; a number that is too large for it is refused.
+    """
     transforms = fitted.transforms
     columns = [encoder.column for encoder in transforms.edges]
     problems = PartProblems()
@@ -196,4 +201,7 @@ def edge_features(part: Part, fitted: Fitted) -> Iterator[NDArray[np.float32]]:
     for table in read_chunks(part, columns, rows_per_chunk(width), problems):
         values = values_in(table, transforms.layout, transforms.edges, problems)
         problems.refuse()
-        yield np.asarray(transforms.edge_features(values), dtype=np.float32)
+        rows = np.asarray(transforms.edge_features(values), dtype=np.float32)
+        as_precision(rows, dtype, table, problems)
+        problems.refuse()
+        yield rows

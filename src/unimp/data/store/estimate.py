@@ -64,7 +64,7 @@ def _width(tables: Tables, name: str) -> int:
     kinds = layout.features if name == "nodes" else layout.edge_features
     if not kinds:
         return 0
-    table, problems = first_rows(getattr(tables, name)[0], list(kinds)), Problems()
+    table, problems = first_rows(getattr(tables, name), list(kinds)), Problems()
     width = 0
     for column, kind in kinds.items():
         statistics = statistics_of(column, kind, layout.text_width)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from unimp.config.recipe import Recipe
 from unimp.data.store.columns import Fitted
-from unimp.data.store.parts import Part, PartProblems, find_parts, read_chunks
+from unimp.data.store.parts import Part, PartProblems, find_parts, fingerprint_of, read_chunks
 from unimp.data.tables.encoding import Categorical, Encoder, Numeric, Text, Vector, to_plain
 from unimp.data.tables.table import Table, is_string
 from unimp.data.tables.transforms import Layout, Transforms
-from unimp.errors import RecipeError
+from unimp.errors import RecipeError, TaskError
 
 _ENCODERS: dict[str, TypeAdapter[Encoder]] = {
     e.kind: TypeAdapter(e) for e in (Numeric, Categorical, Text, Vector)
@@ -35,6 +36,7 @@ class Tables:
         """What identifies the input of a build."""
         parts = {"nodes": self.nodes, "edges": self.edges}
         found = {name: [part.fingerprint for part in given] for name, given in parts.items()}
+        found["sets"] = [fingerprint_of(Path(file)) for file in self.layout.split_files.values()]
         return {"layout": asdict(self.layout), **found}
 
     @cached_property
@@ -45,15 +47,19 @@ class Tables:
         columns = {"nodes": [self.layout.id], "edges": [self.layout.source, self.layout.target]}
         kinds = []
         for name, given in columns.items():
-            table = first_rows(getattr(self, name)[0], given)
+            table = first_rows(getattr(self, name), given)
             kinds += [table.kind(column) for column in given]
         # `read_ids` turns unsigned integers of 64 bits into text.
         return any(is_string(kind) or pa.types.is_uint64(kind) for kind in kinds)
 
 
-def first_rows(part: Part, columns: Sequence[str], rows: int = 1000) -> Table:
-    """The first rows of a part."""
-    return next(read_chunks(part, columns, rows, PartProblems()))
+def first_rows(parts: Sequence[Part], columns: Sequence[str], rows: int = 1000) -> Table:
+    """The first rows of the first part that has some."""
+    for part in parts:
+        for table in read_chunks(part, columns, rows, PartProblems()):
+            if table.num_rows:
+                return table
+    raise TaskError(f"{parts[0].path}: the tables have no rows")
 
 
 def open_tables(recipe: Recipe) -> Tables:

@@ -88,8 +88,3 @@ def verify_store(
                 begin = number * CHUNK
                 damaged.append(f"{folder / name}: bytes from {begin:,} differ from the manifest")
     return damaged
-
-
-def count_chunks(manifest: dict[str, Any]) -> int:
-    """The number of hashes in a manifest."""
-    return sum(len(entry["sha256"]) for entry in manifest["files"].values())

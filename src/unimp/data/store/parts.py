@@ -63,8 +63,7 @@ class Part:
     @property
     def fingerprint(self) -> list[Any]:
         """What identifies the content without reading it: path, size and time of change."""
-        found = self.path.stat()
-        return [str(self.path), found.st_size, found.st_mtime_ns]
+        return fingerprint_of(self.path)
 
     def count_rows(self) -> int:
         """The number of rows; for CSV an estimate, because counting would read the file."""
@@ -241,3 +240,9 @@ def _csv_batches(part: Part, columns: Sequence[str], choose: Any) -> Iterator[tu
             f"correct the rows; put quotes around fields that contain {delimiter!r}",
             rows=[row.number - 2 for row in ragged if row.number is not None],
         )
+
+
+def fingerprint_of(path: Path) -> list[Any]:
+    """What identifies the content of a file without reading it: path, size and time of change."""
+    found = path.stat()
+    return [str(path), found.st_size, found.st_mtime_ns]

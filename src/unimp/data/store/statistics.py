@@ -138,12 +138,11 @@ class VectorStatistics:
         import pyarrow.compute as pc
 
         values = table.get(self.column)
+        if is_string(values.type):
+            values = split_vectors(values, "." if table.delimiter == "," else decimal)
         self.missing |= values.null_count > 0
         if self.length or values.null_count == len(values):
             return
-        if is_string(values.type):
-            values = split_vectors(values, "." if table.delimiter == "," else decimal)
-            self.missing |= values.null_count > 0
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         if any(check(values.type) for check in lists):
             self.length = pc.max(pc.list_value_length(values)).as_py() or 0

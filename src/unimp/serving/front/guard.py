@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -153,9 +152,9 @@ class Guard:
         path = raw.decode("ascii", "replace")
         if len(path) > LONGEST_PATH:
             raise ProblemError(414, "too-large", "the path is too long.")
+        # Routes match what is checked here: an encoded path must not reach a route unchecked.
+        scope["path"] = path
         is_api = path == "/v2" or path.startswith(("/v1/", "/v2/"))
-        if is_api:
-            scope["path"] = path
         self._check_origin(scope["method"], headers, hosts[0], is_api=is_api)
         if is_api or path in ("/metrics", "/openapi.json"):
             self._identify(scope, headers, path)
@@ -173,7 +172,7 @@ class Guard:
         if method in SAFE:
             return
         if origin is not None:
-            if urlsplit(origin).netloc.lower() != host.lower():
+            if origin.lower().partition("://")[2] != host.lower():
                 raise _foreign("the header Origin names another server.")
         elif site != "same-origin":
             raise _foreign(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from unimp.errors import ConflictError
 from unimp.serving.accuracy import live_accuracy
 from unimp.serving.events import Label
 from unimp.serving.front.answers import (
@@ -190,8 +191,10 @@ async def _decide(
         node=node, label=tuple(label) if isinstance(label, list) else label, source=source
     )
     # The decision is about the published label: a newer one must not be overwritten.
-    match = {node: version if if_match is None else if_match}
-    return written(await service.write(actor, [write], key=key, if_match=match))
+    if if_match not in (None, version):
+        text = f"the label of {node!r} that you saw is not the published one. Read it again."
+        raise ConflictError(text, {node: version})
+    return written(await service.write(actor, [write], key=key, if_match={node: version}))
 
 
 @router.post("/what-if", **documented(WhatIfAnswer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from unimp.serving.store import Store
 if TYPE_CHECKING:
     from unimp.serving.front.service import Service
 
+LOG = logging.getLogger("unimp.serving")
 LOADING = 600
 """Seconds in which a model must be loaded."""
 
@@ -102,15 +104,21 @@ class Models:
                 return
             self.jobs.change(job, "loading")
             await self._load(job.generation)
-            if job.activate:
+            if job.activate and job.against != self.active:
+                why = f"not activated: it was compared with generation {job.against}, which is not "
+                self.jobs.change(job, "ready", why + "the active one any more")
+                self._unload_later(job.generation)
+            elif job.activate:
                 await self.activate(job.actor, job.generation)
                 self.jobs.change(job, "active")
             else:
                 self.jobs.change(job, "ready")
                 self._unload_later(job.generation)
-        except (UnimpError, ProblemError) as error:
+        except Exception as error:  # a job that does not run must not be shown as running
+            if not isinstance(error, (UnimpError, ProblemError)):
+                LOG.exception("the training of generation %d failed", job.generation)
             state = "ready" if job.generation in self.loaded else "failed"
-            self.jobs.change(job, state, str(error))
+            self.jobs.change(job, state, str(error) or type(error).__name__)
 
     async def _load(self, generation: int) -> None:
         """Start the engine of a model, and wait until it has applied what the active one has."""
@@ -123,7 +131,8 @@ class Models:
             if found is not None and (active is None or found.version >= active.version):
                 return
             if model.link.state == "down" and model.link.detail and generation != self.active:
-                await self.loaded.pop(generation).link.close()
+                if self.loaded.pop(generation, None) is not None:
+                    await model.link.close()
                 raise EngineError(f"generation {generation} cannot be loaded: {model.link.detail}")
             await asyncio.sleep(0.05)
         raise EngineError(f"generation {generation} was not loaded within {LOADING} s.")
