@@ -108,7 +108,8 @@ class Killer:
         self.writing: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.ready: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.outlived = 0
-        """Engines and trainers that did not end with their front."""
+        """Engines and trainers that did not end after their front."""
+        self.ended: list[float] = []
 
     def close(self) -> None:
         self._connection.close()
@@ -139,9 +140,20 @@ class Killer:
             )
             self.ready[kind].append(time.monotonic() - killed)
             if kind != "engine":
-                there = {*processes("unimp.serving.engine", server.folder)}
-                there |= {*processes("unimp.serving.trainer", server.folder)}
-                self.outlived += len(there & {*orphans})
+                self._wait_for_the_end({pid for pid in orphans if pid is not None}, killed)
+
+    def _wait_for_the_end(self, orphans: set[int], killed: float) -> None:
+        """Measure when the engine and the trainer of a killed front have ended."""
+
+        def there() -> set[int]:
+            modules = ("unimp.serving.engine", "unimp.serving.trainer")
+            return orphans & {p for m in modules for p in processes(m, self._server.folder)}
+
+        try:
+            wait_for(lambda: not there(), START, "processes of a killed front still run")
+        except AssertionError:
+            self.outlived += len(there())
+        self.ended.append(time.monotonic() - killed)
 
     def _kill_trainer(self) -> None:
         """Kill the trainer at a random moment; the front starts it again, or stops the job."""
@@ -253,6 +265,7 @@ def prove(kills: int, seed: int, folder: Path, nodes: int = NODES) -> dict[str, 
         "trainings": jobs,
         "tracebacks": tracebacks,
         "seconds_until_writing": {k: summary_of(v) for k, v in killer.writing.items()},
+        "seconds_until_orphans_ended": summary_of(killer.ended),
         "seconds_until_ready": {k: summary_of(v) for k, v in killer.ready.items()},
     }
 
