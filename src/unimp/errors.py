@@ -9,6 +9,7 @@
     ├── RecipeError    an option that does not exist, or an invalid value
     ├── TrainingError  a loss that is not finite, or a mask without hidden labels
     ├── NonFiniteError scores that are not finite
+    ├── RanksError     a process that trains together with others lost one of them
     ├── RunError       a run folder that is damaged, missing, or from other data
     ├── OutputError    a file that must not be written, because another one would be lost
     └── ServiceError   the label service refuses a request
@@ -74,6 +75,10 @@ class BackendError(UnimpError):
 
 class ModelError(UnimpError):
     """A model cannot be built from these sizes and options."""
+
+
+class RanksError(UnimpError):
+    """Another process of the same training ended or does not answer."""
 
 
 class RecipeError(UnimpError):

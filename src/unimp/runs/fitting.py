@@ -35,7 +35,8 @@ from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import FewerEdges, make_batches
+from unimp.training.batching import make_batches
+from unimp.training.changed_batches import FewerEdges
 from unimp.training.checkpoint import refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, fit
 from unimp.training.masks import Masks
