@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from unimp.errors import RanksError, TrainingError
+from unimp.errors import RanksError, RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
 
-ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 """The variables that torchrun sets in each process."""
+RENDEZVOUS = "UNIMP_RENDEZVOUS"
+"""The variable with a file by which processes of one machine find each other; otherwise, torchrun
+names an address."""
 LONGEST_SCORING = timedelta(days=1)
 """How long the other processes wait while the first one scores the model."""
 
@@ -44,9 +47,15 @@ class Ranks:
         """The sum of the values of all processes, in place."""
         return values
 
+    def of_first(self, data: bytes) -> bytes:
+        """The data of the first process."""
+        return data
+
     def agreed(self, value: Any) -> Any:
         """The value of the first process, such as a score; it must be possible to write as JSON."""
-        return value
+        if self.size == 1:
+            return value
+        return json.loads(self.of_first(json.dumps(value).encode() if self.is_first else b""))
 
     def are_equal(self, number: int) -> bool:
         """Whether all processes have the same number; they wait for each other."""
@@ -106,7 +115,14 @@ class Joined(Ranks):
         self.timeout = timeout
         with self._heard("start"):
             if not distributed.is_initialized():
-                distributed.init_process_group(backend, timeout=timedelta(seconds=timeout))
+                place = os.environ.get(RENDEZVOUS)
+                distributed.init_process_group(
+                    backend,
+                    init_method=None if place is None else f"file://{place}",
+                    timeout=timedelta(seconds=timeout),
+                    rank=self.rank,
+                    world_size=self.size,
+                )
             # Values are exchanged on CPU, whatever the model is on.
             self._patient = distributed.new_group(timeout=LONGEST_SCORING, backend="gloo")
 
@@ -119,16 +135,17 @@ class Joined(Ranks):
     def _patient_or_default(self) -> Any:
         return self._patient if distributed.get_backend() == "nccl" else None
 
-    def agreed(self, value: Any) -> Any:
-        text = json.dumps(value).encode() if self.is_first else b""
+    def of_first(self, data: bytes) -> bytes:
         with self._heard("share a value"):
-            length = torch.tensor([len(text)])
+            length = torch.tensor([len(data)])
             distributed.broadcast(length, 0, group=self._patient)
-            data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else None
-            if data is None:
-                data = torch.empty(int(length), dtype=torch.uint8)
-            distributed.broadcast(data, 0, group=self._patient)
-        return json.loads(bytes(data.tolist()))
+            values = torch.zeros(int(length) + 1, dtype=torch.uint8)  # at least one byte
+            if self.is_first:
+                values[:-1] = torch.frombuffer(bytearray(data or b" "), dtype=torch.uint8)[
+                    : len(data)
+                ]
+            distributed.broadcast(values, 0, group=self._patient)
+        return values[:-1].numpy().tobytes()
 
     def are_equal(self, number: int) -> bool:
         ends = torch.tensor([number, -number])
@@ -155,6 +172,19 @@ def were_started() -> bool:
     return all(name in os.environ for name in ENVIRONMENT)
 
 
+def use_own_gpu() -> None:
+    """Make the GPU with the number of this process on its machine the current one, if any."""
+    if not (were_started() and torch.cuda.is_available()):
+        return
+    number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if number >= count:
+        raise RecipeError(
+            f"{number + 1} processes were started on a machine with {count} GPUs; start at most "
+            "one process per GPU, or set train.device=cpu"
+        )
+    torch.cuda.set_device(number)
+
+
 _joined: list[Joined] = []
 
 
@@ -164,7 +194,5 @@ def join_ranks(device: str, timeout: float) -> Ranks:
         return ALONE
     if not _joined:
         backend = "nccl" if device.startswith("cuda") else "gloo"
-        if backend == "nccl":
-            torch.cuda.set_device(torch.device(device))
         _joined.append(Joined(backend, timeout))
     return _joined[0]
