@@ -8,6 +8,7 @@ may contain any character, so routes get paths as they were sent and decode ids 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -26,6 +27,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LOG = logging.getLogger("unimp.serving")
 SAFE = ("GET", "HEAD", "OPTIONS")
 LONGEST_PATH = 8_192
 MOST_HEADERS = 100
@@ -127,6 +129,7 @@ class Guard:
             with suppress(RuntimeError):  # the response has started
                 await late(scope, receive, answer)
         except Exception as error:
+            LOG.error("A request failed.", exc_info=error)
             with suppress(RuntimeError):
                 await of_error(error)(scope, receive, answer)
         finally:

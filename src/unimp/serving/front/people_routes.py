@@ -9,8 +9,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from unimp.serving.front.access import COOKIE, LOCAL, SESSION, Access
-from unimp.serving.front.answers import ERRORS, Someone, answer, decoded, documented
+from unimp.serving.front.answers import ERRORS, Someone, TheService, answer, decoded, documented
 from unimp.serving.front.problems import ProblemError
+from unimp.serving.front.service import Service
 from unimp.serving.people import NEEDS, Actor
 from unimp.serving.schemas import (
     Me,
@@ -98,24 +99,33 @@ async def set_role(
 
 
 @router.post("/people/{name}/token", **documented(TokenAnswer))
-async def renew(request: Request, someone: Someone, name: PersonName) -> Response:
+async def renew(
+    request: Request, service: TheService, someone: Someone, name: PersonName
+) -> Response:
     """Give a person a new token; the old one is not valid anymore."""
     access = _checked(request, someone, decoded(name))
     token = await asyncio.to_thread(access.people.renew, decoded(name))
-    access.end_sessions(decoded(name))
-    access.forget()
+    _end_access(service, access, decoded(name))
     role = next(a.role for a in access.people.all() if a.name == decoded(name))
     return answer({"name": decoded(name), "role": role, "token": token})
 
 
 @router.delete("/people/{name}", status_code=204, responses=ERRORS)
-async def revoke(request: Request, someone: Someone, name: PersonName) -> Response:
+async def revoke(
+    request: Request, service: TheService, someone: Someone, name: PersonName
+) -> Response:
     """Take the access of a person away."""
     access = _checked(request, someone, decoded(name))
     await asyncio.to_thread(access.people.revoke, decoded(name))
-    access.end_sessions(decoded(name))
-    access.forget()
+    _end_access(service, access, decoded(name))
     return Response(status_code=204)
+
+
+def _end_access(service: Service, access: Access, name: str) -> None:
+    """End the sessions and the event streams of a person, whose token was changed."""
+    access.end_sessions(name)
+    access.forget()
+    service.listeners.end(name)
 
 
 def _checked(request: Request, someone: Actor, name: str) -> Access:

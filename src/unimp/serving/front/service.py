@@ -97,7 +97,7 @@ class Service:
 
     async def close(self) -> None:
         """End the engine, store what is waiting, and release the run folder."""
-        self.listeners.send(None)
+        self.listeners.end()
         await self.rankings.close()
         await self.models.close()
         await asyncio.to_thread(self.store.close)
