@@ -204,3 +204,28 @@ def test_a_student_resumes_also_if_it_was_stopped_while_its_teacher_trained(
     assert result["version"] == version
     assert set(epochs[:6]) == {"1-teacher"}
     assert epochs[-1] == "1"
+
+
+def test_the_gate_compares_only_on_labels_that_neither_model_has_learned(tmp_path: Path) -> None:
+    folder = table_run(tmp_path).folder
+    assert folder is not None
+    served(folder, [Label(node=f"n{n}", label=COLORS[n % 3]) for n in range(0, 20, 2)])
+    first, second = folder / "generations" / "1", folder / "generations" / "2"
+    first.parent.mkdir()
+
+    def counts(result: dict[str, Any]) -> tuple[int, int]:
+        found = {check["name"]: check["count"] for check in result["checks"]}
+        return found["validation"], found["live labels"]
+
+    before = counts(retrain(folder, first, 0, epochs=2))
+    assert before[1] == 5
+    with Store(folder) as store:
+        store.write("admin", *(Label(node=f"n{n}", label="red") for n in range(20, 60, 2)))
+    retrain(folder, second, 0, epochs=2)
+    _, learned = load_with_split(folder, second)
+    assert set(range(10, 20, 2)) <= set(learned.train.tolist() + learned.val.tolist())
+    again = retrain(folder, first, 2, epochs=2)
+    assert (again["against"], counts(again)[1]) == (2, 0)
+    val = unimp.load_run(first).task.split.val
+    assert counts(again)[0] == int((~torch.isin(val, learned.train)).sum())
+    assert counts(retrain(folder, first, 0, epochs=2)) == before

@@ -132,6 +132,8 @@ class EngineLink:
         return self.state == "ready"
 
     def _take(self, message: Message) -> None:
+        if self._closed:
+            return
         match message["kind"]:
             case "hello":
                 self.state, self.detail = "ready", ""

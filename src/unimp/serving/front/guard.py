@@ -40,8 +40,9 @@ LARGE = ("/v1/labels", "/v1/nodes", "/v1/edges", "/v2/")
 BODY_TIME = 30.0
 """Seconds in which the body of a request must arrive."""
 REQUEST_TIME = 120.0
-"""Seconds after which a request is ended; audits take longer."""
-UNLIMITED = ("/v1/events", "/v1/audit", "/v1/export")
+"""Seconds after which most requests are ended."""
+UNLIMITED = ("/v1/events", "/v1/audit", "/v1/export", "/v1/generations")
+"""Paths of requests that may take longer; loading a model has a limit of its own."""
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/session")
 """Paths that need no token; the files of the page do not need one either."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
