@@ -15,6 +15,7 @@
         ├── InvalidWriteError  a label or another change that is not valid; `problems` lists all
         ├── ConflictError      somebody else changed the node first
         ├── KeyReusedError     an idempotency key that belongs to another request
+        ├── UnknownNodeError   an id that no node has
         ├── ForbiddenError     an actor without the role that a request needs
         ├── BusyError          too many requests are waiting; the same request may succeed later
         └── BrokenError        the disk failed; the service reads but does not write anymore
@@ -127,6 +128,14 @@ class ConflictError(ServiceError):
 
 class KeyReusedError(ServiceError):
     """An idempotency key was used before, for another request."""
+
+
+class UnknownNodeError(ServiceError):
+    """There is no node with the id `node`."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"there is no node {node!r}")
+        self.node = node
 
 
 class ForbiddenError(ServiceError):

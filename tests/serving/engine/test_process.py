@@ -133,3 +133,28 @@ def test_published_rows_stay_within_rounding_of_the_engine(
             assert (exact - seen).abs().max() <= 0.01
             skipped += len(everything) - len(nodes)
         assert skipped
+
+
+def test_only_an_unknown_node_is_answered_as_unknown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(node: str) -> dict[str, object]:
+        raise KeyError("column")
+
+    with engine(run, tmp_path) as made:
+        for number, values in enumerate(
+            [
+                {"kind": "pull", "ids": ["n0", "nobody"]},
+                {"kind": "details", "node": "nobody"},
+                {"kind": "explain", "node": "nobody", "about": None},
+                {"kind": "what-if", "labels": {"nobody": "red"}, "nodes": []},
+                {"kind": "what-if", "labels": {"n0": "red"}, "nodes": ["nobody"]},
+            ]
+        ):
+            made.process._answer(Message({"request": number, **values}))
+        assert [answer["unknown"] for answer in made.sent()] == ["nobody"] * 5
+        monkeypatch.setattr(made.process._questions, "details", fail)
+        made.process._answer(Message({"request": 6, "kind": "details", "node": "n0"}))
+        (answer,) = made.sent()
+        assert "unknown" not in answer.values
+        assert "KeyError" in answer["failed"]

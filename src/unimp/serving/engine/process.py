@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.errors import TaskError, UnimpError
+from unimp.errors import TaskError, UnimpError, UnknownNodeError
 from unimp.model.node_model import count_parameters
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.loading import load_run
@@ -126,10 +126,10 @@ class Process:
         """Answer a request; an error is an answer too."""
         try:
             found = self._answers[message["kind"]](message)
+        except UnknownNodeError as error:
+            found = Message({"unknown": error.node})
         except UnimpError as error:
             found = Message({"refused": str(error)})
-        except KeyError as error:
-            found = Message({"unknown": str(error.args[0])})
         except Exception as error:
             LOG.exception("A request failed: %s", message["kind"])
             found = Message({"failed": f"{type(error).__name__}: {error}"})
@@ -214,9 +214,7 @@ class Process:
         """Exact rows at the newest version, before all rows are."""
         applied = self._applied
         pending = applied.refresh()
-        numbers, unknown = applied.numbers_of(message["ids"])
-        if unknown:
-            raise KeyError(unknown[0])
+        numbers = applied.numbers_of(message["ids"])
         rows = applied.answer(torch.tensor(numbers, dtype=torch.int64))
         labels = [applied.label_of(name, pending=True) for name in message["ids"]]
         return Message({"version": pending.version, "labels": labels}, _arrays(rows))

@@ -33,7 +33,7 @@ class NodeValues:
         applied = self._applied
         if node in applied.added:
             return dict(applied.added[node].values)
-        number = applied.numbers[node]
+        number = applied.number_of(node)
         if self._table is not None:
             row = self._table.slice(number, 1).to_pylist()[0]
             return {name: v if _is_plain(v) else str(v) for name, v in row.items()}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from unimp.errors import BusyError, ServiceError, UnimpError
+from unimp.errors import BusyError, ServiceError, UnimpError, UnknownNodeError
 from unimp.serving.wire import Message, encode, receive_async
 
 LOG = logging.getLogger("unimp.serving")
@@ -31,10 +31,6 @@ class EngineError(ServiceError):
 
 class RefusedError(ServiceError):
     """The engine refuses a request, which would not succeed later either."""
-
-
-class UnknownNodeError(ServiceError):
-    """There is no such node."""
 
 
 class EngineLink:
@@ -217,7 +213,7 @@ def _checked(answer: Message) -> Message:
     found = answer.values
     error: UnimpError | None = None
     if "unknown" in found:
-        error = UnknownNodeError(f"there is no node {found['unknown']!r}")
+        error = UnknownNodeError(found["unknown"])
     elif "refused" in found:
         error = RefusedError(found["refused"])
     elif "failed" in found:

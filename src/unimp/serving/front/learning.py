@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from unimp.errors import ConflictError
+from unimp.errors import ConflictError, UnknownNodeError
 from unimp.serving.accuracy import live_accuracy
 from unimp.serving.events import Label
 from unimp.serving.front.answers import (
@@ -28,7 +28,6 @@ from unimp.serving.front.answers import (
     stamped,
     written,
 )
-from unimp.serving.front.engine_link import UnknownNodeError
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.rankings import ANSWER
 from unimp.serving.front.service import Service
@@ -210,7 +209,7 @@ async def what_if(service: TheService, someone: Someone, given: WhatIfRequest) -
                 raise ProblemError(422, "invalid", f"the label of {node!r}: {what}.")
     for node in given.nodes:
         if node not in published.numbers:
-            raise UnknownNodeError(f"there is no node {node!r}")
+            raise UnknownNodeError(node)
     labels = {n: list(la) if isinstance(la, tuple) else la for n, la in given.labels.items()}
     found = await service.engine.ask("what-if", timeout=ANSWER, labels=labels, nodes=given.nodes)
     before = service.described(found["ids"], found, "before_")

@@ -20,9 +20,10 @@ from unimp.errors import (
     KeyReusedError,
     ServiceError,
     UnimpError,
+    UnknownNodeError,
     printable,
 )
-from unimp.serving.front.engine_link import EngineError, RefusedError, UnknownNodeError
+from unimp.serving.front.engine_link import EngineError, RefusedError
 from unimp.serving.front.published import to_json
 
 MEDIA_TYPE = "application/problem+json"

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unimp.errors import UnknownNodeError
 from unimp.serving.events import Write
-from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
+from unimp.serving.front.engine_link import EngineError, EngineLink, ask_once
 from unimp.serving.front.generations import folder_of
 from unimp.serving.front.listeners import Listeners
 from unimp.serving.front.models import Models
@@ -229,7 +230,7 @@ class Service:
         """The number of a published node; raises UnknownNodeError."""
         number = self.ready().numbers.get(name)
         if number is None:
-            raise UnknownNodeError(f"there is no node {name!r}")
+            raise UnknownNodeError(name)
         return number
 
     def is_current(self, min_version: int | None) -> bool:
