@@ -215,3 +215,11 @@ def test_an_unexpected_error_is_a_problem_without_internals(
     assert schemas.Problem.model_validate_json(answer.content).status == 500
     assert "secret" not in answer.text
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
+
+
+def test_only_requests_with_many_rows_may_be_large(server: Server) -> None:
+    large = b"x" * (2 << 20)
+    for path in ("/v1/labels", "/v1/nodes", "/v1/edges"):
+        assert server.client.post(path, content=large).status_code == 422, path
+    for path in ("/v1/labelsx", "/v1/nodes/", "/v1/undo", "/v2/x", "/v2/models/run/infer"):
+        assert server.client.post(path, content=large).status_code == 413, path

@@ -281,11 +281,6 @@ def _arrays(rows: Rows) -> dict[str, Any]:
     }
 
 
-def load(folder: Path, generation: Path | None) -> Run:
-    """The run, or its task with the model of another generation."""
-    return load_with_split(folder, generation)[0]
-
-
 def load_with_split(folder: Path, generation: Path | None) -> tuple[Run, Split]:
     """The run with the model of a generation, and the split that this model was trained on.
 

@@ -17,12 +17,11 @@ from unimp.report.drawing import standalone
 from unimp.report.explanation import LAYOUTS, picture
 from unimp.serving.engine.applied import Applied, Rows, neighbors_of
 from unimp.serving.engine.values import NodeValues
+from unimp.serving.events import MOVED
 from unimp.tasks.labels import is_known
 
 ALONE = 2_000
 """Up to so many labels, the audit hides each label alone."""
-MOVED = 0.001
-"""A probability that changes by less is not reported."""
 LARGEST = 20
 """The number of effects that what-if returns."""
 MOST_NEIGHBORS = 100

@@ -58,22 +58,12 @@ async def _reader(request: Request) -> Actor:
 async def _if_match(
     if_match: Annotated[
         str | None,
-        Header(description='The label version that you have seen, such as "12"; "0": none.'),
+        Header(
+            description='The version of the label that you have seen, such as "12"; "0": none. Of '
+            "many labels: the version from which they were made."
+        ),
     ] = None,
 ) -> int | None:
-    return _version_in(if_match)
-
-
-def _if_state(
-    if_match: Annotated[
-        str | None,
-        Header(description='The version that the labels were made from, such as "12".'),
-    ] = None,
-) -> int | None:
-    return _version_in(if_match)
-
-
-def _version_in(if_match: str | None) -> int | None:
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
@@ -87,7 +77,6 @@ NodeId = Annotated[str, Depends(_node)]
 TheService = Annotated[Service, Depends(_service)]
 Someone = Annotated[Actor, Depends(_reader)]
 IfMatch = Annotated[int | None, Depends(_if_match)]
-IfState = Annotated[int | None, Depends(_if_state)]
 Key = Annotated[
     str | None,
     Header(

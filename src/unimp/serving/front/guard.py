@@ -36,7 +36,8 @@ LONGEST_HEADERS = 32 << 10
 BODY = 1 << 20
 """Bytes of the body of most requests."""
 LARGE_BODY = 64 << 20
-LARGE = ("/v1/labels", "/v1/nodes", "/v1/edges", "/v2/")
+LARGE = ("/v1/labels", "/v1/nodes", "/v1/edges")
+"""Paths of requests with many labels, nodes or edges."""
 BODY_TIME = 30.0
 """Seconds in which the body of a request must arrive."""
 REQUEST_TIME = 120.0
@@ -196,7 +197,7 @@ class Guard:
 
     async def _body(self, receive: Receive, headers: Headers, path: str) -> Receive:
         """Read the body, at most as long as allowed, and within some time."""
-        most = LARGE_BODY if path.startswith(LARGE) and path.count("/") <= 2 else BODY
+        most = LARGE_BODY if path in LARGE else BODY
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)

@@ -25,7 +25,6 @@ from unimp.serving.events import (
 from unimp.serving.front.answers import (
     ERRORS,
     IfMatch,
-    IfState,
     Key,
     NodeId,
     Someone,
@@ -119,7 +118,7 @@ async def add_labels(
     service: TheService,
     someone: Someone,
     key: Key = None,
-    made_from: IfState = None,
+    if_match: IfMatch = None,
     source: Source = None,
 ) -> Response:
     """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label.
@@ -138,7 +137,7 @@ async def add_labels(
         raise InvalidWriteError(sorted(found))
     if not writes:
         raise ProblemError(422, "invalid", "the request contains no labels.")
-    return written(await service.write(someone.name, writes, key=key, made_from=made_from))
+    return written(await service.write(someone.name, writes, key=key, made_from=if_match))
 
 
 def _label_writes(given: Labels, source: str | None) -> list[Write]:
