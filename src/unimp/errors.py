@@ -27,6 +27,7 @@ ArgumentError is a `TypeError` too.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 SHOWN_PROBLEMS = 10
@@ -153,9 +154,17 @@ class BrokenError(ServiceError):
 def nearest_names(name: str, known: Iterable[str]) -> str:
     """Suggest the known names that are similar to `name`, or list all of them."""
     known = sorted(set(known))
+    # "animal-01" means "animal-1" or "Animal_001", although other names have more equal letters.
+    if same := [k for k in known if _simplified(k) == _simplified(name)][:3]:
+        return "did you mean " + " or ".join(map(repr, same)) + "?"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     # A correct part of a name ("arxiv") is also a useful hint.
     near += [k for k in known if len(name) > 2 and name.lower() in k.lower() and k not in near][:5]
     if near:
         return "did you mean " + " or ".join(repr(k) for k in near) + "?"
     return "choose one of " + ", ".join(known)
+
+
+def _simplified(name: str) -> str:
+    """A name without its case, its punctuation and the leading zeros of its numbers."""
+    return re.sub(r"0*(\d+)", r"\1", re.sub(r"[\W_]+", " ", name.casefold())).strip()
