@@ -23,6 +23,13 @@ class ServeCommands(TyperGroup):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the options of `unimp serve RUN` too, which is the command that people look for."""
+        command = self.commands[DEFAULT]
+        short = command.context_class(command, info_name=ctx.info_name, parent=ctx.parent)
+        command.format_help(short, formatter)
+        super().format_help(ctx, formatter)
+
 
 serve_app = typer.Typer(
     cls=ServeCommands,

@@ -158,3 +158,16 @@ def test_only_an_unknown_node_is_answered_as_unknown(
         (answer,) = made.sent()
         assert "unknown" not in answer.values
         assert "KeyError" in answer["failed"]
+
+
+@pytest.mark.parametrize("members", [[], ["ridge", "mlp"]])
+def test_the_model_is_named_and_an_ensemble_by_its_members(
+    members: list[str], tmp_path: Path
+) -> None:
+    more = {"ensemble.portfolio": "good", "ensemble.members": members} if members else {}
+    with engine(table_run(tmp_path, **more), tmp_path) as made:
+        made.process._hello()
+        about = made.sent()[0]["about"]
+    assert about["model"] == ("ensemble" if members else "unimp")
+    assert {one["name"] for one in about["members"]} <= set(members)
+    assert sum(one["weight"] for one in about["members"]) == pytest.approx(1 if members else 0)

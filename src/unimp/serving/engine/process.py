@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.ensemble.model import Ensemble
 from unimp.errors import TaskError, UnimpError, UnknownNodeError
 from unimp.model.node_model import count_parameters
 from unimp.ops.allocator import keep_freed_memory
@@ -141,6 +142,7 @@ class Process:
     def _hello(self) -> None:
         applied = self._applied
         run, task = applied.run, applied.run.task
+        entries = run.model.entries if isinstance(run.model, Ensemble) else ()
         rows = applied.rows(torch.arange(len(applied.ids)), applied.live.logits, applied.observed)
         self._published = rows.probabilities.clone()
         scores = {
@@ -156,7 +158,8 @@ class Process:
             "about": {
                 "name": run.recipe.name,
                 "task": task.name,
-                "model": run.recipe.model.name,
+                "model": "ensemble" if entries else run.recipe.model.name,
+                "members": [{"name": one.name, "weight": one.weight} for one in entries],
                 "metric": task.metric,
                 "several": applied.several,
                 "takes_labels": run.takes_labels,
