@@ -54,8 +54,8 @@ def serve_run(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token of the admin; it is made if it does not exist. Without it, "
-            "everybody on this computer is an admin."
+            help="File with the token of the admin; it is created if it does not exist. Without "
+            "it, everybody on this computer is an admin."
         ),
     ] = None,
     allowed_host: Annotated[

@@ -27,7 +27,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def decoded(text: str) -> str:
-    """A part of a path as it was meant; its bytes are UTF-8."""
+    """Decode a percent-encoded part of a path, which must be UTF-8."""
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
@@ -49,7 +49,7 @@ async def _service(request: Request) -> Service:
     return service
 
 
-async def _reader(request: Request) -> Actor:
+async def _caller(request: Request) -> Actor:
     actor: Actor = request.state.actor
     actor.check("read")
     return actor
@@ -75,7 +75,7 @@ async def _if_match(
 
 NodeId = Annotated[str, Depends(_node)]
 TheService = Annotated[Service, Depends(_service)]
-Someone = Annotated[Actor, Depends(_reader)]
+Caller = Annotated[Actor, Depends(_caller)]
 IfMatch = Annotated[int | None, Depends(_if_match)]
 Key = Annotated[
     str | None,
@@ -103,7 +103,7 @@ Offset = Annotated[int, Query(ge=0, lt=2**31)]
 
 
 def answer(body: Any, **options: Any) -> Response:
-    """JSON that was checked where it was made."""
+    """A JSON response; its content is not validated again."""
     return Response(to_json(body), media_type=JSON, **options)
 
 

@@ -145,7 +145,7 @@ class EngineLink:
                 if future is not None and not future.done():
                     future.set_result(message)
 
-    def tell(self, **values: Any) -> None:
+    def notify(self, **values: Any) -> None:
         """Send a message that has no answer; it is not needed if the process is not ready."""
         if self.state == "ready":
             self._write(Message(values))

@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it.
+"""Checks that every request must pass before it reaches a route.
 
 The host must be allowed, which stops DNS rebinding. A method that changes something needs a header
 that no other web page can send. Bodies are read here, with a limit on their size and time. Node ids
-may contain any character, so routes get paths as they were sent and decode ids themselves.
+may contain any character, so routes receive undecoded paths and decode ids themselves.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Guard:
             self._count(name, status, time.perf_counter() - started)
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """Refuse what no route should see; return the receiver of the complete body."""
+        """Refuse requests that no route may receive; return a receiver of the complete body."""
         given = scope["headers"]
         if len(given) > MOST_HEADERS or sum(len(k) + len(v) for k, v in given) > LONGEST_HEADERS:
             raise ProblemError(431, "too-large", "the headers are too large. Send fewer headers.")

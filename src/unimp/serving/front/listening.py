@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from unimp.serving.front.answers import ERRORS, Someone, TheService
+from unimp.serving.front.answers import ERRORS, Caller, TheService
 from unimp.serving.front.listeners import Listener, Listeners
 from unimp.serving.front.service import NAMED, Service
 
@@ -26,13 +26,13 @@ HEARTBEAT = 15.0
 )
 async def events(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,16}$")] = None,
     since: Annotated[int | None, Query(ge=0)] = None,
 ) -> StreamingResponse:
     """Send an event for each publication; `Last-Event-ID` or `since` resumes from a version."""
     missed = _missed(service, int(last_event_id) if last_event_id else since)
-    return EventStream(service.listeners, service.listeners.add(someone.name), missed)
+    return EventStream(service.listeners, service.listeners.add(caller.name), missed)
 
 
 class EventStream(StreamingResponse):

@@ -25,7 +25,7 @@ from unimp.serving.front.generations import (
     trained,
 )
 from unimp.serving.front.problems import ProblemError
-from unimp.serving.front.rankings import retrieve
+from unimp.serving.front.rankings import log_failure
 from unimp.serving.requests import Receipt
 from unimp.serving.store import Store
 
@@ -226,7 +226,7 @@ class Models:
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(retrieve)
+        task.add_done_callback(log_failure)
         return task
 
 

@@ -44,7 +44,7 @@ TITLES = {
     "rate": "Too many requests.",
     "engine": "The model cannot answer now.",
     "method": "This method does not exist here.",
-    "error": "The service made a mistake.",
+    "error": "An unexpected error occurred.",
 }
 
 
@@ -109,7 +109,7 @@ def of_error(error: Exception) -> Response:
     for kind, status, name, retry_after in KINDS:
         if isinstance(error, kind):
             return problem(status, name, str(error), retry_after=retry_after)
-    return problem(500, "error", "an unexpected error; the log of the service contains it.")
+    return problem(500, "error", "the request failed; the log of the service states why.")
 
 
 def _of_http(error: HTTPException) -> Response:

@@ -1,4 +1,4 @@
-"""Suggestions and doubtful labels, which are computed when they are needed and then kept."""
+"""Suggestions and doubtful labels, which are computed on demand and then kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rankings:
         wanted = max(at_least or 0, 0)
         while True:
             version, rows = self._suggested
-            enough = version >= wanted and (self._most_suggested >= number)
+            enough = version >= wanted and self._most_suggested >= number
             if enough and version == self._service.ready().version:
                 return self._suggested
             task = self._once("suggest", self._suggest(max(number, 200)))
@@ -103,13 +103,13 @@ class Rankings:
         task = self._running.get(name)
         if task is None or task.done():
             task = self._running[name] = asyncio.ensure_future(work)
-            task.add_done_callback(retrieve)
+            task.add_done_callback(log_failure)
         else:
             work.close()
         return task
 
 
-def retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at an error that nobody waits for."""
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the error of a task whose result may never be awaited."""
     if not task.cancelled() and (error := task.exception()) is not None:
         LOG.info("A background task failed: %s", error)
