@@ -367,6 +367,13 @@ class EnsembleOptions(Section):
         "the model of [model] alone",
     )
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
+    copies: int = option(
+        1,
+        "how often the members that the ensemble relies on are trained, each time with other "
+        "random draws, as far as time allows",
+        ge=1,
+        le=10,
+    )
     refit: Refit = option(
         "own",
         "after scoring, train the chosen members again on train and validation labels: for your "
