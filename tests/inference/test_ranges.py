@@ -156,7 +156,7 @@ def test_predictions_choose_files_by_the_memory_limit_and_print_it(
 ) -> None:
     task, model, observed = small_task()
     ranges._print_choice.cache_clear()
-    with caplog.at_level(logging.INFO, "unimp"):
+    with caplog.at_level(logging.INFO, "unimp.inference"):
         found = predict_logits(model, task.graph, observed, chunk_edges=50, memory=memory)
     assert_equal(found, full_batch(model, task.graph, observed))
     assert (way in caplog.text) if way else not caplog.text

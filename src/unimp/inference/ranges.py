@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from unimp.config.choices import ALL
 from unimp.data.memory import available_memory, gib
@@ -39,9 +38,10 @@ from unimp.inference.exact import bounded_runs
 from unimp.inference.propagated_files import PropagatedFiles
 from unimp.inference.row_files import RowFile, check_space, temporary_folder
 from unimp.model.node_model import LayerInPieces, NodeModel
+from unimp.ops import native
 from unimp.ops.sampling import sample_hops
 
-LOG = logging.getLogger("unimp")
+LOG = logging.getLogger("unimp.inference")
 
 OF_AVAILABLE = 0.8
 """The part of the available memory that is used if there is no limit."""
@@ -269,16 +269,16 @@ class _Ranged:
         for stripe in stripes:
             started = [self._started(states, chunk, index) for chunk in stripe]
             for first, block in _blocks(states, buffer):
-                for chunk, layer in zip(stripe, started, strict=True):
-                    for hop in self._hops(chunk, range(first, first + len(block))):
+                for edges, layer in started:
+                    for hop in edges.hops(range(first, first + len(block)), self.chunk_edges):
                         layer.add(block, hop)
             for chunk in stripe:
-                yield chunk.start, started.pop(0).finish()
+                yield chunk.start, started.pop(0)[1].finish()
 
-    def _started(self, states: RowFile, chunk: range, index: int) -> LayerInPieces:
+    def _started(self, states: RowFile, chunk: range, index: int) -> tuple[_InEdges, LayerInPieces]:
         layer = self.model.in_pieces(states.read(chunk.start, chunk.stop), index)
         assert layer is not None
-        return layer
+        return _InEdges(self.graph, chunk), layer
 
     def _gathered(self, states: RowFile, own: range, index: int) -> Iterator[tuple[int, Tensor]]:
         """Copy the rows of the sources of each chunk; for layers that need them all at once."""
@@ -296,25 +296,45 @@ class _Ranged:
             for first in range(begin, end, targets):
                 yield range(own.start + first, own.start + min(first + targets, end))
 
-    def _hops(self, chunk: range, block: range) -> Iterator[Hop]:
-        """The in-edges of a chunk from a block of sources.
 
-        They are one hop, or several if one target has more than `chunk_edges` in-edges.
-        """
-        graph = self.graph
-        indptr = graph.indptr[chunk.start : chunk.stop + 1].long()
-        is_all = len(block) == graph.num_nodes
-        for low in range(int(indptr[0]), int(indptr[-1]), self.chunk_edges):
-            high = min(low + self.chunk_edges, int(indptr[-1]))
-            rows, source = indptr.clamp(low, high) - low, graph.source[low:high]
+class _InEdges:
+    """The in-edges of a chunk of targets, by blocks of sources in ascending order."""
+
+    def __init__(self, graph: Graph, chunk: range) -> None:
+        self._graph = graph
+        self._indptr = graph.indptr[chunk.start : chunk.stop + 1].long()
+        self._cursor: Tensor | None = None  # [targets] the next slot of each target
+
+    def hops(self, block: range, most: int) -> Iterator[Hop]:
+        """The in-edges from a block, in hops of at most `most` edges."""
+        if len(block) == self._graph.num_nodes:
+            yield from self._all(most)
+            return
+        graph, indptr = self._graph, self._indptr
+        if self._cursor is None:
+            self._cursor = indptr[:-1].clone()
+        most = min(most, int(indptr[-1] - indptr[0]))
+        count = most
+        while most and count == most:
+            rows = graph.source.new_empty(len(indptr))
+            source = graph.source.new_empty(most)
+            slots = None if graph.edge_attr is None else indptr.new_empty(most)
+            count = native.take_in_edges(graph, indptr, self._cursor, block, (rows, source, slots))
+            yield self._hop(
+                rows, source[:count], slots[:count] if slots is not None else None, len(block)
+            )
+
+    def _all(self, most: int) -> Iterator[Hop]:
+        indptr, graph = self._indptr, self._graph
+        for low in range(int(indptr[0]), int(indptr[-1]), most):
+            high = min(low + most, int(indptr[-1]))
+            source, rows = graph.source[low:high], indptr.clamp(low, high) - low
             slots = None if graph.edge_attr is None else torch.arange(low, high)
-            if not is_all:
-                inside = (source >= block.start) & (source < block.stop)
-                rows = F.pad(inside.cumsum(0), (1, 0))[rows]
-                source = source[inside] - block.start
-                slots = None if slots is None else slots[inside]
-            edge_attr = None if slots is None else graph.edge_attr_of(slots)
-            yield Hop(rows.to(source.dtype), source, len(block), edge_attr)
+            yield self._hop(rows.to(source.dtype), source, slots, graph.num_nodes)
+
+    def _hop(self, rows: Tensor, source: Tensor, slots: Tensor | None, num_sources: int) -> Hop:
+        edge_attr = None if slots is None else self._graph.edge_attr_of(slots)
+        return Hop(rows, source, num_sources, edge_attr)
 
 
 def _stripes(chunks: Iterator[range], targets: int) -> Iterator[list[range]]:
