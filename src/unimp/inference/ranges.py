@@ -47,10 +47,10 @@ OF_AVAILABLE = 0.8
 """The part of the available memory that is used if there is no limit."""
 RESIDENT = 0.5
 """States of up to this part of the memory are mapped; larger ones are streamed."""
-FOR_STRIPES, FOR_BLOCK, FOR_CHUNK = 0.4, 0.15, 0.04
+FOR_STRIPES, FOR_BLOCK, FOR_CHUNK = 0.4, 0.2, 0.04
 """The parts of the memory for a stripe of targets, a block of sources, and a chunk of targets."""
-LARGEST_CHUNK = 1 << 28
-"""Bytes of a chunk; larger ones do not save time."""
+LEAST_CHUNK, LARGEST_CHUNK = 1 << 22, 1 << 28
+"""Bytes of a chunk: smaller ones take time, and larger ones do not save any."""
 
 
 def _no_barrier() -> None:
@@ -238,7 +238,8 @@ class _Ranged:
 
     @property
     def _chunk_bytes(self) -> int:
-        return min(LARGEST_CHUNK, int(FOR_CHUNK * self.share))
+        least = min(LEAST_CHUNK, int(FOR_STRIPES * self.share))
+        return min(LARGEST_CHUNK, max(least, int(FOR_CHUNK * self.share)))
 
     def _features(self, nodes: range, propagated: PropagatedFiles | None) -> Features | None:
         x = self.graph.x
