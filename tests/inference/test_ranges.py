@@ -12,12 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from unimp.data.synthetic import synthetic_task
-from unimp.errors import ArgumentError, ModelError, OutputError
+from unimp.errors import ArgumentError, OutputError
 from unimp.graph.graph import Graph
 from unimp.inference import ranges
 from unimp.inference.logits import predict_logits
 from unimp.inference.ranges import Ranks, logits_in_ranges, ranges_of, widths_of
-from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
@@ -190,14 +189,6 @@ def test_a_disk_without_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     with pytest.raises(OutputError, match="TMPDIR"):
         in_files(model, task.graph, observed, 30_000)
-
-
-def test_a_model_that_needs_the_whole_graph_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, _, observed = small_task()
-    model = LabelPropagation(task.sizes)
-    monkeypatch.setattr("unimp.data.memory.available_memory", lambda device: 100)
-    with pytest.raises(ModelError, match="LabelPropagation"):
-        predict_logits(model, model.prepare(task.graph), observed)
 
 
 @pytest.mark.parametrize("seed", range(5))

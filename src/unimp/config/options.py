@@ -48,7 +48,7 @@ def bytes_of(text: Any) -> Any:
     """Bytes from a text such as 8G, 512M or 8GB; a value that is not a text is returned."""
     if not isinstance(text, str):
         return text
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d*)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError("write a number and a unit, such as 8G or 512M")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))

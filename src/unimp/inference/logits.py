@@ -13,8 +13,7 @@ from torch import Tensor
 
 from unimp.config.arguments import Count, Range, Seed, check_arguments
 from unimp.config.choices import Precision
-from unimp.data.memory import shortage
-from unimp.errors import ArgumentError, ModelError, NonFiniteError, TaskError
+from unimp.errors import ArgumentError, NonFiniteError, TaskError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
@@ -85,10 +84,7 @@ def _exact(
 ) -> Tensor:
     """Compute exact logits in memory if everything fits there, and else with states in files."""
     model.eval()
-    if not model.by_layer:
-        _check_whole_graph(model, graph)
-        return exact_logits(model, graph, observed, **options)
-    if fits_one_chunk(graph, options["chunk_edges"]):
+    if not model.by_layer or fits_one_chunk(graph, options["chunk_edges"]):
         return exact_logits(model, graph, observed, **options)
     widths = widths_of(model, graph, observed, options["device"])
     needed = widths.bytes_in_memory(graph.num_nodes, options["chunk_edges"])
@@ -98,15 +94,6 @@ def _exact(
     return logits_in_ranges(
         model, graph, observed.cpu(), widths, memory=memory, ranks=ranks, **options
     )
-
-
-def _check_whole_graph(model: NodeModel, graph: Graph) -> None:
-    """Refuse a model that needs the whole graph in memory if the graph does not fit there."""
-    if lacking := shortage(graph.nbytes):
-        raise ModelError(
-            f"{type(model).__name__} cannot predict layer by layer, so it uses the whole graph at "
-            f"once, and {lacking}; use a model that can, such as unimp, without this member"
-        )
 
 
 def _check_observed(observed: Tensor, graph: Graph) -> None:

@@ -181,8 +181,7 @@ class _Ranged:
     def logits(self, files: ExitStack) -> Tensor:
         graph, model, ranks = self.graph, self.model, self.ranks
         own = ranges_of(graph, ranks.rank, ranks.ranks)
-        if ranks.rank == 0:
-            check_space(self._bytes_on_disk(), self.folder)
+        check_space(self._bytes_on_disk(), self.folder)
         propagated = None
         if model.takes_propagated_labels:
             propagated = PropagatedFiles(
@@ -251,13 +250,12 @@ class _Ranged:
         # All conditions of `in_pieces` are those of the layer and the device, not of the rows.
         start = self.model.in_pieces(torch.empty(0, states.width, device=self.device), index)
         resident = states.nbytes <= RESIDENT * self.memory
+        way = "gathered" if start is None else "ranges" if resident else "streamed"
+        if self.ranks.rank == 0:
+            _print_choice(way, states.nbytes, self.memory, str(self.folder))
         if start is None:
-            _print_choice("gathered", states.nbytes, self.memory, str(self.folder))
             yield from self._gathered(states, own, index)
             return
-        _print_choice(
-            "ranges" if resident else "streamed", states.nbytes, self.memory, str(self.folder)
-        )
         size = start.bytes_per_target
         chunks = self._chunks(own, max(1, self._chunk_bytes // (2 * size)), self.chunk_edges)
         if resident:

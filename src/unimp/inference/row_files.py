@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,7 @@ class RowFile:
 
     def __init__(self, rows: int, width: int, folder: Path, path: Path | None = None) -> None:
         self.rows, self.width, self._path = rows, width, path
+        self._mapped: Tensor | None = None
         if path is None:
             self._file: Any = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         else:
@@ -89,16 +89,18 @@ class RowFile:
             left = left[count:]
         return rows
 
-    @cached_property
+    @property
     def mapped(self) -> Tensor:
         """All rows, mapped: the system reads pages when they are used and can drop them."""
-        if not self.nbytes:
-            return torch.empty(self.rows, self.width)
-        pages = mmap.mmap(self._file.fileno(), self.nbytes)
-        return torch.from_numpy(np.frombuffer(pages, np.float32).reshape(self.rows, self.width))
+        if self._mapped is None:
+            pages = mmap.mmap(self._file.fileno(), self.nbytes)
+            numbers = np.frombuffer(pages, np.float32)
+            self._mapped = torch.from_numpy(numbers).view(self.rows, self.width)
+        return self._mapped
 
     def close(self) -> None:
         self.unlink()
+        self._mapped = None
         self._file.close()
 
 

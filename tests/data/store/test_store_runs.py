@@ -117,6 +117,17 @@ def test_predictions_within_a_small_memory_limit_are_the_same(
     assert scored.exit_code == 0, scored.output
 
 
+@pytest.mark.parametrize("model", ["label-propagation", "gcn"])
+def test_a_model_that_copies_all_edges_is_refused_if_they_do_not_fit(
+    folder: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes(folder, "neighbors")[1].with_settings({"model.name": model})
+    inputs = {"model.inputs": "A,Y"} if model == "label-propagation" else {}
+    monkeypatch.setattr("unimp.runs.preparation.shortage", lambda needed: "it needs 9 GiB")
+    with pytest.raises(unimp.UnimpError, match="9 GiB"):
+        unimp.run(recipe.with_settings(inputs))
+
+
 def test_a_run_refuses_a_store_with_other_content(folder: Path, tmp_path: Path) -> None:
     recipe = write_parts(tmp_path, small_tables(seed=5)).with_settings(SETTINGS)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
