@@ -18,7 +18,8 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
-from unimp.inference.ranges import ONE, Ranks, logits_in_ranges, memory_limit, widths_of
+from unimp.inference.ranges import ONE, Ranks, logits_in_ranges, widths_of
+from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel
 from unimp.ops.placement import fits_one_chunk
 from unimp.tasks.metrics import SHOWN, non_finite_rows

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
-from unimp.data.memory import available_memory, gib
+from unimp.data.memory import gib
 from unimp.errors import ArgumentError
 from unimp.graph.features import Features, join_features, rows_of
 from unimp.graph.graph import Graph
@@ -43,13 +43,11 @@ from unimp.ops.sampling import sample_hops
 
 LOG = logging.getLogger("unimp.inference")
 
-OF_AVAILABLE = 0.8
-"""The part of the available memory that is used if there is no limit."""
 RESIDENT = 0.5
 """States of up to this part of the memory are mapped; larger ones are streamed."""
 FOR_STRIPES, FOR_BLOCK, FOR_CHUNK = 0.4, 0.2, 0.04
 """The parts of the memory for a stripe of targets, a block of sources, and a chunk of targets."""
-LEAST_CHUNK, LARGEST_CHUNK = 1 << 22, 1 << 28
+LEAST_CHUNK, LARGEST_CHUNK = 1 << 25, 1 << 28
 """Bytes of a chunk: smaller ones take time, and larger ones do not save any."""
 
 
@@ -127,11 +125,6 @@ def widths_of(
         widths.append(h.shape[1])
     logits = model.read_out(h).shape[1]
     return Widths(widths, logits, 0 if propagated is None else propagated.shape[1])
-
-
-def memory_limit(memory: int) -> int:
-    """The memory to use: the limit, or if it is 0, most of what is available."""
-    return memory or int(OF_AVAILABLE * available_memory("cpu"))
 
 
 @torch.no_grad()

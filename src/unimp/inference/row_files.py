@@ -19,9 +19,16 @@ from unimp.data.memory import available_memory, gib
 from unimp.errors import OutputError
 
 SLICE = 1 << 26
-"""Bytes of the result that `map_rows` computes at a time."""
-OF_MEMORY = 0.25
-"""The part of the available memory above which the result of `map_rows` is a file."""
+"""Bytes of the input that `map_rows` processes at a time."""
+OF_AVAILABLE = 0.8
+"""The part of the available memory that is used if there is no limit."""
+OF_LIMIT = 0.25
+"""The part of the limit above which the result of `map_rows` is a file."""
+
+
+def memory_limit(memory: int) -> int:
+    """The memory to use: the limit, or if it is 0, most of what is available."""
+    return memory or int(OF_AVAILABLE * available_memory("cpu"))
 
 
 def temporary_folder() -> Path:
@@ -109,11 +116,11 @@ def _bytes_of(rows: Tensor) -> memoryview:
     return memoryview(numbers).cast("B") if rows.numel() else memoryview(b"")
 
 
-def map_rows(function: Callable[..., Tensor], *given: Tensor) -> Tensor:
+def map_rows(function: Callable[..., Tensor], *given: Tensor, memory: int) -> Tensor:
     """Apply a function that treats rows [n, …] independently, such as a softmax, to all rows.
 
-    If the result is large, slices are computed one after the other. If it does not fit into
-    memory, it is a tensor that is mapped from a temporary file.
+    If the input is large, slices are computed one after the other. If the result is large for the
+    limit `memory`, it is a tensor that is mapped from a temporary file.
     """
     count = len(given[0])
     size = 4 * given[0].numel()
@@ -122,8 +129,7 @@ def map_rows(function: Callable[..., Tensor], *given: Tensor) -> Tensor:
     step = max(1, SLICE * count // size)
     slices = [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
     width = function(*(rows[:1] for rows in given)).shape[1]
-    in_file = 4 * count * width > OF_MEMORY * available_memory("cpu")
-    if not in_file:
+    if 4 * count * width <= OF_LIMIT * memory:
         result = given[0].new_empty(count, width)
         for part in slices:
             result[part] = function(*(rows[part] for rows in given))

@@ -21,7 +21,7 @@ from unimp.data.memory import available_memory, gib, peak_memory, resident_memor
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.inference.ranges import memory_limit
+from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
 from unimp.ops.attention import backend_in_words

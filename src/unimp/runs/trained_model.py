@@ -29,7 +29,7 @@ from unimp.inference.incremental.changes import ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
-from unimp.inference.row_files import map_rows
+from unimp.inference.row_files import map_rows, memory_limit
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
     cannot_smooth,
@@ -208,7 +208,8 @@ class TrainedModel:
         def answered(outputs: Tensor, observed: Tensor) -> Tensor:
             return keep_observed(self.probabilities_of(outputs), observed)
 
-        return map_rows(answered, outputs, observed)
+        limit = memory_limit(self.recipe.inference.memory)
+        return map_rows(answered, outputs, observed, memory=limit)
 
     @property
     def temperature(self) -> float:
