@@ -51,7 +51,7 @@ def work(given: argparse.Namespace) -> None:
     from unimp.config.recipe import Recipe
     from unimp.data.store.task import open_store
     from unimp.inference.logits import predict_logits
-    from unimp.inference.ranges import ONE, Ranks
+    from unimp.inference.ranges import ALONE, SharedWork
     from unimp.model.unimp import UniMP
     from unimp.ops.allocator import keep_freed_memory
     from unimp.runs.run import Run
@@ -59,13 +59,13 @@ def work(given: argparse.Namespace) -> None:
     keep_freed_memory()
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("unimp.inference").setLevel(logging.INFO)
-    ranks = ONE
+    shared = ALONE
     if given.ranks > 1:
         import torch.distributed as dist
 
         meeting = f"file://{given.out}.meeting"
         dist.init_process_group("gloo", meeting, rank=given.rank, world_size=given.ranks)
-        ranks = Ranks(given.rank, given.ranks, dist.barrier, given.out.parent)
+        shared = SharedWork(given.rank, given.ranks, dist.barrier, given.out.parent)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // given.ranks))
     task = open_store(given.store)
     torch.manual_seed(0)
@@ -77,7 +77,7 @@ def work(given: argparse.Namespace) -> None:
         observed = run.observed_labels(reveal="known")
         started = time.monotonic()
         logits = predict_logits(
-            model, task.graph, observed, chunk_edges=chunk_edges, memory=memory, ranks=ranks
+            model, task.graph, observed, chunk_edges=chunk_edges, memory=memory, shared=shared
         )
         print(f"seconds {time.monotonic() - started:.1f}", flush=True)
         if given.rank == 0:

@@ -16,7 +16,7 @@ from unimp.errors import ArgumentError, OutputError
 from unimp.graph.graph import Graph
 from unimp.inference import ranges
 from unimp.inference.logits import predict_logits
-from unimp.inference.ranges import Ranks, logits_in_ranges, ranges_of, widths_of
+from unimp.inference.ranges import SharedWork, logits_in_ranges, ranges_of, widths_of
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.unimp import UniMP
@@ -205,11 +205,11 @@ def test_ranges_cover_each_node_once_with_about_equal_in_edges(seed: int, ranks:
 
 def test_several_ranks_need_a_folder_and_a_barrier(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError):
-        Ranks(0, 2, folder=tmp_path)
+        SharedWork(0, 2, folder=tmp_path)
     with pytest.raises(ArgumentError):
-        Ranks(0, 2, barrier=lambda: None)
+        SharedWork(0, 2, barrier=lambda: None)
     with pytest.raises(ArgumentError):
-        Ranks(2, 2)
+        SharedWork(2, 2)
 
 
 def _rank(rank: int, ranks: int, folder: str) -> None:
@@ -218,7 +218,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
     meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     try:
-        shared = Ranks(rank, ranks, dist.barrier, Path(folder) / "shared")
+        shared = SharedWork(rank, ranks, dist.barrier, Path(folder) / "shared")
         for propagated in (False, True):
             torch.manual_seed(0)
             model = UniMP(
@@ -233,7 +233,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
             expected = full_batch(model, graph, observed)
             for memory in (50_000, PLENTY):
                 found = predict_logits(
-                    model, graph, observed, chunk_edges=20, memory=memory, ranks=shared
+                    model, graph, observed, chunk_edges=20, memory=memory, shared=shared
                 )
                 assert_equal(found, expected)
         dist.barrier()

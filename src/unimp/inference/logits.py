@@ -18,7 +18,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
-from unimp.inference.ranges import ONE, Ranks, logits_in_ranges, widths_of
+from unimp.inference.ranges import ALONE, SharedWork, logits_in_ranges, widths_of
 from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel
 from unimp.ops.placement import fits_one_chunk
@@ -41,14 +41,14 @@ def predict_logits(
     device: torch.device | str | None = None,
     precision: Precision = "fp32",
     memory: Bytes = 0,
-    ranks: Ranks = ONE,
+    shared: SharedWork = ALONE,
 ) -> Tensor:
     """Compute logits [N, classes], float32 on the CPU; `observed` are the labels that are inputs.
 
     The computation runs on `device`, by default that of the model, and in `precision`. Logits that
     are not finite are refused with `NonFiniteError`. Exact inference uses at most `memory` bytes
     (0: most of the available memory). What does not fit is stored in temporary files: the states
-    of layers, and the result, which is then mapped. ranks: processes that compute it together.
+    of layers, and the result, which is then mapped. shared: processes that compute it together.
     """
     check_arguments(predict_logits, locals())
     _check_observed(observed, graph)
@@ -62,7 +62,7 @@ def predict_logits(
         with matmuls_in(precision), autocast(device, precision):
             if regime == "exact":
                 options = {"chunk_edges": chunk_edges, "device": device}
-                logits = _exact(model, graph, observed, memory_limit(memory), ranks, options)
+                logits = _exact(model, graph, observed, memory_limit(memory), shared, options)
             else:
                 logits = partition_logits(
                     model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
@@ -80,7 +80,7 @@ def _exact(
     graph: Graph,
     observed: Tensor,
     memory: int,
-    ranks: Ranks,
+    shared: SharedWork,
     options: dict[str, Any],
 ) -> Tensor:
     """Compute exact logits in memory if everything fits there, and else with states in files."""
@@ -89,11 +89,11 @@ def _exact(
         return exact_logits(model, graph, observed, **options)
     widths = widths_of(model, graph, observed, options["device"])
     needed = widths.bytes_in_memory(graph.num_nodes, options["chunk_edges"])
-    if ranks.ranks == 1 and needed <= memory:
+    if shared.ranks == 1 and needed <= memory:
         return exact_logits(model, graph, observed, **options)
     graph = graph.to("cpu")
     return logits_in_ranges(
-        model, graph, observed.cpu(), widths, memory=memory, ranks=ranks, **options
+        model, graph, observed.cpu(), widths, memory=memory, shared=shared, **options
     )
 
 

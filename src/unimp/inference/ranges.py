@@ -56,8 +56,8 @@ def _no_barrier() -> None:
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """The processes that compute together; `barrier` returns when all of them have called it.
+class SharedWork:
+    """The part of this process in a computation; `barrier` returns when all have called it.
 
     folder: an existing folder on a disk that all of them share; required if there are several.
     """
@@ -74,7 +74,7 @@ class Ranks:
             raise ArgumentError("several ranks need a barrier and a folder that they share")
 
 
-ONE = Ranks()
+ALONE = SharedWork()
 
 
 def ranges_of(graph: Graph, rank: int, ranks: int) -> range:
@@ -137,14 +137,14 @@ def logits_in_ranges(
     chunk_edges: int,
     memory: int,
     device: torch.device | str = "cpu",
-    ranks: Ranks = ONE,
+    shared: SharedWork = ALONE,
 ) -> Tensor:
     """Compute the logits of all nodes, equal to those of the full batch: [N, classes].
 
     The result is mapped from a temporary file that is deleted with it. memory: the limit in bytes
     of all ranks together.
     """
-    run = _Ranged(model, graph, observed, chunk_edges, memory, device, ranks, widths)
+    run = _Ranged(model, graph, observed, chunk_edges, memory, device, shared, widths)
     with ExitStack() as files:
         return run.logits(files)
 
@@ -159,21 +159,21 @@ class _Ranged:
     chunk_edges: int
     memory: int
     device: torch.device | str
-    ranks: Ranks
+    shared: SharedWork
     widths: Widths
 
     @property
     def share(self) -> int:
         """The bytes that this process may use."""
-        return self.memory // self.ranks.ranks
+        return self.memory // self.shared.ranks
 
     @property
     def folder(self) -> Path:
-        return self.ranks.folder or temporary_folder()
+        return self.shared.folder or temporary_folder()
 
     def logits(self, files: ExitStack) -> Tensor:
-        graph, model, ranks = self.graph, self.model, self.ranks
-        own = ranges_of(graph, ranks.rank, ranks.ranks)
+        graph, model, shared = self.graph, self.model, self.shared
+        own = ranges_of(graph, shared.rank, shared.ranks)
         check_space(self._bytes_on_disk(), self.folder)
         propagated = None
         if model.takes_propagated_labels:
@@ -183,10 +183,10 @@ class _Ranged:
                 self.widths.logits,
                 memory=int(FOR_STRIPES * self.share),
                 chunk_edges=self.chunk_edges,
-                part=(ranks.rank, ranks.ranks),
+                part=(shared.rank, shared.ranks),
                 open_file=lambda name, width: self._open(files, name, width),
             )
-            ranks.barrier()
+            shared.barrier()
         last = model.num_layers == 0
         states = self._open(files, "0", self.widths.logits if last else self.widths.states[0])
         for nodes in self._runs(own, 4 * max(self.widths.states[0], self.widths.propagated)):
@@ -194,7 +194,7 @@ class _Ranged:
             observed = self.observed[nodes.start : nodes.stop].to(self.device)
             h = model.embed(None if x is None else x.to(self.device), observed)
             states.write(nodes.start, (model.read_out(h) if last else h).cpu())
-        ranks.barrier()
+        shared.barrier()
         if propagated is not None:
             propagated.close()
         for index in range(model.num_layers):
@@ -203,19 +203,19 @@ class _Ranged:
             following = self._open(files, str(index + 1), width)
             for begin, rows in self._layer(states, own, index):
                 following.write(begin, (model.read_out(rows) if last else rows).cpu())
-            ranks.barrier()
+            shared.barrier()
             states.close()
             states = following
         return states.mapped
 
     def _open(self, files: ExitStack, name: str, width: int) -> RowFile:
         """Open a file that all ranks share; it has no name afterwards."""
-        path = None if self.ranks.ranks == 1 else self.folder / f"rows-{name}"
+        path = None if self.shared.ranks == 1 else self.folder / f"rows-{name}"
         file = RowFile(self.graph.num_nodes, width, self.folder, path)
         files.callback(file.close)
-        self.ranks.barrier()
+        self.shared.barrier()
         file.unlink()
-        self.ranks.barrier()  # a later computation may use the same name
+        self.shared.barrier()  # a later computation may use the same name
         return file
 
     def _bytes_on_disk(self) -> int:
@@ -244,7 +244,7 @@ class _Ranged:
         start = self.model.in_pieces(torch.empty(0, states.width, device=self.device), index)
         resident = states.nbytes <= RESIDENT * self.memory
         way = "gathered" if start is None else "ranges" if resident else "streamed"
-        if self.ranks.rank == 0:
+        if self.shared.rank == 0:
             _print_choice(way, states.nbytes, self.memory, str(self.folder))
         if start is None:
             yield from self._gathered(states, own, index)
