@@ -37,6 +37,7 @@ from unimp.runs.folder.files import with_transforms
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Sizes, Task
 from unimp.training.objective import Consistency
+from unimp.training.ranks import were_started
 
 LOG = logging.getLogger("unimp")
 
@@ -84,7 +85,27 @@ def resolve_recipe(
         inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
     except ModelError as error:
         raise RecipeError(f"model.inputs: {error}") from None
-    return resolved
+    return resolved.with_settings({"train.draws": "node"}) if were_started() else resolved
+
+
+def whole_only(recipe: Recipe, processes: int) -> str:
+    """Why several processes cannot divide the batches of a recipe; empty if they can."""
+    if recipe.ensemble.portfolio != "none":
+        return (
+            "an ensemble trains its members at the same time instead. Set ensemble.portfolio=none "
+            "to train one model"
+        )
+    if recipe.train.teacher or recipe.train.consistency or recipe.train.samples > 1:
+        return (
+            "train.teacher, train.consistency and train.samples apply to all nodes of a batch. "
+            "Omit them, or train with one process"
+        )
+    if recipe.batch.regime == "partition" and recipe.batch.parts_per_step < processes:
+        return (
+            f"a step has {recipe.batch.parts_per_step} parts for {processes} processes. Set "
+            f"batch.parts_per_step to at least {processes}"
+        )
+    return ""
 
 
 def task_of(recipe: Recipe, seed: int) -> Task:

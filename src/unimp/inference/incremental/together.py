@@ -17,7 +17,7 @@ from unimp.graph.csr import pick_entries
 from unimp.graph.graph import checked_numbers
 from unimp.graph.hop import Hop
 from unimp.inference.incremental.assembly import hop_of
-from unimp.inference.incremental.changes import Change
+from unimp.inference.incremental.changes import Change, refuse_repeated
 from unimp.inference.incremental.projections import SCRATCH
 from unimp.inference.incremental.reach import Nodes, Reach
 from unimp.inference.incremental.stored import Stored, refuse_non_finite
@@ -26,8 +26,9 @@ from unimp.tasks.labels import UNLABELED
 PLACES = 4_000_000
 """The largest number of ways × nodes; one array has an entry for each."""
 
-EDGES = 2_000_000
-"""The largest number of edges of a layer in one call."""
+EDGES_PER_PASS = 2_000_000
+"""The largest number of edges of a layer in one call: enough to use a processor well, and small
+enough for memory."""
 
 
 def only_hides(change: Change) -> bool:
@@ -65,12 +66,13 @@ def _answers(
     assert projections is not None
     ways = _Ways(stored.reach, len(changes))
     hidden = ways.keys([_checked(stored, change.nodes) for change in changes])
+    refuse_repeated(torch.from_numpy(hidden), ways.num_nodes)
     is_known = (stored.labels[hidden % ways.num_nodes] != UNLABELED).reshape(len(hidden), -1)
     changed = hidden[is_known.any(1).numpy()] if stored.model.takes_labels else hidden[:0]
     asked = ways.keys([_checked(stored, nodes) for nodes in targets])
     wanted = np.unique(asked)
     rows = ways.rows(changed, wanted, stored.model.num_layers)
-    if max(map(len, rows[:-1])) > SCRATCH or max(map(ways.num_edges, rows[1:])) > EDGES:
+    if max(map(len, rows[:-1])) > SCRATCH or max(map(ways.num_edges, rows[1:])) > EDGES_PER_PASS:
         return None
     with stored.in_precision():
         h = _embedded(stored, rows[0] % ways.num_nodes)
