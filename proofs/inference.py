@@ -152,6 +152,14 @@ def largest_difference(one: Path, other: Path) -> float:
     return max(float(np.abs(first[r : r + step] - second[r : r + step]).max()) for r in rows)
 
 
+def command(given: argparse.Namespace) -> str:
+    """The command without the folders in which it wrote."""
+    options = ["--scale", f"{given.scale:g}"]
+    options += ["--memory", given.memory] if given.memory else []
+    options += ["--no-compare"] if given.no_compare else []
+    return " ".join(["python", "proofs/inference.py", *options])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
@@ -172,7 +180,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "unimp": __version__,
         "code": code_origin(),
-        "command": " ".join(["python", "proofs/inference.py", *sys.argv[1:]]),
+        "command": command(given),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_limit": memory,
