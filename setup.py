@@ -26,6 +26,7 @@ FLAGS = [
     "-ffp-contract=fast",
     "-fvisibility=default",
 ]
+PLAIN = ("sampling.cpp", "tiles.cpp")
 VECTORIZED = ("attention.cpp", "residual.cpp")  # compiled once per instruction set
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
@@ -66,7 +67,8 @@ class BuildCore(build_ext):
         openmp = ["-Xpreprocessor", "-fopenmp"] if platform.system() == "Darwin" else ["-fopenmp"]
         files = [*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")]
         sources = f"-DUNIMP_SOURCES={checksum(files)}u"
-        jobs = [("core.cpp", "shared", [sources]), ("sampling.cpp", "shared", [])]
+        jobs = [("core.cpp", "shared", [sources])]
+        jobs += [(source, "shared", []) for source in PLAIN]
         for name, (size, flags) in INSTRUCTION_SETS.items():
             macros = [f"-DUNIMP_ISA={name}", f"-DUNIMP_VECTOR_BYTES={size}"]
             jobs += [(source, name, [*macros, *flags]) for source in VECTORIZED]
@@ -104,7 +106,7 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-sources = [str(FOLDER / name) for name in ("core.cpp", "sampling.cpp", *VECTORIZED)]
+sources = [str(FOLDER / name) for name in ("core.cpp", *PLAIN, *VECTORIZED)]
 headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
 setup(
     ext_modules=[

@@ -1,6 +1,6 @@
 """Write the counts of the proofs into the pages that quote them.
 
-python proofs/summary.py      → docs/reliability.md, docs/resuming.md
+python proofs/summary.py      → docs/reliability.md, docs/resuming.md, docs/scale.md
 """
 
 from __future__ import annotations
@@ -201,11 +201,30 @@ def kills_in_words() -> str:
     return f"{result['at_random_moments']} random moments, and {aimed} more times"
 
 
+def predictions_in_words() -> str:
+    lines = []
+    for result in read("inference").values():
+        found, commit = result["predict"], (result["code"]["commit"] or "unknown")[:12]
+        text = (
+            f"{result['nodes']:,} nodes and {result['in_edges']:,} in-edges: predicted in "
+            f"{found['seconds'] / 60:.1f} minutes ({found['cpu_seconds'] / 60:.1f} of CPU time on "
+            f"{result['cores']} cores, load average {found['load_average'][0]:g}) with at most "
+            f"{found['peak_anonymous_bytes'] / 2**30:.1f} GiB of anonymous memory (limit "
+            f"{result['memory_limit']})"
+        )
+        if "compared" in result:
+            most = max(way["difference"] for way in result["compared"].values())
+            text += f"; {', '.join(result['compared'])} differ by at most {most:.1g}"
+        lines.append(f"- {text} (`{result['command']}`, commit {commit}).")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
 def filled(text: str) -> str:
     """The text of a page with the counts between their markers."""
     for marker, body in (
         ("<!-- proofs -->", f"\n{markdown()}\n"),
         ("<!-- proofs: kill -->", kills_in_words()),
+        ("<!-- proofs: inference -->", predictions_in_words()),
     ):
         text = re.sub(
             rf"({re.escape(marker)}).*?(<!-- end -->)",
@@ -217,7 +236,7 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    for name in ("reliability", "resuming"):
+    for name in ("reliability", "resuming", "scale"):
         page = DOCS / f"{name}.md"
         write_atomically(page, filled(page.read_text(encoding="utf-8")).encode())
 

@@ -145,3 +145,16 @@ def test_killed_at_random_moments_a_store_ends_in_the_same_hashes(tmp_path: Path
     (found,) = json.loads(results.read_text(encoding="utf-8")).values()
     assert found["killed"] == {**found["killed"], "kills": 2, "different": 0}
     assert set(found["equal"].values()) == set(found["verify"].values()) == {True}
+
+
+def test_predictions_within_a_memory_limit_equal_those_in_memory(tmp_path: Path) -> None:
+    """The short form of proofs/inference.py."""
+    proof, results = ROOT / "proofs" / "inference.py", tmp_path / "inference.json"
+    options = ["--scale", "1e-5", "--folder", tmp_path, "--results", results]
+    done = subprocess.run([sys.executable, proof, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(results.read_text(encoding="utf-8")).values()
+    ways = {name: way["way"] for name, way in found["compared"].items()}
+    assert ways["ranges"] == ways["2 ranks"] == ["ranges"]
+    assert ways["streamed"] == ways["4 ranks"] == ["streamed"]
+    assert all(way["difference"] <= 1e-5 for way in found["compared"].values())

@@ -21,7 +21,6 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from unimp.analysis.predictions import keep_observed
 from unimp.config.arguments import check_argument
 from unimp.config.presets import PRESETS, of_one_model
 from unimp.config.recipe import Recipe, Settings, read_settings
@@ -366,7 +365,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _probabilities(run: Run, known: Tensor) -> NDArray[np.float64]:
     """Probabilities of all nodes, given the known labels, which have probability 1."""
-    given = keep_observed(run.probabilities_of(run.outputs(known)), known)
+    given = run.answers(run.outputs(known), known)
     probabilities: NDArray[np.float64] = given.double().numpy()
     if known.ndim == 1:
         # In double precision, as metrics check it.

@@ -58,7 +58,7 @@ def known_in_neighbors(graph: Graph, known: Tensor) -> Tensor:
     for begin in range(0, graph.num_nodes, NODES_PER_PART):
         indptr = graph.indptr[begin : begin + NODES_PER_PART + 1].long()
         sources = graph.source[int(indptr[0]) : int(indptr[-1])]
-        slots = torch.nonzero(known[sources.long()]).squeeze(1)
+        slots = torch.nonzero(known.index_select(0, sources)).squeeze(1)
         target = torch.searchsorted(indptr - indptr[0], slots, right=True) - 1
         source = sources[slots].long()
         # Several edges may connect two nodes.

@@ -152,6 +152,7 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     keep_freed_memory()
     logging.basicConfig(format="%(message)s", handlers=[LogPrinter()])
+    logging.getLogger("unimp.inference").setLevel(logging.INFO)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = print_warning

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,6 +10,7 @@ import typer
 
 from unimp.cli.console import Settings, app, out, print_rows
 from unimp.cli.later import Force
+from unimp.config.options import bytes_of
 from unimp.errors import UnimpError, nearest_names
 
 if TYPE_CHECKING:
@@ -147,11 +147,11 @@ def build_data(
 
 
 def read_bytes(text: str) -> int:
-    """A number of bytes, such as 4G, 512M or 4GB."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise UnimpError(f"--memory {text!r} is not a size; write a number and a unit, such as 4G")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    """The value of --memory: a number of bytes, such as 4G, 512M or 4GB."""
+    try:
+        return int(bytes_of(text))
+    except ValueError as error:
+        raise UnimpError(f"--memory {text!r} is not a size; {error}") from None
 
 
 @data_app.command("verify")

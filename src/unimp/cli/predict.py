@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimp.cli import later
 from unimp.cli.console import RunFolder, app, out
+from unimp.cli.data import read_bytes
 from unimp.data.outputs import TABLE
 from unimp.errors import RunError, nearest_names
 from unimp.training.interruption import signals_held
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
+
+
+Memory = Annotated[
+    str | None,
+    typer.Option(help="Memory to use, such as 8G. Default: inference.memory of the recipe."),
+]
+
+
+def within(memory: str | None, run: Run) -> Run:
+    """The run with the memory limit of a command, if it has one."""
+    if memory is None:
+        return run
+    limit = {"inference.memory": read_bytes(memory)}
+    return replace(run, recipe=run.recipe.with_settings(limit))
 
 
 @app.command()
@@ -23,6 +42,7 @@ def evaluate(
             help="Labels that are inputs: train (as reported, the default), or train+val."
         ),
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Score a run again, with train labels, or with train and validation labels as inputs.
 
@@ -34,7 +54,7 @@ def evaluate(
 
     if reveal is not None and reveal not in PROTOCOLS:
         raise RunError(f"--reveal {reveal!r}: {nearest_names(reveal, PROTOCOLS)}")
-    loaded = load_run(folder)
+    loaded = within(memory, load_run(folder))
     if reveal == "train+val":
         later.require_label_inputs(loaded, "--reveal train+val")
     inputs = (
@@ -68,6 +88,7 @@ def predict(
             "are very many.",
         ),
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Label all nodes, using the known labels and those that came later, without training.
 
@@ -78,7 +99,7 @@ def predict(
     first = path / "part-00000.parquet" if in_parts else path
     later.check_outputs([(first, TABLE)], folder, nodes, edges, *(labels or ()), force=force)
     loaded, extra = later.load_extended(folder, labels, nodes, edges, unknown_ids, smooth=smooth)
-    revealed = later.reveal_of(reveal, loaded)
+    loaded, revealed = within(memory, loaded), later.reveal_of(reveal, loaded)
     if in_parts:
         parts = loaded.write_predictions(
             path, extra, reveal=revealed, probabilities=every_class, force=force

@@ -44,6 +44,16 @@ def seconds_of(text: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+def bytes_of(text: Any) -> Any:
+    """Bytes from a text such as 8G, 512M or 8GB; a value that is not a text is returned."""
+    if not isinstance(text, str):
+        return text
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d*)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError("write a number and a unit, such as 8G or 512M")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
 WIDE = 65_536
 """The largest width of a layer."""
 
@@ -51,6 +61,7 @@ Fanout = Annotated[int, AfterValidator(_check_fanout), Field(le=MANY)]
 Hops = Annotated[int, Field(ge=1, le=1000)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
+Bytes = Annotated[int, BeforeValidator(bytes_of)]
 
 
 class ModelOptions(Section):
@@ -348,6 +359,13 @@ class InferenceOptions(Section):
         "exact: edges per layer that are computed at a time; limits memory, results are equal",
         ge=1,
         le=10**12,
+    )
+    memory: Bytes = option(
+        0,
+        "exact: memory to use, such as 8G; states of layers that do not fit are stored in "
+        "temporary files; 0: most of the available memory",
+        ge=0,
+        le=10**15,
     )
     parts: int = option(5, "partition: number of parts", ge=1, le=MANY)
     passes: int = option(

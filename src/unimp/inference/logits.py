@@ -6,21 +6,26 @@ Scores are checked here before anything is computed from them: NaN would become 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from unimp.config.arguments import Count, Seed, check_arguments
+from unimp.config.arguments import Count, Range, Seed, check_arguments
 from unimp.config.choices import Precision
 from unimp.errors import ArgumentError, NonFiniteError, TaskError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.inference.exact import exact_logits
 from unimp.inference.parts import partition_logits
+from unimp.inference.ranges import ALONE, SharedWork, logits_in_ranges, widths_of
+from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel
+from unimp.ops.placement import fits_one_chunk
 from unimp.tasks.metrics import SHOWN, non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
+
+Bytes = Annotated[int, Range(0, 2**60)]
 
 
 def predict_logits(
@@ -35,11 +40,15 @@ def predict_logits(
     seed: Seed = 0,
     device: torch.device | str | None = None,
     precision: Precision = "fp32",
+    memory: Bytes = 0,
+    shared: SharedWork = ALONE,
 ) -> Tensor:
     """Compute logits [N, classes], float32 on the CPU; `observed` are the labels that are inputs.
 
     The computation runs on `device`, by default that of the model, and in `precision`. Logits that
-    are not finite are refused with `NonFiniteError`.
+    are not finite are refused with `NonFiniteError`. Exact inference uses at most `memory` bytes
+    (0: most of the available memory). What does not fit is stored in temporary files: the states
+    of layers, and the result, which is then mapped. shared: processes that compute it together.
     """
     check_arguments(predict_logits, locals())
     _check_observed(observed, graph)
@@ -52,9 +61,8 @@ def predict_logits(
     try:
         with matmuls_in(precision), autocast(device, precision):
             if regime == "exact":
-                logits = exact_logits(
-                    model, graph, observed, chunk_edges=chunk_edges, device=device
-                )
+                options = {"chunk_edges": chunk_edges, "device": device}
+                logits = _exact(model, graph, observed, memory_limit(memory), shared, options)
             else:
                 logits = partition_logits(
                     model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
@@ -65,6 +73,28 @@ def predict_logits(
     if bad := non_finite_rows(logits):
         raise non_finite_error(bad, model, graph)
     return logits
+
+
+def _exact(
+    model: NodeModel,
+    graph: Graph,
+    observed: Tensor,
+    memory: int,
+    shared: SharedWork,
+    options: dict[str, Any],
+) -> Tensor:
+    """Compute exact logits in memory if everything fits there, and else with states in files."""
+    model.eval()
+    if not model.by_layer or fits_one_chunk(graph, options["chunk_edges"]):
+        return exact_logits(model, graph, observed, **options)
+    widths = widths_of(model, graph, observed, options["device"])
+    needed = widths.bytes_in_memory(graph.num_nodes, options["chunk_edges"])
+    if shared.ranks == 1 and needed <= memory:
+        return exact_logits(model, graph, observed, **options)
+    graph = graph.to("cpu")
+    return logits_in_ranges(
+        model, graph, observed.cpu(), widths, memory=memory, shared=shared, **options
+    )
 
 
 def _check_observed(observed: Tensor, graph: Graph) -> None:

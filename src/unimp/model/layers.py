@@ -21,6 +21,7 @@ from unimp.ops.layer import (
     can_store_projections,
     project_rows,
 )
+from unimp.ops.pieces import AttentionInPieces
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
 
@@ -86,11 +87,14 @@ class MessageLayer(nn.Module):
 
         With `norm`, the norm and a ReLU follow.
         """
-        message = self.messages(h, hop)
+        return self.after_messages(self.messages(h, hop), h[: hop.num_targets], norm)
+
+    def after_messages(self, message: Tensor, h: Tensor, norm: FusedNorm | None = None) -> Tensor:
+        """Compute the output from messages [T, H, D] and the rows h [T, in_width] of targets."""
         message = message.flatten(1) if self.concat else message.mean(1)
         if self.skip is None:
             return message if norm is None else F.relu(norm(message))
-        return mix(message, self.skip(h[: hop.num_targets]), self._residual(norm))
+        return mix(message, self.skip(h), self._residual(norm))
 
     def _residual(self, norm: FusedNorm | None) -> Residual:
         """The step that follows the message."""
@@ -195,6 +199,11 @@ class GraphTransformerLayer(MessageLayer):
             backend=self.backend,
         )
 
+    def in_pieces(self, h: Tensor, norm: nn.Module | None) -> TransformerInPieces | None:
+        """Start the layer for targets with rows h; None without the native kernel."""
+        can_run = can_store_projections(h, self.backend)
+        return TransformerInPieces(self, h, norm) if can_run else None
+
     def _dropout(self) -> float:
         return self.attention_dropout if self.training else 0.0
 
@@ -211,6 +220,41 @@ class GraphTransformerLayer(MessageLayer):
     def _edge_weight(self) -> Tensor | None:
         encoder = self.edge_encoder
         return None if encoder is None else encoder.weight.view(self.heads, self.width, -1)
+
+
+class TransformerInPieces:
+    """A graph transformer layer for some targets whose in-edges are given in pieces."""
+
+    @torch.no_grad()
+    def __init__(self, layer: GraphTransformerLayer, h: Tensor, norm: nn.Module | None) -> None:
+        self._layer, self._h, self._norm = layer, h, norm
+        query = layer.query(h).view(len(h), layer.heads, layer.width)
+        by_head = (layer.heads, layer.width, -1)
+        encoder = layer.edge_encoder
+        self._attention = AttentionInPieces(
+            query,
+            layer.key.weight.view(by_head),
+            None if encoder is None else encoder.weight.view(by_head),
+        )
+
+    @property
+    def bytes_per_target(self) -> int:
+        return self._attention.bytes_per_target + self._h.element_size() * self._h.shape[1]
+
+    def add(self, h: Tensor, hop: Hop) -> None:
+        self._attention.add(h, hop)
+
+    @torch.no_grad()
+    def finish(self) -> Tensor:
+        layer, norm, by_head = self._layer, self._norm, (self._layer.heads, self._layer.width)
+        encoder, bias = layer.edge_encoder, layer.value.bias.view(by_head)
+        edge_weight = None
+        if encoder is not None:
+            edge_weight, bias = encoder.weight.view(*by_head, -1), bias + encoder.bias.view(by_head)
+        message = self._attention.finish(layer.value.weight.view(*by_head, -1), bias, edge_weight)
+        if norm is None or isinstance(norm, FusedNorm):
+            return layer.after_messages(message, self._h, norm)
+        return F.relu(norm(layer.after_messages(message, self._h)))
 
 
 def _weight_and_bias(module: nn.Module | None) -> tuple[Tensor | None, Tensor | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,20 @@ from unimp.graph.hop import Hop
 
 if TYPE_CHECKING:
     from unimp.model.propagated_labels import LabelSums
+
+
+class LayerInPieces(Protocol):
+    """One layer for some targets whose in-edges are given in pieces, without gradients."""
+
+    @property
+    def bytes_per_target(self) -> int:
+        """The memory that is used until the layer is finished."""
+
+    def add(self, h: Tensor, hop: Hop) -> None:
+        """Add some in-edges; h has one row per source of the hop, and targets are not sources."""
+
+    def finish(self) -> Tensor:
+        """Compute the result of `propagate` for the targets: [targets, …]."""
 
 
 class NodeModel(nn.Module):
@@ -86,6 +100,10 @@ class NodeModel(nn.Module):
         targets: [T] the sources that are the targets of the hop, which need not come first.
         """
         raise NotImplementedError
+
+    def in_pieces(self, h: Tensor, index: int) -> LayerInPieces | None:
+        """Start layer `index` for targets with rows h; None if it needs all in-edges at once."""
+        return None
 
     @abstractmethod
     def read_out(self, h: Tensor) -> Tensor:

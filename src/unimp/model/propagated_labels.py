@@ -100,12 +100,18 @@ def propagated_labels(
     """
     with torch.autocast(graph.device.type, enabled=False):
         start, entry = entries_of(observed.to(graph.device), classes)
-        rows, found = torch.cat((start, entry.float()), 1).to(dtype), []
+        rows = torch.cat((start, entry.float()), 1).to(dtype)
+        found: list[Tensor] = []
         if recent is None:
             steps: Iterable[Tensor] = _sums(graph, edge_weights(graph, "row", dtype), rows)
         else:
             steps = recent.of(graph, rows)
         for sums in steps:
-            mass = sums[:, classes:] + FLOOR
-            found += [sums[:, :classes] / mass, 1.0 - mass.log() / math.log(FLOOR)]
+            found += shares_and_masses(sums, classes)
         return torch.cat(found, 1).float()
+
+
+def shares_and_masses(sums: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Compute share_s and mass_s from the columns of `classes` labels and of their mask."""
+    mass = sums[:, classes:] + FLOOR
+    return sums[:, :classes] / mass, 1.0 - mass.log() / math.log(FLOOR)

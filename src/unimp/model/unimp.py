@@ -27,7 +27,7 @@ from unimp.model.layers import (
     LabelTable,
     MessageLayer,
 )
-from unimp.model.node_model import NodeModel
+from unimp.model.node_model import LayerInPieces, NodeModel
 from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
@@ -224,6 +224,12 @@ class UniMP(NodeModel):
         if isinstance(norm, FusedNorm):
             return layer.of_projected(rows, targets, hop, norm)
         return F.relu(norm(layer.of_projected(rows, targets, hop)))
+
+    def in_pieces(self, h: Tensor, index: int) -> LayerInPieces | None:
+        layer = self.layers[index]
+        if not isinstance(layer, GraphTransformerLayer):
+            return None
+        return layer.in_pieces(h, None if index == len(self.norms) else self.norms[index])
 
     def read_out(self, h: Tensor) -> Tensor:
         return h if self.head is None else self.head(h)

@@ -79,10 +79,10 @@ def forward(
 
     _, heads, width = query.shape
     key, value = weight.view(2, heads, width, -1)
-    shared = _by_head(query, key)
+    shared = multiply_by_head(query, key)
     given = Operands(shared, h, h, None, None, edges, dropout, seed)
     result = native.forward(given, width**-0.5)
-    message = _by_head(result.out, value.transpose(1, 2))
+    message = multiply_by_head(result.out, value.transpose(1, 2))
     message.addcmul_(result.mass[..., None], bias.view(2, heads, width)[1])
     return message.flatten(1), Absorbed(shared, result.out, result.mass, result.log_sum)
 
@@ -110,11 +110,11 @@ def backward(
     native.backward(
         Operands(saved.query, h, h, None, None, edges, dropout, seed),
         Forward(saved.mean, nothing, saved.mass, saved.log_sum),
-        Forward(_by_head(grad, value), nothing, grad_mass, nothing),
+        Forward(multiply_by_head(grad, value), nothing, grad_mass, nothing),
         Backward(d_shared, d_h, nothing, nothing, nothing),
         width**-0.5,
     )
-    _by_head(d_shared, key.transpose(1, 2), d_query)
+    multiply_by_head(d_shared, key.transpose(1, 2), d_query)
     d_weight, d_bias = torch.empty_like(weight), torch.zeros_like(bias)
     d_key, d_value = d_weight.view(2, heads, width, -1)
     torch.bmm(query.permute(1, 2, 0), d_shared.transpose(0, 1), out=d_key)
@@ -123,7 +123,7 @@ def backward(
     return BySources(d_h, d_weight, d_bias)
 
 
-def _by_head(rows: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+def multiply_by_head(rows: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
     """Multiply rows [T, H, A] by the weight of each head [H, A, B]: [T, H, B]."""
     if out is None:
         out = rows.new_empty(len(rows), len(weight), weight.shape[2])

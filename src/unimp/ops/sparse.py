@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimp.graph.csr import index_dtype
 from unimp.graph.hop import Hop
 from unimp.ops.reference import dropout_factors
 
@@ -228,6 +229,9 @@ def sum_rows(indptr: Tensor, column: Tensor, weight: Tensor, dense: Tensor) -> T
     shape = (indptr.numel() - 1, len(dense))
     if column.numel() == 0:
         return dense.new_zeros(shape[0], dense.shape[1])
+    if indptr.dtype != column.dtype:  # of a graph that is mapped from disk
+        dtype = index_dtype(column.numel())
+        indptr, column = indptr.to(dtype), column.to(dtype)
     matrix = torch.sparse_csr_tensor(indptr, column, weight, shape)
     if weight.device.type == "cpu":
         # torch's own row-parallel kernel; MKL's, which `@` uses, is slower with int32 indices.

@@ -21,9 +21,11 @@ from unimp.data.memory import available_memory, gib, peak_memory, resident_memor
 from unimp.errors import RecipeError
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
 from unimp.ops.attention import backend_in_words
+from unimp.ops.placement import fits_one_chunk
 from unimp.runs.context import Experiment
 from unimp.runs.preparation import consistency_of, graph_for, prunes, what_to_reduce
 from unimp.tasks.labels import mask_labels, mask_of
@@ -213,13 +215,20 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
 
 
 def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
-    """The memory of predicting all nodes: rows of two layers, and the projections of a chunk."""
+    """The memory of predicting all nodes: rows of two layers, and the projections of a chunk.
+
+    Exact inference stores what exceeds its limit in files.
+    """
     nodes, width = task.graph.num_nodes, hidden_width(recipe)
     chunk = min(nodes, recipe.inference.chunk_edges)
     numbers = nodes * (2 * max(width, in_width(recipe, model)) + 2 * task.num_classes)
     numbers += 2 * nodes * propagated_columns(model)
     numbers += chunk * 5 * width + 3 * min(task.graph.num_edges, recipe.inference.chunk_edges)
-    return int(4 * (numbers + NUMBERS_PER_PARAMETER * count_parameters(model)))
+    needed = int(4 * (numbers + NUMBERS_PER_PARAMETER * count_parameters(model)))
+    exact = recipe.inference.regime == "exact" and model.by_layer
+    if exact and not fits_one_chunk(task.graph, recipe.inference.chunk_edges):
+        return min(needed, memory_limit(recipe.inference.memory))
+    return needed
 
 
 def task_bytes(task: Task) -> int:

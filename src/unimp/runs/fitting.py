@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.analysis.predictions import keep_observed
 from unimp.config.run_files import CHECKPOINT
 from unimp.ensemble.distillation import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
@@ -245,7 +244,7 @@ def scored_run(
     if fit.teacher is not None:
         metrics["student"] = student_section(fit.teacher, scores["train"])
     run = replace(run, metrics=metrics)
-    return run, keep_observed(run.probabilities_of(outputs), observed)
+    return run, run.answers(outputs, observed)
 
 
 def seconds_per_epoch(result: Fit) -> float:

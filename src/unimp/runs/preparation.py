@@ -22,6 +22,7 @@ from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
 from unimp.config.run_files import TASK
 from unimp.data.catalog import load_task, prepare, refuse_unused
 from unimp.data.memory import shortage
+from unimp.data.store.task import StoredTask
 from unimp.data.structure import without_structure
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.summary import cautions
@@ -320,6 +321,7 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     """The graph with the edges that the model needs, placed by the policy of `ops/placement.py`."""
     exact = recipe.inference.regime == "exact"
     chunk_edges = recipe.inference.chunk_edges if exact else None
+    _refuse_to_copy_edges(model, task)
     graph = model.prepare(task.graph)
     # Batches and chunks convert their own rows of the 16-bit features of a store.
     in_parts = recipe.batch.regime in ("neighbors", "partition")
@@ -327,6 +329,16 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     if isinstance(graph.x, Tensor) and graph.x.dtype == torch.float16 and not in_parts:
         graph = graph.with_features(graph.x)
     return place_graph(graph, device, chunk_edges=chunk_edges)
+
+
+def _refuse_to_copy_edges(model: NodeModel, task: Task) -> None:
+    """Refuse a model that needs all edges of a store in memory if they do not fit there."""
+    copies = not model.by_layer or model.weighs_by_degree or model.adds_self_loops
+    if copies and isinstance(task, StoredTask) and (lacking := shortage(task.graph.nbytes)):
+        raise ModelError(
+            f"{type(model).__name__} cannot run layer by layer on the edges of a store, and with "
+            f"all edges in memory {lacking}; use a model that can: unimp, sage or mlp"
+        )
 
 
 def inference_options(recipe: Recipe) -> dict[str, Any]:

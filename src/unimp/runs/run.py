@@ -14,7 +14,6 @@ from torch import Tensor
 from unimp.analysis.audit import Audit, audit
 from unimp.analysis.explain import BUDGET, EXACT, Explanation, explain
 from unimp.analysis.predictions import (
-    keep_observed,
     prediction_parts,
     predictions_table,
     suggestions,
@@ -82,7 +81,7 @@ class Run(TrainedModel):
         calibrated on the validation set.
         """
         observed = self.observed_labels(labels, reveal)
-        return keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        return self.answers(self.outputs(observed), observed)
 
     def predictions(
         self,
@@ -96,7 +95,7 @@ class Run(TrainedModel):
         `unimp predict` writes this table; `predictions_table` describes its columns.
         """
         observed = self.observed_labels(labels, reveal)
-        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        given = self.answers(self.outputs(observed), observed)
         return predictions_table(self.task, given, observed, every_class=probabilities)
 
     def write_predictions(
@@ -114,7 +113,7 @@ class Run(TrainedModel):
         `predictions`.
         """
         observed = self.observed_labels(labels, reveal)
-        given = keep_observed(self.probabilities_of(self.outputs(observed)), observed)
+        given = self.answers(self.outputs(observed), observed)
         parts = prediction_parts(self.task, given, observed, every_class=probabilities)
         paths = []
         for number, part in enumerate(parts):

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from unimp.analysis.predictions import keep_observed
 from unimp.config.arguments import Seed, check_fields, checked
 from unimp.config.choices import Reveal
 from unimp.config.recipe import Recipe
@@ -28,6 +29,7 @@ from unimp.inference.incremental.changes import ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
+from unimp.inference.row_files import map_rows, memory_limit
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
     cannot_smooth,
@@ -196,6 +198,18 @@ class TrainedModel:
         if self.smooths:
             return probabilities(as_logits(outputs) / temperature, multilabel=multilabel)
         return self.model.to_probabilities(outputs, multilabel=multilabel, temperature=temperature)
+
+    def answers(self, outputs: Tensor, observed: Tensor) -> Tensor:
+        """Calibrated probabilities [N, classes] from outputs; observed labels are kept.
+
+        Rows of large outputs are computed one slice after the other.
+        """
+
+        def answered(outputs: Tensor, observed: Tensor) -> Tensor:
+            return keep_observed(self.probabilities_of(outputs), observed)
+
+        limit = memory_limit(self.recipe.inference.memory)
+        return map_rows(answered, outputs, observed, memory=limit)
 
     @property
     def temperature(self) -> float:

@@ -91,6 +91,43 @@ def test_a_run_on_a_store_is_scored_and_predicts_in_parts(
     assert again.exit_code != 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"model.propagated_labels": True}, {"model.name": "sage"}, {"model.head": "linear"}],
+)
+def test_predictions_within_a_small_memory_limit_are_the_same(
+    folder: Path, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    # Edge features of these tables are so large that any order of sums changes the result.
+    chunks = {"inference.chunk_edges": 90, "model.edge_features": False, **settings}
+    expected = unimp.run(
+        recipes(folder, "neighbors")[1].with_settings(chunks), out=tmp_path / "run"
+    )
+    predict = ["predict", str(tmp_path / "run"), "--out", str(tmp_path / "parts")]
+    done = CliRunner().invoke(app, [*predict, "--memory", "40K", "--probabilities"])
+    assert done.exit_code == 0, done.output
+    found = pyarrow.parquet.read_table(tmp_path / "parts")
+    whole = expected.predictions(probabilities=True).to_arrow()
+    assert found["prediction"] == whole["prediction"]
+    for name in whole.column_names:
+        if name.startswith("p_"):
+            one, other = (torch.tensor(table[name].to_pylist()) for table in (found, whole))
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    scored = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--memory", "40K"])
+    assert scored.exit_code == 0, scored.output
+
+
+@pytest.mark.parametrize("model", ["label-propagation", "gcn"])
+def test_a_model_that_copies_all_edges_is_refused_if_they_do_not_fit(
+    folder: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes(folder, "neighbors")[1].with_settings({"model.name": model})
+    inputs = {"model.inputs": "A,Y"} if model == "label-propagation" else {}
+    monkeypatch.setattr("unimp.runs.preparation.shortage", lambda needed: "it needs 9 GiB")
+    with pytest.raises(unimp.UnimpError, match="9 GiB"):
+        unimp.run(recipe.with_settings(inputs))
+
+
 def test_a_run_refuses_a_store_with_other_content(folder: Path, tmp_path: Path) -> None:
     recipe = write_parts(tmp_path, small_tables(seed=5)).with_settings(SETTINGS)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")

@@ -92,6 +92,7 @@ def library() -> ctypes.CDLL:
             "unimp (in a checkout: pip install -e .)"
         )
     core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
+    core.unimp_take.restype = ctypes.c_int64
     return core
 
 
@@ -248,6 +249,32 @@ def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tens
     where = _pointers(graph.indptr, graph.source, local, nodes)
     count = ctypes.c_int64(len(nodes))
     return int(library().unimp_induce(*_are_wide(graph), *where, count, *_pointers(*drawn)))
+
+
+def take_in_edges(
+    graph: Graph,
+    indptr: Tensor,
+    cursor: Tensor,
+    block: range,
+    taken: tuple[Tensor, Tensor, Tensor | None],
+) -> int:
+    """Take in-edges of some targets from a block of sources, and move their cursors; see tiles.cpp.
+
+    indptr [targets + 1] and cursor [targets] are slots of the graph. `taken` are the row pointers,
+    sources within the block and slots to fill. Returns the number of in-edges; if `taken` is full,
+    there may be more.
+    """
+    rows, sources, slots = taken
+    numbers = (ctypes.c_int64(n) for n in (len(cursor), block.start, block.stop, len(sources)))
+    return int(
+        library().unimp_take(
+            _are_wide(graph)[1],
+            *_pointers(indptr, graph.source),
+            *numbers,
+            *_pointers(cursor, rows, sources),
+            ctypes.c_void_p(None if slots is None else slots.data_ptr()),
+        )
+    )
 
 
 def _are_wide(graph: Graph) -> tuple[bool, bool]:
