@@ -19,10 +19,12 @@ from torch import Tensor
 
 from unimp.errors import BackendError
 from unimp.graph.graph import Graph
-from unimp.ops.fused import Backward, Edges, Forward, Operands, empty_forward
+from unimp.ops.fused import Backward, Edges, Forward, Operands, empty_forward, exact_dtype
 
 FOLDER = Path(__file__).parent
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+"""The types of rows; bf16 rows are computed in single precision."""
 
 
 class AttentionArguments(ctypes.Structure):
@@ -33,7 +35,8 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("query", "key", "value", "grad_out")),
         *((f"grad_{name}_stride", ctypes.c_int64) for name in ("query", "key", "value")),
-        *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "is_shared", "threads")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_bf16", "is_wide", "is_shared")),
+        ("threads", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("indptr", "source")),
         *((f"by_source_{name}", ctypes.c_void_p) for name in ("indptr", "target", "slot")),
@@ -55,7 +58,7 @@ class ResidualArguments(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in ("rows", "width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("message", "kept", "grad", "grad_kept")),
-        *((name, ctypes.c_int64) for name in ("is_double", "relu", "threads")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_bf16", "relu", "threads")),
         *((name, ctypes.c_void_p) for name in ("message", "kept", "on_kept", "on_message")),
         *((name, ctypes.c_void_p) for name in ("gate_bias", "weight", "bias")),
         *((name, ctypes.c_void_p) for name in ("out", "beta", "mean", "rstd", "grad")),
@@ -124,7 +127,8 @@ def forward(given: Operands, shared_scale: float | None = None) -> Forward:
     """
     result = empty_forward(given.query, given.edge_query, "native")
     if shared_scale is not None:
-        result = result._replace(mass=given.query.new_empty(given.query.shape[:2]))
+        mass = given.query.new_empty(given.query.shape[:2], dtype=exact_dtype(given.query.dtype))
+        result = result._replace(mass=mass)
     call = _attention_call(given, result, shared_scale)
     library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
@@ -145,16 +149,19 @@ def backward(
     call.structure.grad_query_stride = found.query.stride(0)
     call.structure.grad_key_stride = found.key.stride(0)
     call.structure.grad_value_stride = found.value.stride(0)
-    call.point(**{f"grad_{name}": gradient for name, gradient in found._asdict().items()})
+    per_target = 4 * heads + 2 * heads * padded(call.structure.edge_width)
+    exact = exact_dtype(query.dtype)
     call.point(
-        grad_out=grads.out,
+        grad_out=grads.out, grad_query=found.query, grad_key=found.key, grad_value=found.value
+    )
+    call.point_exact(
+        grad_edge_query=found.edge_query,
+        grad_edge_attr=found.edge_attr,
         grad_edge_mean=grads.edge_mean.contiguous(),
         grad_mass=grads.mass.contiguous(),
-        by_target=query.new_empty(
-            targets, 4 * heads + 2 * heads * padded(call.structure.edge_width)
-        ),
-        score_grad=query.new_empty(num_edges, heads),
-        weight=query.new_empty(num_edges, heads) if found.edge_attr.numel() else None,
+        by_target=query.new_empty(targets, per_target, dtype=exact),
+        score_grad=query.new_empty(num_edges, heads, dtype=exact),
+        weight=query.new_empty(num_edges, heads, dtype=exact) if found.edge_attr.numel() else None,
     )
     library().unimp_attention_backward(ctypes.byref(call.structure))
 
@@ -181,6 +188,7 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
             key_stride=key.stride(0),
             value_stride=value.stride(0),
             is_double=query.dtype == torch.float64,
+            is_bf16=query.dtype == torch.bfloat16,
             is_wide=edges.source.dtype == torch.int64,
             is_shared=shared_scale is not None,
             threads=torch.get_num_threads(),
@@ -191,11 +199,12 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
         ),
         query.dtype,
     )
-    call.point(query=query, key=key, value=value)
+    call.point(query=query, key=key, value=value, out=result.out)
     # `log_sum` is always float64.
-    call.point(**result._replace(log_sum=result.log_sum.view(torch.int64))._asdict())
+    log_sum = result.log_sum.view(torch.int64)
+    call.point_exact(edge_mean=result.edge_mean, mass=result.mass, log_sum=log_sum)
     if edge_query is not None and edge_attr is not None:
-        call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
+        call.point_exact(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
     call.point(**dict(zip(Edges._fields[:5], edges, strict=False)))
     return call
 
@@ -204,21 +213,28 @@ class Arguments:
     """The arguments of one call, and references to the tensors to which they point."""
 
     def __init__(self, structure: Any, dtype: torch.dtype) -> None:
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"the native core computes in float32 or float64, not in {dtype}")
+        if dtype not in DTYPES:
+            raise ValueError(f"the native core reads rows of {DTYPES}, not of {dtype}")
         self.structure, self.dtype = structure, dtype
         self.tensors: list[Tensor] = []  # must exist until the call returns
 
     def point(self, **tensors: Tensor | None) -> None:
-        """Set pointers to tensors; None and empty tensors become null pointers."""
+        """Set pointers to rows; None and empty tensors become null pointers."""
+        self._point(tensors, self.dtype)
+
+    def point_exact(self, **tensors: Tensor | None) -> None:
+        """Set pointers to tensors that have the type of sums."""
+        self._point(tensors, exact_dtype(self.dtype))
+
+    def _point(self, tensors: dict[str, Tensor | None], dtype: torch.dtype) -> None:
         for name, tensor in tensors.items():
             if tensor is None or not tensor.numel():
                 continue
             # Reading with the wrong type would access invalid memory without an error.
-            wrong = tensor.dtype != self.dtype and tensor.is_floating_point()
+            wrong = tensor.dtype != dtype and tensor.is_floating_point()
             if wrong or not tensor.is_cpu:
                 found = f"{tensor.dtype} on {tensor.device}"
-                raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
+                raise ValueError(f"{name} is {found}; it must be {dtype} on CPU")
             self.tensors.append(tensor)
             setattr(self.structure, name, tensor.data_ptr())
 
