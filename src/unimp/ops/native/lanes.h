@@ -8,6 +8,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #ifndef UNIMP_VECTOR_BYTES
 #define UNIMP_VECTOR_BYTES 16
 #endif
@@ -29,6 +33,13 @@ struct Lanes {
     static inline void store(T *p, vector v) { memcpy(p, &v, sizeof v); }
 
     static inline vector load(const bf16 *p) {
+#if defined(__AVX512F__)
+        // Compilers convert such vectors in two halves.
+        if constexpr (N == 16) {
+            const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+            return vector(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        }
+#endif
         typename Lanes<uint16_t, N>::vector half;
         memcpy(&half, p, sizeof half);
         typedef typename Lanes<uint32_t, N>::vector words;
@@ -48,13 +59,21 @@ struct Lanes {
         memcpy(p, &half, sizeof half);
     }
     static inline T sum(vector v) {
+        // Halves that are copied through memory would be stored and loaded again.
         if constexpr (N == 2) {
             return v[0] + v[1];
         } else {
-            typedef typename Lanes<T, N / 2>::vector half;
-            half low, high;
-            memcpy(&low, &v, sizeof low);
-            memcpy(&high, reinterpret_cast<const char *>(&v) + sizeof low, sizeof high);
+            typename Lanes<T, N / 2>::vector low, high;
+            if constexpr (N == 16) {
+                low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+                high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+            } else if constexpr (N == 8) {
+                low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+                high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+            } else {
+                low = __builtin_shufflevector(v, v, 0, 1);
+                high = __builtin_shufflevector(v, v, 2, 3);
+            }
             return Lanes<T, N / 2>::sum(low + high);
         }
     }
