@@ -67,6 +67,16 @@ class ResidualArguments(ctypes.Structure):
     ]
 
 
+class DropoutArguments(ctypes.Structure):
+    """`struct Dropout` in core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("count", "least", "is_double", "is_bf16", "threads")),
+        *((name, ctypes.c_void_p) for name in ("x", "words", "out")),
+        ("factor", ctypes.c_double),
+    ]
+
+
 def checksum(folder: Path) -> int:
     """The checksum of the C++ sources; setup.py compiles the same number into the library."""
     total = 0
@@ -237,6 +247,25 @@ class Arguments:
                 raise ValueError(f"{name} is {found}; it must be {dtype} on CPU")
             self.tensors.append(tensor)
             setattr(self.structure, name, tensor.data_ptr())
+
+
+def dropout(x: Tensor, words: Tensor, least: int, factor: float) -> Tensor:
+    """Multiply x by `factor` where its random word is at least `least`; else return 0."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    call = Arguments(
+        DropoutArguments(
+            count=x.numel(),
+            least=least,
+            is_double=x.dtype == torch.float64,
+            is_bf16=x.dtype == torch.bfloat16,
+            threads=torch.get_num_threads(),
+            factor=factor,
+        ),
+        x.dtype,
+    )
+    call.point(x=x.contiguous(), words=words, out=out)
+    library().unimp_dropout(ctypes.byref(call.structure))
+    return out
 
 
 def sample(

@@ -51,4 +51,5 @@ void unimp_attention_forward(const Attention *a) { UNIMP_DISPATCH(attention_forw
 void unimp_attention_backward(const Attention *a) { UNIMP_DISPATCH(attention_backward, a); }
 void unimp_residual_forward(const Residual *r) { UNIMP_DISPATCH(residual_forward, r); }
 void unimp_residual_backward(const Residual *r) { UNIMP_DISPATCH(residual_backward, r); }
+void unimp_dropout(const Dropout *d) { UNIMP_DISPATCH(dropout, d); }
 }

@@ -49,13 +49,22 @@ struct Residual {
     double eps;
 };
 
+// Dropout of `count` numbers of x, or of their gradients: out = word ≥ least ? factor · x : 0.
+struct Dropout {
+    int64_t count, least, is_double, is_bf16, threads;
+    const void *x, *words;  // words: int16
+    void *out;
+    double factor;
+};
+
 // Neighbor sampling and induced subgraphs are in sampling.cpp; they use no vector instructions.
 
 #define UNIMP_DECLARE(isa)                            \
     void attention_forward_##isa(const Attention &);  \
     void attention_backward_##isa(const Attention &); \
     void residual_forward_##isa(const Residual &);    \
-    void residual_backward_##isa(const Residual &);
+    void residual_backward_##isa(const Residual &);   \
+    void dropout_##isa(const Dropout &);
 
 UNIMP_DECLARE(avx512)
 UNIMP_DECLARE(avx2)
