@@ -119,6 +119,11 @@ def available() -> bool:
     return True
 
 
+def multiplies_bf16() -> bool:
+    """Whether this CPU has instructions for bf16 (AVX512-BF16); without them, bf16 is slow."""
+    return available() and bool(library().unimp_multiplies_bf16())
+
+
 def instruction_set() -> str:
     """The instruction set in use."""
     return INSTRUCTION_SETS[library().unimp_instruction_set()]
