@@ -143,6 +143,8 @@ def on_cpu(figures: Figures, scales: Sequence[float], repeats: int) -> None:
     for scale in scales:
         times_at(figures, scale, repeats)
         add_memory(figures, scale)
+    if max(scales) < max(CPU_SCALES):
+        return
     full = Setting(1.0, "cpu")
     epochs = {
         name: full.epoch_of(full.model(), prune=True, half=name == "bf16") for name in precisions()

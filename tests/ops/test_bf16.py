@@ -60,8 +60,15 @@ def assert_near(got: Tensor, exact: Tensor, name: str, *, least: float, limit: f
 @HOP
 @pytest.mark.parametrize(
     ("heads", "width", "edge_width", "rate"),
-    [(1, 1, 0, 0.0), (2, 32, 0, 0.3), (3, 20, 2, 0.0), (1, 40, 9, 0.4), (2, 64, 0, 0.0), (2, 128, 3, 0.2)],
-)  # fmt: skip
+    [
+        (1, 1, 0, 0.0),
+        (2, 32, 0, 0.3),
+        (3, 20, 2, 0.0),
+        (1, 40, 9, 0.4),
+        (2, 64, 0, 0.0),
+        (2, 128, 3, 0.2),
+    ],
+)
 def test_attention_on_bf16_rows_is_near_that_on_the_same_rows_in_fp64(
     isa: str, hop_name: str, heads: int, width: int, edge_width: int, rate: float
 ) -> None:
