@@ -1,6 +1,6 @@
 """Compare a training epoch of the recipe `arxiv-paper` with the same model on PyG's layers.
 
-    python benchmarks/epoch.py                 on CPU, two threads, half and a quarter of arxiv's size
+    python benchmarks/epoch.py                 on CPU, two threads, 0.5 and 0.25 of arxiv's size
     python benchmarks/epoch.py --device cuda   on GPU, all of arxiv's size, fp32 and bf16
     python benchmarks/epoch.py --profile       print the most expensive operations instead
 
