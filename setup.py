@@ -27,7 +27,7 @@ FLAGS = [
     "-fvisibility=default",
 ]
 PLAIN = ("sampling.cpp", "tiles.cpp")
-VECTORIZED = ("attention.cpp", "residual.cpp")  # compiled once per instruction set
+VECTORIZED = ("attention.cpp", "dropout.cpp", "residual.cpp")  # compiled once per instruction set
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
 # name → bytes per vector, flags

@@ -405,11 +405,22 @@ SHOWN = {
     "epoch": (
         "epoch",
         [
-            "cpu-epoch-0.5-over-pyg",
-            "cpu-epoch-0.5-whole-over-pyg",
-            "cpu-epoch-0.25-over-pyg",
-            "cpu-epoch-0.25-whole-over-pyg",
-            "cpu-epoch-seconds",
+            *(
+                f"cpu-epoch-{scale}{precision}-{figure}"
+                for scale in ("0.5", "0.25")
+                for precision in ("", "-bf16")
+                for figure in ("over-pyg", "whole-over-pyg", "memory-share")
+            ),
+            *(
+                f"cpu-epoch-{scale}-bf16-{figure}"
+                for scale in ("0.5", "0.25")
+                for figure in ("over-fp32", "over-pyg-fp32")
+            ),
+            *(
+                f"cpu-epoch{precision}-{figure}"
+                for figure in ("seconds", "gib")
+                for precision in ("", "-bf16")
+            ),
         ],
     ),
     "gpu": (

@@ -125,6 +125,8 @@ def losses(folder: Path) -> list[tuple[int, float, Any]]:
         (["batch.regime=full", "model.edge_dropout=0.3", "train.select=loss"], (6,)),
         (["batch.regime=partition", "model.edge_dropout=0.3", "model.name=sage"], (9,)),
         (["batch.regime=neighbors", "train.select=loss", "train.patience=2"], (4,)),
+        (["batch.regime=full", "train.precision=bf16", "model.attention_dropout=0.2"], (6,)),
+        (["batch.regime=partition", "train.precision=auto"], (9,)),
         (LABEL_INPUTS, (7,)),
         (["batch.regime=partition", "mask.redraw=step", *LABEL_INPUTS], (11,)),
     ],

@@ -1,4 +1,4 @@
-"""bf16: only forward passes are in half precision, and accuracy stays nearly the same."""
+"""bf16: only the layers compute in half precision, and accuracy stays nearly the same."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,20 @@ from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
 from unimp.inference.logits import predict_logits
 from unimp.model.unimp import UniMP
+from unimp.ops import native
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
 from unimp.training import step
-from unimp.training.precision import autocast, matmuls_in
+from unimp.training.precision import (
+    autocast,
+    choose_precision,
+    explain_choice,
+    inference_precision,
+    matmuls_in,
+)
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 REGIMES = {
@@ -35,6 +42,12 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def has_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a CPU does not have the instructions, torch computes the same without them."""
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: True)
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A task that needs only a few epochs."""
@@ -43,9 +56,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run_of(path: Path, *settings: str, device: str = "cpu", out: Path | None = None) -> Run:
+def run_of(
+    path: Path,
+    *settings: str,
+    device: str = "cpu",
+    out: Path | None = None,
+    progress: bool | None = None,
+) -> Run:
     named = [f"task.name={path}", f"train.device={device}"]
-    return run(Recipe(name="easy").with_settings([*named, *SETTINGS, *settings]), out=out)
+    recipe = Recipe(name="easy").with_settings([*named, *SETTINGS, *settings])
+    return run(recipe, out=out, progress=progress)
+
+
+def logits_of(done: Run) -> Tensor:
+    """The logits with train labels as inputs; `predict` returns known labels as they are."""
+    return done.logits(done.observed_labels(reveal="train"))
 
 
 def some_task(**options: Any) -> Task:
@@ -77,16 +102,18 @@ def test_a_run_in_bf16_scores_as_one_in_fp32(
     assert not half.metrics["failed"]
     assert half.model is not None
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
-    logits = half.logits(half.observed_labels(reveal="train"))
+    logits = logits_of(half)
     assert logits.dtype == torch.float32
     one, other = (done.metrics["scores"]["train"]["test"] for done in (full, half))
     assert one == pytest.approx(other, abs=0.06)
     assert one > 0.6  # three classes
-    # The same weights in single precision give nearly the same, but not the same.
+    assert not torch.equal(logits_of(full), logits_of(half))  # training differed
+    # On CPU, a run predicts in single precision, whatever it was trained in. On GPU, single
+    # precision gives nearly the same, but not the same.
     recipe = half.recipe.with_settings(["train.precision=fp32"])
     single = Run(recipe, 0, half.task, half.model, {}, half.device)
     exact = single.logits(half.observed_labels(reveal="train"))
-    assert not torch.equal(logits, exact)
+    assert torch.equal(logits, exact) == (device == "cpu")
     assert_near(logits, exact)
 
 
@@ -94,7 +121,7 @@ def test_a_run_in_bf16_predicts_the_same_once_loaded(path: Path, tmp_path: Path)
     done = run_of(path, "train.precision=bf16", out=tmp_path / "run")
     again = load_run(tmp_path / "run", device="cpu")
     assert again.recipe.train.precision == "bf16"
-    assert torch.equal(again.predict(), done.predict())
+    assert torch.equal(logits_of(again), logits_of(done))
     assert again.evaluate() == done.metrics["scores"]["train"]
 
 
@@ -169,4 +196,41 @@ def test_tf32_is_enabled_only_inside_the_block() -> None:
 
 def test_a_tf32_run_on_cpu_is_the_fp32_run(path: Path) -> None:
     exact, other = (run_of(path, f"train.precision={p}") for p in ("fp32", "tf32"))
-    assert torch.equal(exact.predict(), other.predict())
+    assert torch.equal(logits_of(exact), logits_of(other))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "auto"])
+def test_a_cpu_without_bf16_instructions_trains_in_fp32_and_says_so(
+    path: Path, precision: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: False)
+    exact, other = (
+        run_of(path, f"train.precision={p}", progress=True) for p in ("fp32", precision)
+    )
+    assert torch.equal(logits_of(exact), logits_of(other))
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "train.precision" in line]
+    assert f"train.precision={precision}" in line
+    assert "fp32" in line
+
+
+def test_auto_is_bf16_on_a_cpu_with_bf16_instructions_and_says_so(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen, given = (run_of(path, f"train.precision={p}", progress=True) for p in ("auto", "bf16"))
+    assert torch.equal(logits_of(chosen), logits_of(given))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "train.precision" in line]
+    assert len(lines) == 1  # of `auto` alone
+    assert "bf16" in lines[0]
+
+
+def test_only_auto_and_bf16_depend_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has in (True, False):
+        monkeypatch.setattr(native, "multiplies_bf16", lambda has=has: has)
+        for precision in ("fp32", "tf32"):
+            assert choose_precision(precision, "cpu") == precision  # type: ignore[arg-type]
+            assert explain_choice(precision, "cpu") is None  # type: ignore[arg-type]
+        for precision in ("auto", "bf16"):
+            wanted = "bf16" if has else "fp32"
+            assert choose_precision(precision, "cpu") == wanted  # type: ignore[arg-type]
+            assert inference_precision(precision, "cpu") == "fp32"  # type: ignore[arg-type]
+    assert choose_precision("bf16", "cuda") == inference_precision("bf16", "cuda") == "bf16"

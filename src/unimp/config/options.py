@@ -327,8 +327,9 @@ class TrainOptions(Section):
     device: str = option("auto", "cpu, cuda, or auto: cuda if a GPU is present")
     precision: Precision = option(
         "fp32",
-        "precision of forward passes; on GPU, tf32 makes matrix products faster, and bf16 also "
-        "halves the memory (weights, loss and optimizer stay in fp32)",
+        "precision of layers in training (weights, loss and optimizer stay in fp32); bf16: faster "
+        "matrix products and half the memory, on GPU and on CPUs with AVX512-BF16; tf32: faster "
+        "matrix products on GPU; auto: bf16 where the hardware has instructions for it, else fp32",
     )
     draws: Literal["entry", "node"] = option(
         "entry",

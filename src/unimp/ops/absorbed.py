@@ -83,7 +83,8 @@ def forward(
     given = Operands(shared, h, h, None, None, edges, dropout, seed)
     result = native.forward(given, width**-0.5)
     message = multiply_by_head(result.out, value.transpose(1, 2))
-    message.addcmul_(result.mass[..., None], bias.view(2, heads, width)[1])
+    mass = result.mass.to(message.dtype)
+    message.addcmul_(mass[..., None], bias.view(2, heads, width)[1])
     return message.flatten(1), Absorbed(shared, result.out, result.mass, result.log_sum)
 
 
@@ -106,7 +107,8 @@ def backward(
     key, value = weight.view(2, heads, width, -1)
     nothing = grad.new_empty(0)
     d_shared, d_h = torch.empty_like(saved.query), torch.empty_like(h)
-    grad_mass = torch.linalg.vecdot(grad, bias.view(2, heads, width)[1])
+    mass = saved.mass.to(grad.dtype)
+    grad_mass = torch.linalg.vecdot(grad, bias.view(2, heads, width)[1]).to(saved.mass.dtype)
     native.backward(
         Operands(saved.query, h, h, None, None, edges, dropout, seed),
         Forward(saved.mean, nothing, saved.mass, saved.log_sum),
@@ -119,7 +121,7 @@ def backward(
     d_key, d_value = d_weight.view(2, heads, width, -1)
     torch.bmm(query.permute(1, 2, 0), d_shared.transpose(0, 1), out=d_key)
     torch.bmm(grad.permute(1, 2, 0), saved.mean.transpose(0, 1), out=d_value)
-    torch.sum(grad * saved.mass[..., None], 0, out=d_bias.view(2, heads, width)[1])
+    torch.sum(grad * mass[..., None], 0, out=d_bias.view(2, heads, width)[1])
     return BySources(d_h, d_weight, d_bias)
 
 

@@ -62,8 +62,9 @@ def graph_attention(
         raise ModelError(f"dropout must be at least 0 and less than 1, not {dropout}")
     name = choose_backend(backend, query.device.type)
     out_dtype = query.dtype
-    # Half precision is faster only on a GPU; the other backends compute in single precision.
-    dtype = torch.float32 if name != "triton" and out_dtype in HALF else out_dtype
+    # Some kernels read rows in half precision; the other backends compute in single precision.
+    reads_half = name == "triton" or (name == "native" and out_dtype in native.DTYPES)
+    dtype = torch.float32 if out_dtype in HALF and not reads_half else out_dtype
     operands = (t if t is None else t.to(dtype) for t in (query, key, value, edge_weight))
     query, key, value, edge_weight = operands  # type: ignore[assignment]
     seed = as_seed(seed, query.device)
@@ -72,12 +73,14 @@ def graph_attention(
         if edge_weight is None:
             return attend(query, key, value, hop, None, dropout, seed)[0].to(out_dtype)
         edge_query = _edge_query(query, edge_weight)
+        if name == "native":
+            edge_query = edge_query.to(fused.exact_dtype(dtype))
         out, edge_mean, mass = attend(query, key, value, hop, edge_query, dropout, seed)
         assert edge_mean is not None
         assert mass is not None
-        out = out + torch.einsum("the,hde->thd", edge_mean, edge_weight)
+        out = out + torch.einsum("the,hde->thd", edge_mean.to(dtype), edge_weight)
         if edge_bias is not None:
-            out = out + mass[..., None] * edge_bias.to(dtype)
+            out = out + mass.to(dtype)[..., None] * edge_bias.to(dtype)
     return out.to(out_dtype)
 
 

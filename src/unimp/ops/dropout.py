@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from unimp.errors import ModelError
+from unimp.ops import native
 from unimp.ops.hashing import hashed, signed
 
 BITS = 16
@@ -38,9 +41,30 @@ def dropout(
         count = x.numel()
         bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)[:count]
     else:
-        bits = draws.rows(x) if entries is None else draws.entries(*entries)
-    kept = (bits >= round(rate * 2**BITS) - 2 ** (BITS - 1)).view(x.shape)
-    return torch.where(kept, x * (1.0 / (1.0 - rate)), 0.0)
+        drawn = draws.rows(x) if entries is None else draws.entries(*entries)
+        bits = drawn.flatten().contiguous()
+    least = round(rate * 2**BITS) - 2 ** (BITS - 1)
+    is_native = x.device.type == "cpu" and x.dtype in native.DTYPES and native.available()
+    if is_native and not torch.compiler.is_compiling():
+        dropped: Tensor = _Dropout.apply(x, bits, least, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
+        return dropped
+    return torch.where((bits >= least).view(x.shape), x * (1.0 / (1.0 - rate)), 0.0)
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout by the native core; both passes compute the same function of x or its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bits: Tensor, least: int, factor: float) -> Tensor:
+        ctx.save_for_backward(bits)
+        ctx.least, ctx.factor = least, factor
+        return native.dropout(x, bits, least, factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (bits,) = ctx.saved_tensors
+        return native.dropout(grads[0], bits, ctx.least, ctx.factor), None, None, None
 
 
 @contextmanager

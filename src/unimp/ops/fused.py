@@ -69,7 +69,10 @@ class Backward(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What attention is computed from; the last two dimensions of rows are contiguous."""
+    """What attention is computed from; the last two dimensions of rows are contiguous.
+
+    The native core computes bf16 rows in single precision: there, u, e, ē and A are float32.
+    """
 
     query: Tensor  # [T, H, D]
     key: Tensor  # [S, H, D]
@@ -115,7 +118,7 @@ def attend(
     """Compute `reference.attend` with a fused kernel."""
     edge_attr = None if edge_query is None else hop.edge_attr
     if kernel == "native" and edge_attr is not None:
-        edge_attr = edge_attr.to(query.dtype)  # Triton kernels read any precision
+        edge_attr = edge_attr.to(exact_dtype(query.dtype))  # Triton kernels read any precision
     operands = (query, key, value, edge_query, edge_attr)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
@@ -183,12 +186,13 @@ def _(query, key, value, edge_query, edge_attr, edges, dropout, seed, kernel):  
 def empty_forward(query: Tensor, edge_query: Tensor | None, kernel: str) -> Forward:
     """Allocate the results of the forward pass."""
     targets, heads, _ = query.shape
-    exact = torch.float64 if kernel == "native" else exact_dtype(query.dtype)
+    is_native, exact = kernel == "native", exact_dtype(query.dtype)
+    of_edges = exact if is_native else query.dtype
     return Forward(
         query.new_empty(query.shape),
-        query.new_empty((0, 0, 0) if edge_query is None else edge_query.shape),
-        query.new_empty((0, 0) if edge_query is None else (targets, heads)),
-        query.new_empty((targets, heads), dtype=exact),
+        query.new_empty((0, 0, 0) if edge_query is None else edge_query.shape, dtype=of_edges),
+        query.new_empty((0, 0) if edge_query is None else (targets, heads), dtype=of_edges),
+        query.new_empty((targets, heads), dtype=torch.float64 if is_native else exact),
     )
 
 

@@ -28,9 +28,9 @@ from torch.autograd.function import once_differentiable
 
 from unimp.errors import ModelError
 from unimp.graph.hop import Hop
-from unimp.ops import absorbed, fused, residual
+from unimp.ops import absorbed, fused, native, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
-from unimp.ops.fused import Backward, Edges, Forward, Operands
+from unimp.ops.fused import Backward, Edges, Forward, Operands, exact_dtype
 from unimp.ops.projection import Projection, Shape, project
 from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
@@ -103,8 +103,14 @@ def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
         return False
     if hop.edge_attr is not None and hop.edge_attr.requires_grad:
         return False
-    # On CPU, only projections use half precision, so they must be separate.
-    return not (h.device.type == "cpu" and (h.dtype in HALF or torch.is_autocast_enabled("cpu")))
+    return h.device.type != "cpu" or _dtype(h) in native.DTYPES
+
+
+def _dtype(h: Tensor) -> torch.dtype:
+    """The type in which a layer computes."""
+    device = h.device.type
+    casts = torch.is_autocast_enabled(device) and h.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if casts else h.dtype
 
 
 def attention_layer(
@@ -122,14 +128,12 @@ def attention_layer(
             raise ModelError(
                 f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
             )
-    device = h.device.type
-    casts = torch.is_autocast_enabled(device)
     call = _Call(
         hop,
         shape,
         as_seed(seed, h.device),
-        choose_backend(backend, device),  # type: ignore[arg-type]
-        torch.get_autocast_dtype(device) if casts and h.dtype != torch.float64 else h.dtype,
+        choose_backend(backend, h.device.type),  # type: ignore[arg-type]
+        _dtype(h),
         torch.is_grad_enabled(),
     )
     out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]
@@ -138,7 +142,7 @@ def attention_layer(
 
 def can_store_projections(h: Tensor, backend: str) -> bool:
     """Whether projections of h can be stored and used by `attention_of_rows`."""
-    if h.device.type != "cpu" or h.dtype in HALF or torch.is_autocast_enabled("cpu"):
+    if h.device.type != "cpu" or _dtype(h) in HALF:
         return False
     return choose_backend(backend, "cpu") == "native"
 
@@ -271,22 +275,23 @@ def _attend(
     """Compute the messages [T, H·D] by attention over projected sources."""
     shape, dtype = call.shape, call.dtype
     edge_attr = None if weights.edge is None else call.hop.edge_attr
+    of_edges = exact_dtype(dtype) if call.kernel == "native" else dtype
     if call.kernel == "native" and edge_attr is not None:
-        edge_attr = edge_attr.to(dtype)
+        edge_attr = edge_attr.to(of_edges)
     encoder = edge_query = bias_map = None
     if weights.edge is not None:
         encoder = torch.block_diag(*weights.edge.to(dtype).view(shape.heads, shape.width, -1))  # type: ignore[no-untyped-call]
-        edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1)
+        edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1).to(of_edges)
     given = Operands(
         *parts.queries_keys_values(), edge_query, edge_attr, edges, shape.dropout, call.seed
     )
     result = fused.kernels(call.kernel).forward(given)
     message = result.out.flatten(1)
     if encoder is not None:
-        message = torch.addmm(message, result.edge_mean.flatten(1), encoder.t())
+        message = torch.addmm(message, result.edge_mean.flatten(1).to(dtype), encoder.t())
         if weights.edge_bias is not None:
             bias_map = torch.block_diag(*weights.edge_bias.to(dtype).view(shape.heads, 1, -1))  # type: ignore[no-untyped-call]
-            message.addmm_(result.mass, bias_map)
+            message.addmm_(result.mass.to(dtype), bias_map)
     of_sources = parts.of_sources
     assert of_sources is not None
     return message, _Attended(of_sources, edge_query, edge_attr, encoder, bias_map, *result)
@@ -307,10 +312,10 @@ def _attend_backward(
     result = Forward(*saved[-4:])
     grad_mean = grad_mass = d_edge_query = grad_message.new_empty(0)
     if encoder is not None and edge_query is not None:
-        grad_mean = (grad_message @ encoder).view_as(edge_query)
-        grad_mass = (
-            torch.zeros_like(result.mass) if bias_map is None else grad_message @ bias_map.t()
-        )
+        grad_mean = (grad_message @ encoder).view_as(edge_query).to(edge_query.dtype)
+        grad_mass = torch.zeros_like(result.mass)
+        if bias_map is not None:
+            grad_mass = (grad_message @ bias_map.t()).to(result.mass.dtype)
         d_edge_query = torch.empty_like(edge_query)
     nothing = grad_message.new_empty(0)
     given = Operands(
@@ -321,13 +326,14 @@ def _attend_backward(
     fused.kernels(kernel).backward(given, result, grads, into)
     if encoder is None:
         return None, None
-    d_edge_query = d_edge_query.flatten(1)
+    dtype = grad_message.dtype
+    d_edge_query = d_edge_query.flatten(1).to(dtype)
     found.query.addmm_(d_edge_query, encoder.t())
     d_encoder = parts.query.t() @ d_edge_query
-    d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1))
+    d_encoder.addmm_(grad_message.t(), result.edge_mean.flatten(1).to(dtype))
     d_edge_bias = None
     if bias_map is not None:
-        d_edge_bias = _blocks(result.mass.t() @ grad_message, shape.heads).flatten()
+        d_edge_bias = _blocks(result.mass.to(dtype).t() @ grad_message, shape.heads).flatten()
     return _blocks(d_encoder, shape.heads).flatten(0, 1), d_edge_bias
 
 

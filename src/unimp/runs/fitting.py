@@ -42,6 +42,7 @@ from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
+from unimp.training.precision import explain_choice
 from unimp.training.ranks import Ranks
 
 SCORINGS_AFTER = 5
@@ -107,6 +108,8 @@ def fit_model(
     if state is not None and folder is not None:
         refuse_other_shape(state, model, folder / CHECKPOINT)
         experiment.progress.note(f"resuming in epoch {state.position.epoch}, from {folder}")
+    if choice := explain_choice(recipe.train.precision, device):
+        experiment.progress.note(choice)
     state = shared_state(state, folder, ranks)
     history = HistoryFile(folder, state.history if state else ())
 
@@ -146,7 +149,7 @@ def fit_model(
 
     def evaluate() -> dict[str, float]:
         logits = predict_logits(
-            model, graph, observed, seed=seed, device=device, **inference_options(recipe)
+            model, graph, observed, seed=seed, device=device, **inference_options(recipe, device)
         )
         scores = score_split(logits, task, "train")
         if options.select == "loss" and "val" in scores:

@@ -37,6 +37,7 @@ from unimp.runs.folder.files import with_transforms
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Sizes, Task
 from unimp.training.objective import Consistency
+from unimp.training.precision import inference_precision
 from unimp.training.ranks import were_started
 
 LOG = logging.getLogger("unimp")
@@ -341,9 +342,10 @@ def _refuse_to_copy_edges(model: NodeModel, task: Task) -> None:
         )
 
 
-def inference_options(recipe: Recipe) -> dict[str, Any]:
-    """The options of `predict_logits` that a recipe sets."""
-    return {**recipe.inference.model_dump(), "precision": recipe.train.precision}
+def inference_options(recipe: Recipe, device: str) -> dict[str, Any]:
+    """The options of `predict_logits` that a recipe sets for a device."""
+    precision = inference_precision(recipe.train.precision, device)
+    return {**recipe.inference.model_dump(), "precision": precision}
 
 
 def choose_device(device: str) -> str:

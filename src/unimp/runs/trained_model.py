@@ -53,6 +53,7 @@ from unimp.tasks.labels import (
 from unimp.tasks.metrics import FEW_NODES, refuse_non_finite, score
 from unimp.tasks.names import node_ids
 from unimp.tasks.task import Task
+from unimp.training.precision import inference_precision
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class TrainedModel:
             outputs = [member.outputs(observed) for member in self.members]
             return self.model.combine(outputs, multilabel=self.task.is_multilabel)
         graph = graph_for(self.recipe, self.model, self.task, self.device)
-        options = inference_options(self.recipe)
+        options = inference_options(self.recipe, self.device)
         with self._nodes_named():
             return predict_logits(
                 self.model, graph, observed, seed=self.seed, device=self.device, **options
@@ -260,7 +261,7 @@ class TrainedModel:
             around=around,
             hold_projections=hold_projections,
             device=self.device,
-            precision=self.recipe.train.precision,
+            precision=inference_precision(self.recipe.train.precision, self.device),
         )
 
     @checked
@@ -301,7 +302,7 @@ class TrainedModel:
             structure=structure,
             hold_projections=hold_projections,
             device=self.device,
-            precision=self.recipe.train.precision,
+            precision=inference_precision(self.recipe.train.precision, self.device),
         )
 
     def _recomputed(

@@ -1,4 +1,4 @@
-"""The precision of a forward pass."""
+"""The precision of training and inference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,38 @@ from contextlib import contextmanager
 import torch
 
 from unimp.config.choices import Precision
+from unimp.ops import native
+
+
+def choose_precision(precision: Precision, device: torch.device | str) -> Precision:
+    """The precision in which a device computes: auto is resolved.
+
+    bf16 becomes fp32 on a CPU without instructions for it, where it would be many times slower.
+    """
+    if torch.device(device).type == "cpu":
+        if precision in ("auto", "bf16"):
+            return "bf16" if native.multiplies_bf16() else "fp32"
+    elif precision == "auto":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return precision
+
+
+def explain_choice(precision: Precision, device: torch.device | str) -> str | None:
+    """One line about the precision that `choose_precision` chose; None if it is the one given."""
+    chosen = choose_precision(precision, device)
+    if chosen == precision:
+        return None
+    kind = "CPU" if torch.device(device).type == "cpu" else "GPU"
+    has = "has" if chosen == "bf16" else "does not have"
+    return (
+        f"train.precision={precision}: this {kind} {has} bf16 instructions, so training computes "
+        f"in {chosen}"
+    )
+
+
+def inference_precision(precision: Precision, device: torch.device | str) -> Precision:
+    """The precision in which a run trained in `precision` predicts: on CPU, always fp32."""
+    return "fp32" if torch.device(device).type == "cpu" else choose_precision(precision, device)
 
 
 def autocast(device: torch.device | str, precision: Precision) -> torch.autocast:
@@ -16,8 +48,8 @@ def autocast(device: torch.device | str, precision: Precision) -> torch.autocast
     bf16 has the range of fp32 and 7 bits of fraction, so the loss needs no scaling. Outputs may be
     bf16: call `.float()` before computing a loss or a score.
     """
-    kind = torch.device(device).type
-    return torch.autocast(kind, dtype=torch.bfloat16, enabled=precision == "bf16")
+    kind, is_bf16 = torch.device(device).type, choose_precision(precision, device) == "bf16"
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=is_bf16)
 
 
 @contextmanager

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from unimp.errors import BackendError
 from unimp.graph.graph import Graph
-from unimp.ops.fused import Backward, Edges, Forward, Operands, empty_forward
+from unimp.ops.fused import Backward, Edges, Forward, Operands, empty_forward, exact_dtype
 
 FOLDER = Path(__file__).parent
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+"""The types of rows; bf16 rows are computed in single precision."""
 
 
 class AttentionArguments(ctypes.Structure):
@@ -33,7 +35,8 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("heads", "width", "edge_width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("query", "key", "value", "grad_out")),
         *((f"grad_{name}_stride", ctypes.c_int64) for name in ("query", "key", "value")),
-        *((name, ctypes.c_int64) for name in ("is_double", "is_wide", "is_shared", "threads")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_bf16", "is_wide", "is_shared")),
+        ("threads", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("indptr", "source")),
         *((f"by_source_{name}", ctypes.c_void_p) for name in ("indptr", "target", "slot")),
@@ -55,12 +58,22 @@ class ResidualArguments(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in ("rows", "width")),
         *((f"{name}_stride", ctypes.c_int64) for name in ("message", "kept", "grad", "grad_kept")),
-        *((name, ctypes.c_int64) for name in ("is_double", "relu", "threads")),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_bf16", "relu", "threads")),
         *((name, ctypes.c_void_p) for name in ("message", "kept", "on_kept", "on_message")),
         *((name, ctypes.c_void_p) for name in ("gate_bias", "weight", "bias")),
         *((name, ctypes.c_void_p) for name in ("out", "beta", "mean", "rstd", "grad")),
         *((name, ctypes.c_void_p) for name in ("grad_message", "grad_kept", "parts")),
         ("eps", ctypes.c_double),
+    ]
+
+
+class DropoutArguments(ctypes.Structure):
+    """`struct Dropout` in core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("count", "least", "is_double", "is_bf16", "threads")),
+        *((name, ctypes.c_void_p) for name in ("x", "words", "out")),
+        ("factor", ctypes.c_double),
     ]
 
 
@@ -107,6 +120,11 @@ def available() -> bool:
     return True
 
 
+def multiplies_bf16() -> bool:
+    """Whether this CPU has instructions for bf16 (AVX512-BF16); without them, bf16 is slow."""
+    return available() and bool(library().unimp_multiplies_bf16())
+
+
 def instruction_set() -> str:
     """The instruction set in use."""
     return INSTRUCTION_SETS[library().unimp_instruction_set()]
@@ -125,7 +143,8 @@ def forward(given: Operands, shared_scale: float | None = None) -> Forward:
     """
     result = empty_forward(given.query, given.edge_query, "native")
     if shared_scale is not None:
-        result = result._replace(mass=given.query.new_empty(given.query.shape[:2]))
+        mass = given.query.new_empty(given.query.shape[:2], dtype=exact_dtype(given.query.dtype))
+        result = result._replace(mass=mass)
     call = _attention_call(given, result, shared_scale)
     library().unimp_attention_forward(ctypes.byref(call.structure))
     return result
@@ -146,16 +165,19 @@ def backward(
     call.structure.grad_query_stride = found.query.stride(0)
     call.structure.grad_key_stride = found.key.stride(0)
     call.structure.grad_value_stride = found.value.stride(0)
-    call.point(**{f"grad_{name}": gradient for name, gradient in found._asdict().items()})
+    per_target = 4 * heads + 2 * heads * padded(call.structure.edge_width)
+    exact = exact_dtype(query.dtype)
     call.point(
-        grad_out=grads.out,
+        grad_out=grads.out, grad_query=found.query, grad_key=found.key, grad_value=found.value
+    )
+    call.point_exact(
+        grad_edge_query=found.edge_query,
+        grad_edge_attr=found.edge_attr,
         grad_edge_mean=grads.edge_mean.contiguous(),
         grad_mass=grads.mass.contiguous(),
-        by_target=query.new_empty(
-            targets, 4 * heads + 2 * heads * padded(call.structure.edge_width)
-        ),
-        score_grad=query.new_empty(num_edges, heads),
-        weight=query.new_empty(num_edges, heads) if found.edge_attr.numel() else None,
+        by_target=query.new_empty(targets, per_target, dtype=exact),
+        score_grad=query.new_empty(num_edges, heads, dtype=exact),
+        weight=query.new_empty(num_edges, heads, dtype=exact) if found.edge_attr.numel() else None,
     )
     library().unimp_attention_backward(ctypes.byref(call.structure))
 
@@ -182,6 +204,7 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
             key_stride=key.stride(0),
             value_stride=value.stride(0),
             is_double=query.dtype == torch.float64,
+            is_bf16=query.dtype == torch.bfloat16,
             is_wide=edges.source.dtype == torch.int64,
             is_shared=shared_scale is not None,
             threads=torch.get_num_threads(),
@@ -192,11 +215,12 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
         ),
         query.dtype,
     )
-    call.point(query=query, key=key, value=value)
+    call.point(query=query, key=key, value=value, out=result.out)
     # `log_sum` is always float64.
-    call.point(**result._replace(log_sum=result.log_sum.view(torch.int64))._asdict())
+    log_sum = result.log_sum.view(torch.int64)
+    call.point_exact(edge_mean=result.edge_mean, mass=result.mass, log_sum=log_sum)
     if edge_query is not None and edge_attr is not None:
-        call.point(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
+        call.point_exact(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
     call.point(**dict(zip(Edges._fields[:5], edges, strict=False)))
     return call
 
@@ -205,23 +229,49 @@ class Arguments:
     """The arguments of one call, and references to the tensors to which they point."""
 
     def __init__(self, structure: Any, dtype: torch.dtype) -> None:
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"the native core computes in float32 or float64, not in {dtype}")
+        if dtype not in DTYPES:
+            raise ValueError(f"the native core reads rows of {DTYPES}, not of {dtype}")
         self.structure, self.dtype = structure, dtype
         self.tensors: list[Tensor] = []  # must exist until the call returns
 
     def point(self, **tensors: Tensor | None) -> None:
-        """Set pointers to tensors; None and empty tensors become null pointers."""
+        """Set pointers to rows; None and empty tensors become null pointers."""
+        self._point(tensors, self.dtype)
+
+    def point_exact(self, **tensors: Tensor | None) -> None:
+        """Set pointers to tensors that have the type of sums."""
+        self._point(tensors, exact_dtype(self.dtype))
+
+    def _point(self, tensors: dict[str, Tensor | None], dtype: torch.dtype) -> None:
         for name, tensor in tensors.items():
             if tensor is None or not tensor.numel():
                 continue
             # Reading with the wrong type would access invalid memory without an error.
-            wrong = tensor.dtype != self.dtype and tensor.is_floating_point()
+            wrong = tensor.dtype != dtype and tensor.is_floating_point()
             if wrong or not tensor.is_cpu:
                 found = f"{tensor.dtype} on {tensor.device}"
-                raise ValueError(f"{name} is {found}; it must be {self.dtype} on CPU")
+                raise ValueError(f"{name} is {found}; it must be {dtype} on CPU")
             self.tensors.append(tensor)
             setattr(self.structure, name, tensor.data_ptr())
+
+
+def dropout(x: Tensor, words: Tensor, least: int, factor: float) -> Tensor:
+    """Multiply x by `factor` where its random word is at least `least`; else return 0."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    call = Arguments(
+        DropoutArguments(
+            count=x.numel(),
+            least=least,
+            is_double=x.dtype == torch.float64,
+            is_bf16=x.dtype == torch.bfloat16,
+            threads=torch.get_num_threads(),
+            factor=factor,
+        ),
+        x.dtype,
+    )
+    call.point(x=x.contiguous(), words=words, out=out)
+    library().unimp_dropout(ctypes.byref(call.structure))
+    return out
 
 
 def sample(

@@ -16,7 +16,8 @@ constexpr int kBlock = 16;
 
 // Shared: one row of a source, `key`, is its key and its value for every head (ops/absorbed.py). Then
 // each head of a query and of a sum has the width of this row.
-template <class T, class I, int D, bool Shared>
+// Rows of q, k, v, o and their gradients are stored as S and computed as T.
+template <class T, class S, class I, int D, bool Shared>
 struct Passes {
     const Attention &a;
     const int64_t H, width, edge_width, edge_room, row;  // row: H·D elements
@@ -39,12 +40,14 @@ struct Passes {
 
     static const T *at(const void *base, int64_t offset) { return static_cast<const T *>(base) + offset; }
     static T *at(void *base, int64_t offset) { return static_cast<T *>(base) + offset; }
+    static const S *row_at(const void *base, int64_t offset) { return static_cast<const S *>(base) + offset; }
+    static S *row_at(void *base, int64_t offset) { return static_cast<S *>(base) + offset; }
     static const I *index(const void *base) { return static_cast<const I *>(base); }
 
-    const T *query(int64_t i) const { return at(a.query, i * a.query_stride); }
-    const T *key(int64_t j) const { return at(a.key, j * a.key_stride); }
-    const T *value(int64_t j) const { return Shared ? key(j) : at(a.value, j * a.value_stride); }
-    const T *grad_out(int64_t i) const { return at(a.grad_out, i * a.grad_out_stride); }
+    const S *query(int64_t i) const { return row_at(a.query, i * a.query_stride); }
+    const S *key(int64_t j) const { return row_at(a.key, j * a.key_stride); }
+    const S *value(int64_t j) const { return Shared ? key(j) : row_at(a.value, j * a.value_stride); }
+    const S *grad_out(int64_t i) const { return row_at(a.grad_out, i * a.grad_out_stride); }
     const T *edge_attr(int64_t slot) const { return at(a.edge_attr, slot * edge_width); }
 
     // The edge features of a slot as a row that can be read to its padded end. The last rows of all
@@ -60,7 +63,7 @@ struct Passes {
     int64_t offset(int64_t h) const { return Shared ? 0 : h * width; }
 
     // The rows to prefetch while head h is computed; a shared row is prefetched once.
-    static const T *const *ahead(const T *const *rows, int64_t h) { return Shared && h ? nullptr : rows; }
+    static const S *const *ahead(const S *const *rows, int64_t h) { return Shared && h ? nullptr : rows; }
 
     T dropout(int64_t slot, int64_t h) const {
         const uint64_t counter = uint64_t(slot) * uint64_t(H) + uint64_t(h);
@@ -87,7 +90,7 @@ struct Passes {
         for (int64_t s = indptr[begin]; s < indptr[begin] + kBlock && s < a.edges; ++s)
             prefetch_row(key(source[s]), source_row);
         for (int64_t i = begin; i < end; ++i) {
-            const T *q = query(i);
+            const S *q = query(i);
             for (int64_t d = 0; d < row; ++d) sum[d] = 0;
             for (int64_t d = 0; d < H * edge_room; ++d) edge_sum[d] = 0;
             for (int64_t h = 0; edge_width && h < H; ++h)
@@ -96,7 +99,7 @@ struct Passes {
             const int64_t stop = indptr[i + 1];
             for (int64_t first = indptr[i]; first < stop; first += kBlock) {
                 const int64_t count = stop - first < kBlock ? stop - first : kBlock;
-                const T *keys[kBlock], *values[kBlock], *next[kBlock];
+                const S *keys[kBlock], *values[kBlock], *next[kBlock];
                 for (int64_t t = 0; t < count; ++t) {
                     const int64_t j = source[first + t];
                     keys[t] = key(j), values[t] = value(j);
@@ -135,12 +138,13 @@ struct Passes {
                     add_rows<T, D>(sum + h * width, score + h, H, values, offset(h), count, ahead(next, h), width);
                 }
             }
-            T *out = at(a.out, i * row);
+            S *out = row_at(a.out, i * row);
             double *log_sum = static_cast<double *>(a.log_sum) + i * H;
             for (int64_t h = 0; h < H; ++h) {
                 const T inverse = stop > indptr[i] ? T(1) / total[h] : T(0);
                 log_sum[h] = stop > indptr[i] ? double(top[h]) + std::log(double(total[h])) : 0.0;
-                for (int64_t d = 0; d < width; ++d) out[h * width + d] = sum[h * width + d] * inverse;
+                ::scale(sum + h * width, inverse, width);
+                copy_row(out + h * width, sum + h * width, width);
                 if (edge_width) {
                     T *mean = at(a.edge_mean, (i * H + h) * edge_width);
                     for (int64_t d = 0; d < edge_width; ++d) mean[d] = edge_sum[h * edge_room + d] * inverse;
@@ -156,7 +160,7 @@ struct Passes {
     void gather_stats(int64_t begin, int64_t end) const {
         for (int64_t i = begin; i < end; ++i) {
             T *stats = at(a.by_target, i * stats_row());
-            const T *g = grad_out(i), *out = at(static_cast<const void *>(a.out), i * row);
+            const S *g = grad_out(i), *out = row_at(static_cast<const void *>(a.out), i * row);
             for (int64_t h = 0; h < H; ++h) {
                 T delta = dot<T, D>(g + h * width, out + h * width, width), gamma = 0;
                 if (a.grad_mass) {
@@ -197,13 +201,13 @@ struct Passes {
             prefetch_row(grad_out(target[s]), row);
         }
         for (int64_t j = begin; j < end; ++j) {
-            const T *k = key(j), *v = value(j);
+            const S *k = key(j), *v = value(j);
             for (int64_t d = 0; d < (Shared ? source_row : 2 * row); ++d) key_sum[d] = 0;
             const int64_t stop = indptr[j + 1];
             for (int64_t first = indptr[j]; first < stop; first += kBlock) {
                 const int64_t count = stop - first < kBlock ? stop - first : kBlock;
-                const T *queries[kBlock], *grads[kBlock], *stats_of[kBlock];
-                const T *next_queries[kBlock], *next_grads[kBlock];
+                const S *queries[kBlock], *grads[kBlock], *next_queries[kBlock], *next_grads[kBlock];
+                const T *stats_of[kBlock];
                 for (int64_t t = 0; t < count; ++t) {
                     const int64_t i = target[first + t], next = target[later(first + t)];
                     queries[t] = query(i), grads[t] = grad_out(i), stats_of[t] = stats_at(i);
@@ -241,12 +245,12 @@ struct Passes {
                         at(a.score_grad, slot * H)[h] = ds;
                         if (a.weight) at(a.weight, slot * H)[h] = weight;
                     }
-                    add_rows<T, D>(key_sum + offset(h), grad + h, H, queries, h * width, count, nullptr, width);
-                    add_rows<T, D>(value_sum + offset(h), score + h, H, grads, h * width, count, nullptr, width);
+                    add_rows<T, D, S>(key_sum + offset(h), grad + h, H, queries, h * width, count, nullptr, width);
+                    add_rows<T, D, S>(value_sum + offset(h), score + h, H, grads, h * width, count, nullptr, width);
                 }
             }
-            memcpy(at(a.grad_key, j * a.grad_key_stride), key_sum, source_row * sizeof(T));
-            if (!Shared) memcpy(at(a.grad_value, j * a.grad_value_stride), value_sum, row * sizeof(T));
+            copy_row(row_at(a.grad_key, j * a.grad_key_stride), key_sum, source_row);
+            if (!Shared) copy_row(row_at(a.grad_value, j * a.grad_value_stride), value_sum, row);
         }
     }
 
@@ -262,7 +266,7 @@ struct Passes {
             const int64_t stop = indptr[i + 1];
             for (int64_t first = indptr[i]; first < stop; first += kBlock) {
                 const int64_t count = stop - first < kBlock ? stop - first : kBlock;
-                const T *keys[kBlock], *next[kBlock];
+                const S *keys[kBlock], *next[kBlock];
                 const T *ds = at(static_cast<const void *>(a.score_grad), first * H);
                 for (int64_t t = 0; t < count; ++t) {
                     keys[t] = key(source[first + t]);
@@ -286,7 +290,7 @@ struct Passes {
                     }
                 }
             }
-            memcpy(at(a.grad_query, i * a.grad_query_stride), sum, row * sizeof(T));
+            copy_row(row_at(a.grad_query, i * a.grad_query_stride), sum, row);
             for (int64_t h = 0; edge_width && h < H; ++h)
                 memcpy(at(a.grad_edge_query, (i * H + h) * edge_width), edge_sum + h * edge_room,
                        edge_width * sizeof(T));
@@ -328,9 +332,9 @@ void over_rows(const Attention &a, const void *indptr, int64_t rows, int64_t scr
     }
 }
 
-template <class T, class I, int D, bool Shared>
+template <class T, class S, class I, int D, bool Shared>
 void run(const Attention &a, bool backward) {
-    const Passes<T, I, D, Shared> passes(a);
+    const Passes<T, S, I, D, Shared> passes(a);
     const int64_t size = passes.scratch_size();
     if (!backward) {
         over_rows<T, I>(a, a.indptr, a.targets, size,
@@ -345,22 +349,26 @@ void run(const Attention &a, bool backward) {
                     [&](int64_t b, int64_t e, T *s) { passes.backward_by_target(b, e, s); });
 }
 
-template <class T, class I>
+template <class T, class S, class I>
 void by_width(const Attention &a, bool backward) {
-    if (a.is_shared) return run<T, I, kWide, true>(a, backward);
+    if (a.is_shared) return run<T, S, I, kWide, true>(a, backward);
     if constexpr (sizeof(T) == sizeof(float)) {
-        if (a.width == 128) return run<T, I, 128, false>(a, backward);
-        if (a.width == 64) return run<T, I, 64, false>(a, backward);
-        if (a.width == 32) return run<T, I, 32, false>(a, backward);
+        if (a.width == 128) return run<T, S, I, 128, false>(a, backward);
+        if (a.width == 64) return run<T, S, I, 64, false>(a, backward);
+        if (a.width == 32) return run<T, S, I, 32, false>(a, backward);
     }
-    run<T, I, 0, false>(a, backward);
+    run<T, S, I, 0, false>(a, backward);
+}
+
+template <class T, class S>
+void by_index(const Attention &a, bool backward) {
+    a.is_wide ? by_width<T, S, int64_t>(a, backward) : by_width<T, S, int32_t>(a, backward);
 }
 
 void by_type(const Attention &a, bool backward) {
-    if (a.is_double)
-        a.is_wide ? by_width<double, int64_t>(a, backward) : by_width<double, int32_t>(a, backward);
-    else
-        a.is_wide ? by_width<float, int64_t>(a, backward) : by_width<float, int32_t>(a, backward);
+    if (a.is_double) return by_index<double, double>(a, backward);
+    if (a.is_bf16) return by_index<float, bf16>(a, backward);
+    by_index<float, float>(a, backward);
 }
 
 }  // namespace

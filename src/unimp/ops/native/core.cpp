@@ -38,6 +38,15 @@ int unimp_limit_instruction_set(int most) {
     return level;
 }
 
+// Whether this CPU has instructions that multiply bf16 numbers, with which torch multiplies matrices.
+int unimp_multiplies_bf16() {
+#if defined(__x86_64__)
+    return best_here() == kAvx512 && __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
+
 #if defined(__x86_64__)
 #define UNIMP_DISPATCH(function, argument)                              \
     if (level == kAvx512) return function##_avx512(*argument);          \
@@ -51,4 +60,5 @@ void unimp_attention_forward(const Attention *a) { UNIMP_DISPATCH(attention_forw
 void unimp_attention_backward(const Attention *a) { UNIMP_DISPATCH(attention_backward, a); }
 void unimp_residual_forward(const Residual *r) { UNIMP_DISPATCH(residual_forward, r); }
 void unimp_residual_backward(const Residual *r) { UNIMP_DISPATCH(residual_backward, r); }
+void unimp_dropout(const Dropout *d) { UNIMP_DISPATCH(dropout, d); }
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 // The attention of one hop: sizes, operands and results. Pointers are to float, or to double if
-// `is_double`; indices are int32, or int64 if `is_wide`. Rows of query, key, value and their gradients
+// `is_double`. If `is_bf16`, query, key, value, out and their gradients are bf16. Indices are int32, or int64 if `is_wide`. Rows of query, key, value and their gradients
 // have a distance of `…_stride` elements, so that they can be slices of one projection. Everything
 // else is contiguous. A null pointer means that a tensor does not exist or was not requested.
 // If `is_shared`, one row of a source is key and value of all heads: key is [S, D], value and
@@ -16,7 +16,7 @@ struct Attention {
     int64_t heads, width, edge_width;
     int64_t query_stride, key_stride, value_stride, grad_out_stride;
     int64_t grad_query_stride, grad_key_stride, grad_value_stride;
-    int64_t is_double, is_wide, is_shared, threads;
+    int64_t is_double, is_bf16, is_wide, is_shared, threads;
     const void *query, *key, *value;      // [T, H, D], [S, H, D], [S, H, D]
     const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
     const void *indptr, *source;          // [T+1], [E]
@@ -35,10 +35,11 @@ struct Attention {
 };
 
 // The residual step with the norm after it; see ops/residual.py for the equations. Rows are [T, C].
-// Each vector may be null, as in the equations.
+// Each vector may be null, as in the equations. If `is_bf16`, message, kept, out, grad and their
+// gradients are bf16; everything else is float, or double if `is_double`.
 struct Residual {
     int64_t rows, width, message_stride, kept_stride, grad_stride, grad_kept_stride;
-    int64_t is_double, relu, threads;
+    int64_t is_double, is_bf16, relu, threads;
     const void *message, *kept;
     const void *on_kept, *on_message, *gate_bias, *weight, *bias;
     void *out, *beta, *mean, *rstd;
@@ -48,13 +49,22 @@ struct Residual {
     double eps;
 };
 
+// Dropout of `count` numbers of x, or of their gradients: out = word ≥ least ? factor · x : 0.
+struct Dropout {
+    int64_t count, least, is_double, is_bf16, threads;
+    const void *x, *words;  // words: int16
+    void *out;
+    double factor;
+};
+
 // Neighbor sampling and induced subgraphs are in sampling.cpp; they use no vector instructions.
 
 #define UNIMP_DECLARE(isa)                            \
     void attention_forward_##isa(const Attention &);  \
     void attention_backward_##isa(const Attention &); \
     void residual_forward_##isa(const Residual &);    \
-    void residual_backward_##isa(const Residual &);
+    void residual_backward_##isa(const Residual &);   \
+    void dropout_##isa(const Dropout &);
 
 UNIMP_DECLARE(avx512)
 UNIMP_DECLARE(avx2)

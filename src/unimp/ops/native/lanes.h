@@ -8,9 +8,19 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #ifndef UNIMP_VECTOR_BYTES
 #define UNIMP_VECTOR_BYTES 16
 #endif
+
+// A number in memory with the range of a float and 8 bits of precision: the upper half of a float.
+// Rows may be stored in this type; they are computed in float.
+struct bf16 {
+    uint16_t bits;
+};
 
 template <class T, int N>
 struct Lanes {
@@ -21,14 +31,49 @@ struct Lanes {
         return v;
     }
     static inline void store(T *p, vector v) { memcpy(p, &v, sizeof v); }
+
+    static inline vector load(const bf16 *p) {
+#if defined(__AVX512F__)
+        // Compilers convert such vectors in two halves.
+        if constexpr (N == 16) {
+            const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+            return vector(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        }
+#endif
+        typename Lanes<uint16_t, N>::vector half;
+        memcpy(&half, p, sizeof half);
+        typedef typename Lanes<uint32_t, N>::vector words;
+        const words bits = __builtin_convertvector(half, words) << 16;
+        vector v;
+        memcpy(&v, &bits, sizeof v);
+        return v;
+    }
+    // Rounds to nearest, ties to even. NaN stays NaN.
+    static inline void store(bf16 *p, vector v) {
+        typename Lanes<uint32_t, N>::vector bits;
+        memcpy(&bits, &v, sizeof bits);
+        const auto rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+        const auto kept = v == v ? rounded : (bits >> 16) | 0x40u;
+        typedef typename Lanes<uint16_t, N>::vector halves;
+        const halves half = __builtin_convertvector(kept, halves);
+        memcpy(p, &half, sizeof half);
+    }
     static inline T sum(vector v) {
+        // Halves that are copied through memory would be stored and loaded again.
         if constexpr (N == 2) {
             return v[0] + v[1];
         } else {
-            typedef typename Lanes<T, N / 2>::vector half;
-            half low, high;
-            memcpy(&low, &v, sizeof low);
-            memcpy(&high, reinterpret_cast<const char *>(&v) + sizeof low, sizeof high);
+            typename Lanes<T, N / 2>::vector low, high;
+            if constexpr (N == 16) {
+                low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+                high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+            } else if constexpr (N == 8) {
+                low = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+                high = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+            } else {
+                low = __builtin_shufflevector(v, v, 0, 1);
+                high = __builtin_shufflevector(v, v, 2, 3);
+            }
             return Lanes<T, N / 2>::sum(low + high);
         }
     }
@@ -37,13 +82,55 @@ struct Lanes {
 template <class T>
 constexpr int kLanes = UNIMP_VECTOR_BYTES / sizeof(T);
 
+// One number of a row.
+template <class T>
+static inline T number(T x) {
+    return x;
+}
+static inline float number(bf16 x) {
+    const uint32_t bits = uint32_t(x.bits) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// out = row, in the type of `out`
+template <class T>
+static inline void copy_row(T *out, const T *row, int64_t n) {
+    memcpy(out, row, n * sizeof(T));
+}
+template <class Out, class In>
+static inline void copy_row(Out *out, const In *row, int64_t n) {
+    constexpr int N = kLanes<float>;
+    typedef Lanes<float, N> L;
+    int64_t d = 0;
+    for (; d + N <= n; d += N) L::store(out + d, L::load(row + d));
+    if (d == n) return;
+    In from[N] = {};
+    Out to[N];
+    memcpy(from, row + d, (n - d) * sizeof(In));
+    L::store(to, L::load(from));
+    memcpy(out + d, to, (n - d) * sizeof(Out));
+}
+
+// The row as numbers of type T: itself, or a copy in `space`.
+template <class T>
+static inline const T *row_as(const T *row, T *, int64_t) {
+    return row;
+}
+template <class T>
+static inline const T *row_as(const bf16 *row, T *space, int64_t n) {
+    copy_row(space, row, n);
+    return space;
+}
+
 // The name of a function with the name of its instruction set.
 #define UNIMP_JOIN(name, isa) name##_##isa
 #define UNIMP_NAME(name, isa) UNIMP_JOIN(name, isa)
 
 // Σ a·b over `width` elements; D > 0 is a width that is known at compile time, here and below.
-template <class T, int D>
-static inline T dot(const T *a, const T *b, int64_t width) {
+template <class T, int D, class A, class B>
+static inline T dot(const A *a, const B *b, int64_t width) {
     constexpr int N = kLanes<T>;
     typedef Lanes<T, N> L;
     const int64_t n = D > 0 ? D : width;
@@ -57,19 +144,19 @@ static inline T dot(const T *a, const T *b, int64_t width) {
     T total = L::sum(first + second);
     if constexpr (D <= 0) {
         if constexpr (N > 4) {
-            typedef Lanes<T, 4> S;
-            typename S::vector rest = {};
-            for (; d + 4 <= n; d += 4) rest += S::load(a + d) * S::load(b + d);
-            total += S::sum(rest);
+            typedef Lanes<T, 4> Four;
+            typename Four::vector rest = {};
+            for (; d + 4 <= n; d += 4) rest += Four::load(a + d) * Four::load(b + d);
+            total += Four::sum(rest);
         }
-        for (; d < n; ++d) total += a[d] * b[d];
+        for (; d < n; ++d) total += number(a[d]) * number(b[d]);
     }
     return total;
 }
 
 // out += factor · row
-template <class T, int D>
-static inline void add_scaled(T *out, T factor, const T *row, int64_t width) {
+template <class T, int D, class S>
+static inline void add_scaled(T *out, T factor, const S *row, int64_t width) {
     constexpr int N = kLanes<T>;
     typedef Lanes<T, N> L;
     const int64_t n = D > 0 ? D : width;
@@ -77,10 +164,10 @@ static inline void add_scaled(T *out, T factor, const T *row, int64_t width) {
     for (; d + N <= n; d += N) L::store(out + d, L::load(out + d) + factor * L::load(row + d));
     if constexpr (D <= 0) {
         if constexpr (N > 4) {
-            typedef Lanes<T, 4> S;
-            for (; d + 4 <= n; d += 4) S::store(out + d, S::load(out + d) + factor * S::load(row + d));
+            typedef Lanes<T, 4> Four;
+            for (; d + 4 <= n; d += 4) Four::store(out + d, Four::load(out + d) + factor * Four::load(row + d));
         }
-        for (; d < n; ++d) out[d] += factor * row[d];
+        for (; d < n; ++d) out[d] += factor * number(row[d]);
     }
 }
 
@@ -98,15 +185,15 @@ constexpr int kWide = -1;
 constexpr int kHeld = 8;
 
 // out[t · step] = fixed · rows[t], or += if `add`, over V vectors, which stay in registers.
-template <class T, int V>
-static inline void dots_held(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
-                             int64_t step, const T *const *ahead, bool add) {
+template <class T, int V, class S>
+static inline void dots_held(const S *fixed, const S *const *rows, int64_t offset, int64_t count, T *out,
+                             int64_t step, const S *const *ahead, bool add) {
     constexpr int N = kLanes<T>;
     typedef Lanes<T, N> L;
     typename L::vector held[V];
     for (int c = 0; c < V; ++c) held[c] = L::load(fixed + c * N);
     for (int64_t t = 0; t < count; ++t) {
-        const T *row = rows[t] + offset;
+        const S *row = rows[t] + offset;
         if (ahead) prefetch_row(ahead[t] + offset, V * N);
         typename L::vector first = held[0] * L::load(row);
         if constexpr (V > 1) {
@@ -124,15 +211,15 @@ static inline void dots_held(const T *fixed, const T *const *rows, int64_t offse
 }
 
 // sum += Σ_t factors[t · step] · rows[t] over V vectors, which stay in registers.
-template <class T, int V>
-static inline void add_rows_held(T *sum, const T *factors, int64_t step, const T *const *rows,
-                                 int64_t offset, int64_t count, const T *const *ahead) {
+template <class T, int V, class S>
+static inline void add_rows_held(T *sum, const T *factors, int64_t step, const S *const *rows,
+                                 int64_t offset, int64_t count, const S *const *ahead) {
     constexpr int N = kLanes<T>;
     typedef Lanes<T, N> L;
     typename L::vector held[V];
     for (int c = 0; c < V; ++c) held[c] = L::load(sum + c * N);
     for (int64_t t = 0; t < count; ++t) {
-        const T *row = rows[t] + offset;
+        const S *row = rows[t] + offset;
         const T factor = factors[t * step];
         if (ahead) prefetch_row(ahead[t] + offset, V * N);
         for (int c = 0; c < V; ++c) held[c] += factor * L::load(row + c * N);
@@ -161,26 +248,26 @@ static inline int64_t by_vectors(int64_t width, Work work) {
 }
 
 // Σ a·b over the end of a wide row that is shorter than a vector; `dot` would also sum empty vectors.
-template <class T>
-static inline T dot_rest(const T *a, const T *b, int64_t n) {
+template <class T, class S>
+static inline T dot_rest(const S *a, const S *b, int64_t n) {
     T total = 0;
     int64_t d = 0;
     if constexpr (kLanes<T> > 4) {
-        typedef Lanes<T, 4> S;
-        typename S::vector rest = {};
-        for (; d + 4 <= n; d += 4) rest += S::load(a + d) * S::load(b + d);
-        total = S::sum(rest);
+        typedef Lanes<T, 4> Four;
+        typename Four::vector rest = {};
+        for (; d + 4 <= n; d += 4) rest += Four::load(a + d) * Four::load(b + d);
+        total = Four::sum(rest);
     }
-    for (; d < n; ++d) total += a[d] * b[d];
+    for (; d < n; ++d) total += number(a[d]) * number(b[d]);
     return total;
 }
 
 // out[t · step] = fixed · rows[t], for `count` rows. `fixed` stays in registers, at most eight vectors
 // at a time. Meanwhile, rows that are needed later are prefetched: ahead[t], which may be null for
 // wide rows.
-template <class T, int D>
-static inline void dots(const T *fixed, const T *const *rows, int64_t offset, int64_t count, T *out,
-                        int64_t step, const T *const *ahead, int64_t width) {
+template <class T, int D, class S>
+static inline void dots(const S *fixed, const S *const *rows, int64_t offset, int64_t count, T *out,
+                        int64_t step, const S *const *ahead, int64_t width) {
     if constexpr (D == kWide) {
         const int64_t end = by_vectors<T>(width, [&](auto vectors, int64_t from) {
             dots_held<T, decltype(vectors)::value>(fixed + from, rows, offset + from, count, out, step,
@@ -188,7 +275,7 @@ static inline void dots(const T *fixed, const T *const *rows, int64_t offset, in
         });
         for (int64_t t = 0; end < width && t < count; ++t) {
             if (ahead) prefetch_row(ahead[t] + offset + end, width - end);
-            const T sum = dot_rest(fixed + end, rows[t] + offset + end, width - end);
+            const T sum = dot_rest<T>(fixed + end, rows[t] + offset + end, width - end);
             out[t * step] = end ? out[t * step] + sum : sum;
         }
     } else if constexpr (D == 0) {
@@ -204,9 +291,9 @@ static inline void dots(const T *fixed, const T *const *rows, int64_t offset, in
 }
 
 // sum += Σ_t factors[t · step] · rows[t], with the sum in registers; `ahead` as above, or null.
-template <class T, int D>
-static inline void add_rows(T *sum, const T *factors, int64_t step, const T *const *rows,
-                            int64_t offset, int64_t count, const T *const *ahead, int64_t width) {
+template <class T, int D, class S>
+static inline void add_rows(T *sum, const T *factors, int64_t step, const S *const *rows,
+                            int64_t offset, int64_t count, const S *const *ahead, int64_t width) {
     if constexpr (D == kWide) {
         const int64_t end = by_vectors<T>(width, [&](auto vectors, int64_t from) {
             add_rows_held<T, decltype(vectors)::value>(sum + from, factors, step, rows, offset + from,

@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from unimp.ops.fused import exact_dtype
 from unimp.ops.native import Arguments, ResidualArguments, library
 from unimp.ops.residual import Residual, RowStats, Sums, empty_forward
 
@@ -34,11 +35,13 @@ def residual_backward(
     grad = grad if grad.stride(1) == 1 else grad.contiguous()
     grad_message = torch.empty_like(message, memory_format=torch.contiguous_format)
     rows, width = message.shape
-    parts = message.new_zeros((rows + CHUNK - 1) // CHUNK, 4 * width + 1)
+    chunks = (rows + CHUNK - 1) // CHUNK
+    parts = message.new_zeros(chunks, 4 * width + 1, dtype=exact_dtype(message.dtype))
     call = _call(message, kept, residual, row_stats)
     call.structure.grad_stride = grad.stride(0)
     call.structure.grad_kept_stride = grad_kept.stride(0)
-    call.point(grad=grad, grad_message=grad_message, grad_kept=grad_kept, parts=parts)
+    call.point(grad=grad, grad_message=grad_message, grad_kept=grad_kept)
+    call.point_exact(parts=parts)
     library().unimp_residual_backward(ctypes.byref(call.structure))
     sums = parts.sum(0)
     return grad_message, Sums(sums[-1:], *sums[:-1].view(4, width))
@@ -52,14 +55,19 @@ def _call(message: Tensor, kept: Tensor, residual: Residual, row_stats: RowStats
             message_stride=message.stride(0),
             kept_stride=kept.stride(0),
             is_double=message.dtype == torch.float64,
+            is_bf16=message.dtype == torch.bfloat16,
             relu=residual.relu,
             threads=torch.get_num_threads(),
             eps=residual.eps,
         ),
         message.dtype,
     )
-    call.point(message=message, kept=kept, **row_stats._asdict())
+    call.point(message=message, kept=kept)
+    call.point_exact(**row_stats._asdict())
     weights = residual._asdict()
     del weights["eps"], weights["relu"]
-    call.point(**{k: None if v is None else v.contiguous() for k, v in weights.items()})
+    exact = exact_dtype(message.dtype)
+    call.point_exact(
+        **{k: None if v is None else v.to(exact).contiguous() for k, v in weights.items()}
+    )
     return call
