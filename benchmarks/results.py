@@ -34,7 +34,7 @@ from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.experiment import run
 from unimp.studies.cells import recipe_hash
 from unimp.studies.paper import with_inputs
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.tracking.origin import code_origin
 
 FOLDER = Path(__file__).parent / "results"

@@ -29,12 +29,13 @@ from unimp.data.catalog import prepare_graph
 from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
-from unimp.model.registry import inputs_of
+from unimp.model.table import inputs_of
 from unimp.runs.experiment import run
 from unimp.runs.preparation import preparation
 from unimp.runs.run import Run
 from unimp.tasks.classes import as_labels, codes_of, encode_classes
-from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
+from unimp.tasks.known import SEVERAL_CLASSES, one_class
+from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 

@@ -18,8 +18,9 @@ from unimp.errors import ModelError
 from unimp.inference.logits import predict_logits
 from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
-from unimp.model.registry import MODELS, ModelEntry, build_model, find_model, inputs_of
+from unimp.model.registry import build_model
 from unimp.model.solved_model import KnownLabels
+from unimp.model.table import MODELS, ModelEntry, find_model, inputs_of
 from unimp.model.trees import Trees
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Task
@@ -102,6 +103,10 @@ def test_a_model_depends_on_exactly_the_inputs_of_its_row(
     assert depends == set(inputs.split(","))
 
 
+def test_every_row_states_how_its_model_is_built() -> None:
+    assert list(registry.BUILDERS) == list(MODELS)
+
+
 def test_the_inputs_of_all_rows_are_words_that_exist() -> None:
     for name, entry in MODELS.items():
         assert entry.name == name
@@ -126,8 +131,8 @@ def test_a_class_and_a_row_make_a_model_that_every_regime_trains(
     (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert shown == path.read_text("utf-8")
     model = runpy.run_path(str(path))["NeighborMean"]
-    row = ModelEntry("neighbor-mean", registry._hidden_layers(model), ("X,A",))
-    monkeypatch.setitem(MODELS, "neighbor-mean", row)
+    monkeypatch.setitem(MODELS, "neighbor-mean", ModelEntry("neighbor-mean", ("X,A",)))
+    monkeypatch.setitem(registry.BUILDERS, "neighbor-mean", registry._hidden_layers(model))
     small = ["model.name=neighbor-mean", "task.scale=0.02", "model.width=4", "train.epochs=2"]
     for regime in ("full", "partition", "neighbors"):
         run = unimp.run("synthetic", settings=[*small, f"batch.regime={regime}"], progress=False)
