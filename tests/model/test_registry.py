@@ -20,10 +20,10 @@ from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import build_model
 from unimp.model.solved_model import KnownLabels
-from unimp.model.table import MODELS, ModelEntry, find_model, inputs_of
+from unimp.model.table import MODELS, ModelEntry, find_model, inputs_of, most_parameters
 from unimp.model.trees import Trees
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,20 @@ def test_a_model_depends_on_exactly_the_inputs_of_its_row(
     before = logits(task.graph, observed)
     depends = {name for name, given in changed.items() if not torch.equal(before, logits(*given))}
     assert depends == set(inputs.split(","))
+
+
+@pytest.mark.parametrize("entry", MODELS.values(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("features", [3, 5000])
+@pytest.mark.parametrize("classes", [2, 700])
+@pytest.mark.parametrize("size", [{"width": 2, "layers": 2}, {"width": 64, "layers": 9}])
+def test_the_bound_of_parameters_is_above_their_number(
+    entry: ModelEntry, features: int, classes: int, size: dict[str, int]
+) -> None:
+    options = ModelOptions(name=entry.name, propagated_labels="Y" in entry.inputs[0], **size)
+    with torch.device("meta"):
+        model = build_model(options, Sizes(features, 9, classes, False))
+    most = most_parameters(options, features=features, classes=classes, edge_features=9)
+    assert count_parameters(model) <= most
 
 
 def test_every_row_states_how_its_model_is_built() -> None:

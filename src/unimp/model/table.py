@@ -72,3 +72,12 @@ def inputs_of(options: ModelOptions, *, asked: bool = False) -> Inputs:
 def norm_of(options: ModelOptions) -> Norm:
     """The norm of hidden layers; auto is that of the model's row."""
     return find_model(options.name).norm if options.norm == "auto" else options.norm
+
+
+def most_parameters(
+    options: ModelOptions, *, features: int, classes: int, edge_features: int = 0
+) -> int:
+    """An upper bound of the number of parameters of any model, without building it."""
+    width = options.heads * max(options.width, classes)
+    rows = width + options.label_width + features + classes + edge_features
+    return 8 * (options.layers + 2) * width * rows

@@ -26,7 +26,7 @@ from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import build_model
-from unimp.model.table import find_model
+from unimp.model.table import find_model, most_parameters
 from unimp.ops.attention import choose_backend
 from unimp.ops.placement import fits_one_chunk, place_graph
 from unimp.runs.folder.files import with_transforms
@@ -144,7 +144,16 @@ def refuse_nothing_hidden(recipe: Recipe, task: Task) -> None:
 
 def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
     """Refuse a model that does not fit into memory, before it is built."""
-    parameters = count_parameters(model_without_weights(recipe, task.sizes))
+    sizes = task.sizes
+    most = most_parameters(
+        recipe.model,
+        features=sizes.features,
+        classes=sizes.classes,
+        edge_features=sizes.edge_features,
+    )
+    if not shortage(2 * 4 * most):  # counting them takes seconds, because torch loads more modules
+        return
+    parameters = count_parameters(model_without_weights(recipe, sizes))
     # Weights and their gradients, or weights in memory and in a file.
     if short := shortage(2 * 4 * parameters):
         raise RecipeError(

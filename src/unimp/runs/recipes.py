@@ -13,7 +13,7 @@ from unimp.data.memory import shortage
 from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
-from unimp.model.table import find_model, inputs_of
+from unimp.model.table import find_model, inputs_of, most_parameters
 from unimp.tasks.splitting import Sets
 
 if TYPE_CHECKING:
@@ -88,13 +88,11 @@ def surely_trains(recipe: Recipe, rows: Rows, sets: Sets) -> bool:
         getattr(recipe, name) != getattr(usual, name) for name in sections
     ):
         return False
-    # An upper bound of the number of parameters.
     kinds = {"numeric": 2, "categorical": 1100, "text": recipe.tables.text_width}
     features = sum(
         kinds[kind] if kind in kinds else 1 + rows.node_values[column].shape[1]
         for column, kind in rows.layout.features.items()
     )
-    classes = len(rows.class_names)
-    parameters = (features + 2048) * (classes + 2048)
+    most = most_parameters(recipe.model, features=features, classes=len(rows.class_names))
     hides_some = round(recipe.mask.label_rate * sets.train.size) < sets.train.size
-    return hides_some and not shortage(2 * 4 * parameters)
+    return hides_some and not shortage(2 * 4 * most)
