@@ -18,7 +18,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import median
@@ -306,6 +306,10 @@ def with_results(text: str, folder: Path) -> str:
             figures = json.loads(path.read_text(encoding="utf-8"))
             body = figures_markdown(figures, names)
             text = put_between(text, f"<!-- results: {marker} -->", body)
+    questions = folder / "questions.json"
+    if questions.exists():
+        body = questions_markdown(json.loads(questions.read_text(encoding="utf-8")))
+        text = put_between(text, "<!-- results: questions -->", body)
     scale = folder / "scale.json"
     if scale.exists():
         measured = json.loads(scale.read_text(encoding="utf-8"))
@@ -360,6 +364,18 @@ def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> 
             "epochs (`python benchmarks/epoch.py`).",
         )
     )
+
+
+def questions_markdown(figures: dict[str, Any]) -> str:
+    """The seconds of each stage of each command, one row per command."""
+    stages = ("start", "data", "model", "compute", "write", "whole")
+    lines = [f"| command, seconds | {' | '.join(stages)} | aim |", "|---" * 8 + "|"]
+    for name in [key.removesuffix("_whole") for key in figures if key.endswith("_whole")]:
+        cells = [f"{figures[f'{name}_{stage}']['value']:.2f}" for stage in stages]
+        lines.append(f"| {name} | {' | '.join(cells)} | {figures[f'{name}_whole']['aim']} |")
+    speedup = figures["audit_speedup"]
+    lines += ["", f"{speedup['what']}: {speedup['value']:.3g}.", "", measured_by([speedup])]
+    return "\n".join(lines)
 
 
 def tables_line(path: Path) -> str:
@@ -477,15 +493,6 @@ SHOWN = {
         ]
         + ["check_estimator"],
     ),
-    "questions": (
-        "questions",
-        [
-            f"{question}_{stage}"
-            for question in ("audit", "suggest", "explain", "report")
-            for stage in ("start", "read", "answer", "write")
-        ]
-        + ["audit_speedup"],
-    ),
     "processes": (
         "processes",
         ["spinning_one", "spinning_two", "sleeping_one", "sleeping_two", "sleeping_ratio"],
@@ -541,8 +548,12 @@ def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> st
         return "Not measured yet."
     lines = ["| what | measured | aim |", "|---|---|---|"]
     lines += [f"| {f['what']} | {f['value']:g} | {f['aim']} |" for f in found.values()]
-    places = sorted({f"`{f['command']}` on {f['hardware']}" for f in found.values()})
-    return "\n".join([*lines, "", "; ".join(places) + "."])
+    return "\n".join([*lines, "", measured_by(found.values())])
+
+
+def measured_by(figures: Iterable[dict[str, Any]]) -> str:
+    """The commands and the hardware of figures, as a line."""
+    return "; ".join(sorted({f"`{f['command']}` on {f['hardware']}" for f in figures})) + "."
 
 
 def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:
