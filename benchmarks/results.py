@@ -310,6 +310,10 @@ def with_results(text: str, folder: Path) -> str:
     if questions.exists():
         body = questions_markdown(json.loads(questions.read_text(encoding="utf-8")))
         text = put_between(text, "<!-- results: questions -->", body)
+    answer = folder / "answer.json"
+    if answer.exists():
+        body = answer_markdown(json.loads(answer.read_text(encoding="utf-8")))
+        text = put_between(text, "<!-- results: answer -->", body)
     scale = folder / "scale.json"
     if scale.exists():
         measured = json.loads(scale.read_text(encoding="utf-8"))
@@ -376,6 +380,29 @@ def questions_markdown(figures: dict[str, Any]) -> str:
     speedup = figures["audit_speedup"]
     lines += ["", f"{speedup['what']}: {speedup['value']:.3g}.", "", measured_by([speedup])]
     return "\n".join(lines)
+
+
+def answer_markdown(rows: dict[str, dict[str, Any]]) -> str:
+    """The time to a good answer of each contender, one row per contender."""
+    titles = {
+        "unimp": "UniMP, recipe",
+        "pyg-gcn": "PyG, GCNConv",
+        "pyg-transformer": "PyG, TransformerConv",
+    }
+    lines = [
+        "| task, device | model | final validation | final test | seconds to a good answer "
+        "| test then | UniMP is as good after, seconds | speedup, aim ≥ 5 |",
+        "|---" * 8 + "|",
+    ]
+    for row in rows.values():
+        percent = [f"{100 * row[key]:.2f}" for key in ("val", "test")]
+        cells = [*percent, f"{row['seconds_to_good']:.3g}", f"{100 * row['test_at_good']:.2f}"]
+        for key in ("unimp_seconds", "speedup"):
+            never = "" if row["contender"] == "unimp" else "never"
+            cells.append(never if row.get(key) is None else f"{row[key]:.3g}")
+        name = f"{row['task']}, {row['device']}"
+        lines.append(f"| {name} | {titles[row['contender']]} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", measured_by(rows.values())])
 
 
 def tables_line(path: Path) -> str:
