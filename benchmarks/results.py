@@ -412,9 +412,15 @@ def tables_line(path: Path) -> str:
         f"{form} in {took[key]['seconds']:.0f} seconds and {took[key]['gib_peak']:.1f} GiB"
         for key, form in (("csv", "CSV"), ("parquet", "Parquet"))
     )
+    built = (
+        f"{took[key]['task']['seconds']:.0f} seconds for {form}"
+        for key, form in (("csv", "CSV"), ("parquet", "Parquet"))
+        if "task" in took[key]
+    )
     sizes = f"{took['nodes']:,} nodes and {took['edges']:,} edges"
     where = f"on {took['hardware']} (`{took['command']}`)"
-    return f"`unimp check` on {sizes}: {', '.join(found)}, {where}."
+    task = f" Building the task for training takes {words}." if (words := ", ".join(built)) else ""
+    return f"`unimp check` on {sizes}: {', '.join(found)}, {where}.{task}"
 
 
 def columns_line(path: Path) -> str:
