@@ -532,7 +532,7 @@ SHOWN = {
     ),
     "commands": (
         "imports",
-        ["help", "recipe_list", "data_list", "init", "check", "import_torch"],
+        ["help", "recipe_list", "data_list", "init", "check", "report", "import_torch"],
     ),
 }
 
