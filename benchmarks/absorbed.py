@@ -33,7 +33,8 @@ from unimp.ops import absorbed, native
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.labels import LabelMask
 from unimp.tasks.task import Sizes
-from unimp.training.batching import Batch, sampled_batch
+from unimp.training.batch import Batch
+from unimp.training.batching import sampled_batch
 from unimp.training.objective import masked_label_loss
 
 TENTH = {name: number // 10 for name, number in PRODUCTS.items()}

@@ -34,7 +34,7 @@ from results import FOLDER, provenance, put_between
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
 from unimp.ensemble.calibration import fit_calibration
-from unimp.ensemble.portfolio import OWN, PORTFOLIO
+from unimp.ensemble.portfolio import OWN, PORTFOLIO, is_copy
 from unimp.ensemble.selection import choose_weights, mixed
 from unimp.tasks.means import mean_text
 from unimp.tasks.metrics import score
@@ -52,7 +52,7 @@ LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
     "structural columns": lambda member: member["name"].endswith("-structure"),
     "deep models": lambda member: member["name"].endswith("-deep"),
-    "averaged weights": lambda member: member["name"] == "unimp-average",
+    "copies of members": lambda member: is_copy(member["name"]),
     "UniMP": lambda member: member["name"].startswith(("unimp", "recipe")),
 }
 ENSEMBLE = "the ensemble, over its best member by validation"
@@ -207,7 +207,9 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
             changes = {
                 "ensemble.refit": "always",
                 "ensemble.portfolio": "best",
-                "ensemble.members": [row["name"] for row in summary["members"]],
+                "ensemble.members": [
+                    row["name"] for row in summary["members"] if not is_copy(row["name"])
+                ],
                 "train.time_limit": 0.0,
             }
             again = run(again_in, **changes)

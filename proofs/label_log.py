@@ -46,7 +46,7 @@ SERVER = """
 import json, resource, sys, threading
 from pathlib import Path
 from unimp.errors import BrokenError
-from unimp.serving.events import parse_writes
+from unimp.serving.events import WRITE
 from unimp.serving.store import Request, Store
 store = Store(Path(sys.argv[1]))
 if not store.people.all():
@@ -66,7 +66,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     name, key, writes = json.loads(line)
     try:
-        future = store.submit(Request(name, parse_writes(writes), key))
+        future = store.submit(Request(name, tuple(map(WRITE.validate_python, writes)), key))
     except BrokenError as error:
         answer(name, key, error)
     else:

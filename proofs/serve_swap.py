@@ -39,7 +39,7 @@ from unimp.analysis.predictions import keep_observed
 from unimp.config.run_files import GENERATIONS
 from unimp.data.files import write_atomically
 from unimp.runs.run import Run
-from unimp.serving.engine.process import load
+from unimp.serving.engine.process import load_with_split
 from unimp.serving.events import Label, Retraction
 from unimp.serving.reader import Reader
 from unimp.tasks.names import class_names
@@ -145,7 +145,7 @@ def swap(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Swap models under load, and compare every answer with its generation; all are loaded."""
-    run = load(folder, None)
+    run, _ = load_with_split(folder, None)
     ids, classes = list(run.task.node_names or ()), list(class_names(run.task))
     clients = Load(address, ids, classes, seed)
     threads = [threading.Thread(target=clients.read, args=(n,)) for n in range(readers)]
@@ -200,7 +200,7 @@ def compare(folder: Path, run: Run, answers: list[Answer], draw: random.Random) 
     states = sorted(by_state)
     chosen = sorted(draw.sample(states, min(len(states), MOST_STATES)), key=lambda s: s[1])
     where = {g: folder / GENERATIONS / str(g) if g else None for g, _ in chosen}
-    runs = {generation: load(folder, place) for generation, place in where.items()}
+    runs = {generation: load_with_split(folder, place)[0] for generation, place in where.items()}
     numbers = {name: n for n, name in enumerate(run.task.node_names or ())}
     classes = {name: c for c, name in enumerate(class_names(run.task))}
     with Reader(folder) as reader:

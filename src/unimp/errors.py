@@ -9,12 +9,14 @@
     ├── RecipeError    an option that does not exist, or an invalid value
     ├── TrainingError  a loss that is not finite, or a mask without hidden labels
     ├── NonFiniteError scores that are not finite
+    ├── RanksError     a process that trains together with others lost one of them
     ├── RunError       a run folder that is damaged, missing, or from other data
     ├── OutputError    a file that must not be written, because another one would be lost
     └── ServiceError   the label service refuses a request
         ├── InvalidWriteError  a label or another change that is not valid; `problems` lists all
         ├── ConflictError      somebody else changed the node first
         ├── KeyReusedError     an idempotency key that belongs to another request
+        ├── UnknownNodeError   an id that no node has
         ├── ForbiddenError     an actor without the role that a request needs
         ├── BusyError          too many requests are waiting; the same request may succeed later
         └── BrokenError        the disk failed; the service reads but does not write anymore
@@ -26,6 +28,7 @@ ArgumentError is a `TypeError` too.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 SHOWN_PROBLEMS = 10
@@ -74,6 +77,10 @@ class BackendError(UnimpError):
 
 class ModelError(UnimpError):
     """A model cannot be built from these sizes and options."""
+
+
+class RanksError(UnimpError):
+    """Another process of the same training ended or does not answer."""
 
 
 class RecipeError(UnimpError):
@@ -129,6 +136,14 @@ class KeyReusedError(ServiceError):
     """An idempotency key was used before, for another request."""
 
 
+class UnknownNodeError(ServiceError):
+    """There is no node with the id `node`."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"there is no node {node!r}")
+        self.node = node
+
+
 class ForbiddenError(ServiceError):
     """The actor is unknown, was revoked, or does not have the role that the request needs."""
 
@@ -144,9 +159,17 @@ class BrokenError(ServiceError):
 def nearest_names(name: str, known: Iterable[str]) -> str:
     """Suggest the known names that are similar to `name`, or list all of them."""
     known = sorted(set(known))
+    # "animal-01" means "animal-1" or "Animal_001", although other names have more equal letters.
+    if same := [k for k in known if _simplified(k) == _simplified(name)][:3]:
+        return "did you mean " + " or ".join(map(repr, same)) + "?"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     # A correct part of a name ("arxiv") is also a useful hint.
     near += [k for k in known if len(name) > 2 and name.lower() in k.lower() and k not in near][:5]
     if near:
         return "did you mean " + " or ".join(repr(k) for k in near) + "?"
     return "choose one of " + ", ".join(known)
+
+
+def _simplified(name: str) -> str:
+    """A name without its case, its punctuation and the leading zeros of its numbers."""
+    return re.sub(r"0*(\d+)", r"\1", re.sub(r"[\W_]+", " ", name.casefold())).strip()

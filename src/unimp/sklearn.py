@@ -58,7 +58,7 @@ OF_ONE_MODEL = {
 }
 """The arguments that are options of one model, and the names of these options."""
 
-FEW_LABELS = 300
+FEW_LABELS = 500
 """With at most so many known labels, "auto" chooses a small model and a short training."""
 
 FOR_FEW_LABELS = {"width": 64, "epochs": 100}
@@ -90,7 +90,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     other nodes. The other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
-    300 known labels, "auto" means 64 for `width` and 100 for `epochs`. This takes less time and
+    500 known labels, "auto" means 64 for `width` and 100 for `epochs`. This takes less time and
     scores about the same on small graphs. With more labels, it is the default of a recipe. Four
     arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
     known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);

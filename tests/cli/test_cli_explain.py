@@ -22,6 +22,7 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import OutputError, RunError
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
+from unimp.runs.run import Run
 
 SMALL = ["model.width=4", "train.epochs=3", "train.device=cpu"]
 
@@ -268,6 +269,23 @@ def test_an_audit_writes_the_table_that_the_run_returns(
     assert ("one of 5 parts" if "--folds" in more else "each alone") in text
     assert f"{len(rows)} known labels" in text
     assert f"disagrees with {expected.disagreements}" in text
+
+
+def test_an_audit_prints_only_labels_that_the_model_disagrees_with(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = printed("audit", finished, "--out", tmp_path / "whole.csv", "-n", "3")
+    assert "p(given)" in whole
+    found = load_run(finished).audit()
+    monkeypatch.setattr(Run, "audit", lambda *given, **options: found)
+    found.disagreements = 0
+    text = printed("audit", finished, "--out", tmp_path / "none.csv")
+    assert "p(given)" not in text
+    assert "none of them" in text
+    assert len((tmp_path / "none.csv").read_text().splitlines()) == len(found) + 1
+    found.disagreements = 2
+    two = printed("audit", finished, "--out", tmp_path / "two.csv")
+    assert len(two.splitlines()) == 1 + 2 + 1
 
 
 def test_an_audit_with_smoothing_ranks_by_smoothed_predictions(

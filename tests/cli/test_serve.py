@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import click
 import pytest
 from typer.testing import CliRunner
 
+from unimp import run
 from unimp.cli import app
 from unimp.serving.events import Label
 from unimp.serving.store import Store
@@ -40,3 +42,31 @@ def test_a_folder_without_a_run_is_not_served(folder: Path) -> None:
     assert "finished run" in text
     assert unimp("serve", folder, "--demo")[0] == 1
     assert "check" in unimp("serve", "--help")[1]
+
+
+def test_the_help_shows_the_options_of_serving_a_run_and_the_other_commands() -> None:
+    text = click.unstyle(unimp("serve", "--help")[1])
+    for word in ("--demo", "--port", "--token-file", "RUN", "backup", "export"):
+        assert word in text
+
+
+def test_a_prediction_mentions_labels_of_the_service_that_are_not_used(tmp_path: Path) -> None:
+    folder, out = tmp_path / "run", tmp_path / "predictions.csv"
+    settings = ["task.scale=0.01", "train.epochs=2", "model.width=8", "ensemble.portfolio=none"]
+    run("synthetic", out=folder, settings=settings, progress=False)
+    code, before = unimp("predict", folder, "--out", out)
+    with Store(folder) as store:
+        store.people.add("ann", "labeler")
+        assert unimp("predict", folder, "--out", out, "--force") == (code, before)
+        store.write("ann", Label(node="5", label="1"))
+    code, text = unimp("predict", folder, "--out", out, "--force")
+    assert code == 0
+    assert "unimp serve export" in text
+    assert "--labels" in text
+    labels = tmp_path / "labels.csv"
+    assert unimp("serve", "export", folder, "--out", labels)[0] == 0
+    code, text = unimp("predict", folder, "--labels", labels, "--out", out, "--force")
+    assert code == 0
+    assert "unimp serve export" not in text
+    (folder / "labels.db").write_text("damaged")
+    assert unimp("predict", folder, "--out", out, "--force")[0] == 0

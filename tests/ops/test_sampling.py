@@ -134,7 +134,7 @@ def test_a_graph_without_edges_or_edge_features_gives_empty_hops() -> None:
 def test_draws_are_distinct_sorted_and_below_their_population() -> None:
     population = torch.tensor([4, 5, 9, 1000])
     for seed in range(20):
-        drawn = draw_without_replacement(population, 4, seed)
+        drawn = draw_without_replacement(population, torch.arange(len(population)), 4, seed)
         assert bool((drawn.diff(dim=1) > 0).all())
         assert bool((drawn >= 0).all())
         assert bool((drawn < population[:, None]).all())
@@ -144,7 +144,7 @@ def test_draws_are_distinct_sorted_and_below_their_population() -> None:
 @pytest.mark.parametrize("take", [1, 2, 3])
 def test_every_subset_is_equally_likely(take: int) -> None:
     rows, subsets = 30_000, list(itertools.combinations(range(6), take))
-    drawn = draw_without_replacement(torch.full((rows,), 6), take, 1)
+    drawn = draw_without_replacement(torch.full((rows,), 6), torch.arange(rows), take, 1)
     counts = Counter(map(tuple, drawn.tolist()))
     expected = rows / len(subsets)
     chi_square = sum((counts[subset] - expected) ** 2 / expected for subset in subsets)

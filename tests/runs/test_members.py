@@ -261,3 +261,32 @@ def test_your_own_model_is_trained_alone(task: Task) -> None:
     run = unimp.run(task, model=own, preset="good", settings={"train.epochs": 1})
     assert run.recipe.ensemble.portfolio == "none"
     assert "ensemble" not in run.metrics
+
+
+def test_copies_of_important_members_have_other_draws_and_are_refitted(tmp_path: Path) -> None:
+    more = {"ensemble.copies": 2, "ensemble.refit": "always", "task.split": "seed"}
+    run = train(tmp_path / "run", **more)
+    names = [row["name"] for row in run.metrics["ensemble"]["members"]]
+    assert names == [*NAMES, "unimp.2", "mlp.2"]  # label propagation draws nothing
+    first, second = (
+        unimp.load_run(tmp_path / "run" / MEMBERS / name, device="cpu") for name in ("mlp", "mlp.2")
+    )
+    assert torch.equal(first.task.split.train, second.task.split.train)
+    assert not torch.equal(first.predict(), second.predict())
+    again = unimp.load_run(tmp_path / "run", device="cpu")
+    names = [entry.name for entry in again.model.entries]
+    mlp, copy = (again.members[names.index(name)].model for name in ("mlp", "mlp.2"))
+    pairs = zip(mlp.parameters(), copy.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs)
+    assert torch.equal(again.predict(), run.predict())
+    settings = {**SETTINGS, **more}
+    resumed = unimp.run("synthetic", out=tmp_path / "run", settings=settings, report=False)
+    assert torch.equal(resumed.predict(), run.predict())
+
+
+def test_copies_use_only_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_time_for", lambda later, *_: 0.0 if "." in later[0].name else 9)
+    run = train(**{"ensemble.copies": 3})
+    assert [row["name"] for row in run.metrics["ensemble"]["members"]] == NAMES
+    assert not run.metrics["cut_short"]
+    assert not run.metrics["ensemble"]["left_out"]

@@ -31,7 +31,7 @@ from unimp.runs.scoring import score_split
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
-from unimp.training.batching import Batches
+from unimp.training.batch import Batches
 from unimp.training.loop import Epoch
 from unimp.training.masks import Masks
 

@@ -28,6 +28,13 @@ def test_it_loads_predicts_and_has_the_stored_score(folder: Path) -> None:
     assert float(right) == pytest.approx(stored["test"], abs=2 / len(test))
 
 
+def test_its_classes_are_in_the_order_of_their_prices(folder: Path) -> None:
+    names = unimp.load_run(folder / demo.RUN).task.class_names or ()
+    prices = [int(name.split()[0].strip("$").replace(",", "")) for name in names]
+    assert prices == sorted(prices)
+    assert len(prices) == 5
+
+
 def test_its_table_belongs_to_it(folder: Path) -> None:
     run = unimp.load_run(folder / demo.RUN)
     assert Path(run.recipe.tables.nodes) == folder / demo.NODES

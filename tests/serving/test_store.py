@@ -22,6 +22,7 @@ from unimp.errors import (
     RunError,
     ServiceError,
 )
+from unimp.serving import store as store_module
 from unimp.serving.checking import check
 from unimp.serving.events import (
     Label,
@@ -288,3 +289,18 @@ def test_an_event_cannot_name_an_actor_or_an_event_that_does_not_exist(store: St
         with pytest.raises(sqlite3.IntegrityError):
             job.result()
     assert store.write("admin", Label(node="a", label="x")).version == 1  # it is not broken
+
+
+def test_the_number_and_the_size_of_writes_are_limited(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = NewNode(node="n", values={"x": "a" * 200_000, "y": "b" * 90_000})
+    with pytest.raises(InvalidWriteError) as error:
+        store.write("admin", Note(node="n", text="x"), large)
+    assert [place for place, _ in error.value.problems] == [1]
+    with pytest.raises(InvalidWriteError):
+        store.write("admin")
+    monkeypatch.setattr(store_module, "MOST_WRITES", 2)
+    with pytest.raises(InvalidWriteError, match="2"):
+        store.write("admin", *(Note(node="n", text="x") for _ in range(3)))
+    assert store.reader.head() == 0

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from small_runs import COLORS, SETTINGS, table_run
 import unimp
 from unimp.config.run_files import PLAN, TASK, WEIGHTS
 from unimp.runs.run import Run
+from unimp.serving import trainer
 from unimp.serving.engine.applied import Applied
 from unimp.serving.engine.process import load_with_split
 from unimp.serving.events import Label, NewEdge, NewNode, Retraction, Write
@@ -19,6 +21,7 @@ from unimp.serving.store import Store
 from unimp.serving.trainer import planned, retrain, task_now
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Task
+from unimp.training.loop import Epoch
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +171,61 @@ def test_groups_stay_together_with_new_nodes(run: Run, tmp_path: Path) -> None:
     assert task.groups is not None
     assert torch.equal(task.groups[:60], torch.arange(60) // 2)
     assert int(task.groups[60]) not in task.groups[:60].tolist()
+
+
+def test_a_student_resumes_also_if_it_was_stopped_while_its_teacher_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"train.epochs": 3, "train.patience": 0, "train.eval_from": 1}
+    run = table_run(tmp_path).distill(out=tmp_path / "student", settings=settings, progress=False)
+    folder = run.folder
+    assert folder is not None
+    served(folder, live_writes())
+    out = folder / "generations" / "1"
+    out.parent.mkdir()
+    epochs: list[str] = []
+
+    def watched(*given: Any, out: Path, **options: Any) -> Run:
+        def on_epoch(epoch: Epoch) -> None:
+            epochs.append(out.name)
+            if len(epochs) == 6:
+                raise KeyboardInterrupt
+
+        return unimp.run(*given, out=out, on_epoch=on_epoch, **options)
+
+    monkeypatch.setattr(trainer, "train", watched)
+    with pytest.raises(KeyboardInterrupt):
+        retrain(folder, out, 0, epochs=10)
+    assert not (out / TASK).exists()
+    with Store(folder) as store:
+        version = store.reader.head()
+        store.write("admin", *(Label(node=f"n{n}", label="blue") for n in range(0, 40, 2)))
+    result = retrain(folder, out, 0, epochs=10)
+    assert result["version"] == version
+    assert set(epochs[:6]) == {"1-teacher"}
+    assert epochs[-1] == "1"
+
+
+def test_the_gate_compares_only_on_labels_that_neither_model_has_learned(tmp_path: Path) -> None:
+    folder = table_run(tmp_path).folder
+    assert folder is not None
+    served(folder, [Label(node=f"n{n}", label=COLORS[n % 3]) for n in range(0, 20, 2)])
+    first, second = folder / "generations" / "1", folder / "generations" / "2"
+    first.parent.mkdir()
+
+    def counts(result: dict[str, Any]) -> tuple[int, int]:
+        found = {check["name"]: check["count"] for check in result["checks"]}
+        return found["validation"], found["live labels"]
+
+    before = counts(retrain(folder, first, 0, epochs=2))
+    assert before[1] == 5
+    with Store(folder) as store:
+        store.write("admin", *(Label(node=f"n{n}", label="red") for n in range(20, 60, 2)))
+    retrain(folder, second, 0, epochs=2)
+    _, learned = load_with_split(folder, second)
+    assert set(range(10, 20, 2)) <= set(learned.train.tolist() + learned.val.tolist())
+    again = retrain(folder, first, 2, epochs=2)
+    assert (again["against"], counts(again)[1]) == (2, 0)
+    val = unimp.load_run(first).task.split.val
+    assert counts(again)[0] == int((~torch.isin(val, learned.train)).sum())
+    assert counts(retrain(folder, first, 0, epochs=2)) == before

@@ -16,10 +16,8 @@ from unimp.graph.features import FeaturesWithLabels
 from unimp.model.unimp import UniMP
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
+from unimp.training.batch import Batch, Batches
 from unimp.training.batching import (
-    Batch,
-    Batches,
-    FewerEdges,
     FullBatch,
     NeighborSampling,
     RandomPartition,
@@ -27,6 +25,7 @@ from unimp.training.batching import (
     make_batches,
     random_parts,
 )
+from unimp.training.changed_batches import FewerEdges
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 

@@ -15,7 +15,8 @@ from unimp.errors import NonFiniteError, TrainingError
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
 from unimp.runs.experiment import run
-from unimp.training.batching import Batch, make_batches
+from unimp.training.batch import Batch
+from unimp.training.batching import make_batches
 from unimp.training.loop import Epoch, Fit, Schedule, fit
 from unimp.training.masks import Masks
 

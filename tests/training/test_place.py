@@ -14,7 +14,8 @@ from unimp.model.unimp import UniMP
 from unimp.ops import native
 from unimp.tasks.labels import UNLABELED, mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, make_batches
+from unimp.training.batch import Batch
+from unimp.training.batching import make_batches
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 from unimp.training.place import FixedPlace, PartPlace, Place, Room, place_for

@@ -20,7 +20,9 @@ from unimp.runs.preparation import graph_for
 from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, FewerEdges, Gathered, make_batches
+from unimp.training.batch import Batch
+from unimp.training.batching import make_batches
+from unimp.training.changed_batches import FewerEdges, Gathered
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 from unimp.training.objective import (

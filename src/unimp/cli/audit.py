@@ -60,20 +60,19 @@ def audit_labels(
             on_part=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     found.head(count).write(path, force=force)
-    print_rows(
-        [("rank", "node", "given", "suggested", "p(given)", "p(suggested)")]
-        + [
-            (
-                str(row["rank"]),
-                str(row["node"]),
-                f"{row['task']}={row['given']}" if "task" in row else str(row["given"]),
-                str(row["suggested"]),
-                f"{row['p_given']:.4f}",
-                f"{row['p_suggested']:.4f}",
-            )
-            for row in found.head(min(10, count or 10)).to_pylist()
-        ]
-    )
+    rows = [
+        (
+            str(row["rank"]),
+            str(row["node"]),
+            f"{row['task']}={row['given']}" if "task" in row else str(row["given"]),
+            str(row["suggested"]),
+            f"{row['p_given']:.4f}",
+            f"{row['p_suggested']:.4f}",
+        )
+        for row in found.head(min(10, count or 10, found.disagreements)).to_pylist()
+    ]
+    if rows:
+        print_rows([("rank", "node", "given", "suggested", "p(given)", "p(suggested)"), *rows])
     how = "each together with its group" if by == "group" else "each alone"
     if found.folds:
         what = "whole groups" if by == "group" else "them"
@@ -84,5 +83,5 @@ def audit_labels(
         how += ", with smoothing after the model"
     out.print(
         f"{len(found):,} known labels were hidden, {how}; the model disagrees with "
-        f"{found.disagreements:,}: {path}"
+        f"{f'{found.disagreements:,}' if rows else 'none of them'}: {path}"
     )

@@ -19,7 +19,7 @@ from rich.segment import Segment
 from typer.core import TyperGroup
 
 from unimp import __version__
-from unimp.errors import ESCAPES, UnimpError, printable
+from unimp.errors import ESCAPES, RanksError, UnimpError, printable
 from unimp.ops.allocator import keep_freed_memory
 from unimp.training.interruption import exit_code, signals_raised
 
@@ -142,6 +142,10 @@ def print_rows(rows: Iterable[Sequence[str]]) -> None:
         out.print((start + last).rstrip())
 
 
+LOST = 75
+"""The exit code of a process that lost another one of the same training: a restart may succeed."""
+
+
 def main() -> None:
     """Run the command line; an error is printed in a line or two, without a traceback."""
     debug = "--debug" in sys.argv
@@ -162,7 +166,7 @@ def main() -> None:
             err.print(str(error))
         if not isinstance(error, UnimpError | OSError):
             err.print(f"({type(error).__name__}; run the command again with --debug to see where)")
-        sys.exit(1)
+        sys.exit(LOST if isinstance(error, RanksError) else 1)
 
 
 def program() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -10,7 +12,8 @@ import typer
 
 from unimp.cli.console import err
 from unimp.config.choices import Reveal, UnknownIds
-from unimp.errors import OutputError, RunError, nearest_names
+from unimp.config.run_files import LABELS
+from unimp.errors import OutputError, RunError, UnimpError, nearest_names
 from unimp.training.interruption import signals_held
 
 if TYPE_CHECKING:
@@ -75,11 +78,30 @@ def load_extended(
         require_label_inputs(loaded, "--labels")
     if nodes is not None or edges is not None:
         loaded = loaded.extended(nodes, edges, unknown_ids=cast("UnknownIds", unknown_ids))
+    if not labels and labels_are_inputs and loaded.takes_labels:
+        mention_served_labels(folder)
     extra = read_label_files(labels or (), loaded.task)
     if extra is not None and not bool((extra >= 0).any()):
         err.print(f"warning: no label is filled in: {', '.join(map(str, labels or ()))}")
         extra = None
     return loaded, extra
+
+
+def mention_served_labels(folder: Path) -> None:
+    """Print how to use the labels that `unimp serve` has stored in a run folder, if it has any."""
+    if not (folder / LABELS).is_file():
+        return
+    from unimp.serving.reader import Reader
+
+    count = 0
+    with suppress(UnimpError, sqlite3.Error), Reader(folder) as reader:
+        ((count,),) = reader.rows("select count(*) from now where label is not null")
+    if count:
+        err.print(
+            f"note: {folder / LABELS} contains {count:,} labels of `unimp serve`, which are not "
+            f"used. To use them: unimp serve export {folder} --out labels.csv, and then add "
+            "--labels labels.csv"
+        )
 
 
 def check_outputs(

@@ -23,6 +23,13 @@ class ServeCommands(TyperGroup):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the options of `unimp serve RUN` too, which is the command that people look for."""
+        command = self.commands[DEFAULT]
+        short = command.context_class(command, info_name=ctx.info_name, parent=ctx.parent)
+        command.format_help(short, formatter)
+        super().format_help(ctx, formatter)
+
 
 serve_app = typer.Typer(
     cls=ServeCommands,
@@ -47,8 +54,8 @@ def serve_run(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token of the admin; it is made if it does not exist. Without it, "
-            "everybody on this computer is an admin."
+            help="File with the token of the admin; it is created if it does not exist. Without "
+            "it, everybody on this computer is an admin."
         ),
     ] = None,
     allowed_host: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +14,13 @@ import typer
 from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.cli.from_tables import tables_in
 from unimp.cli.init import Label, Near
+from unimp.cli.processes import train_on_devices, without_devices
 from unimp.config.presets import PRESETS, preset_help
 from unimp.config.run_files import GUESSED
 from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
-from unimp.training.interruption import exit_code, signals_held, signals_raised
+from unimp.training.interruption import SIGNALS, exit_code, signals_held, signals_raised
 
 if TYPE_CHECKING:
     from unimp.config.recipe import Recipe
@@ -68,15 +71,28 @@ def train(
         list[str] | None,
         typer.Option(metavar="|".join(TRACKERS), help="Also log metrics there. May be repeated."),
     ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            metavar="COUNT",
+            help="Train one model with so many processes of this machine, each with its own GPU, "
+            "or with its share of the cores.",
+        ),
+    ] = None,
 ) -> None:
     """Train and score a recipe, once per seed; or go from tables to predictions.
 
     Ctrl-C stores the state of training; run the same command again to resume.
     """
+    if devices is not None:
+        raise typer.Exit(train_on_devices(without_devices(sys.argv[1:]), devices))
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.config.run_files import is_finished, seed_folders
-        from unimp.runs.experiment import run
+        from unimp.runs.experiment import ranks_for, run
         from unimp.runs.folder.resume import interrupted_folder
+        from unimp.runs.preparation import device_of
         from unimp.runs.recipes import resolve_recipe
         from unimp.runs.seeds import Runs
 
@@ -85,6 +101,12 @@ def train(
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
+    ranks = ranks_for(recipe, device_of(recipe, None))
+    if not ranks.is_first:  # the first process prints, writes and stops; the others end with it
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        run(recipe, seeds=numbers, out=ranks.agreed(None), progress=False)
+        return
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if tables is not None:
         chosen = chosen or tables.unfinished_folder(Path("runs"), recipe, numbers)
@@ -98,6 +120,7 @@ def train(
                     chosen = new_folder(Path("runs"), recipe.folder_name)
             if tables is not None:
                 tables.store_recipe(chosen, recipe, numbers)
+            ranks.agreed(str(chosen))
             finished = {f for f in seed_folders(chosen, numbers).values() if is_finished(f)}
             several = len(numbers) > 1
             options: RunOptions = {

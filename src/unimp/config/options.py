@@ -217,6 +217,13 @@ class BatchOptions(Section):
         "used with train.consistency, train.teacher or a batch norm",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
+    parts_per_step: int = option(
+        1,
+        "partition: parts that are trained on in one step, without edges between them; several "
+        "processes divide them",
+        ge=1,
+        le=MANY,
+    )
     batch_size: int = option(1500, "neighbors: hidden nodes per step", ge=1, le=MANY)
     fanout: list[Fanout] = option(
         [10], "neighbors: in-neighbors per target, one number per layer or one for all; -1: all"
@@ -312,6 +319,17 @@ class TrainOptions(Section):
         "precision of forward passes; on GPU, tf32 makes matrix products faster, and bf16 also "
         "halves the memory (weights, loss and optimizer stay in fp32)",
     )
+    draws: Literal["entry", "node"] = option(
+        "entry",
+        "dropout is drawn per entry of a batch; or per node, so that training does not depend on "
+        "how many processes share it. Several processes always use node",
+    )
+    rank_timeout: Seconds = option(
+        600.0,
+        "seconds after which training by several processes ends if one of them does not answer",
+        gt=0,
+        le=MANY,
+    )
     replay: bool = option(
         True,
         "full and partition, on GPU: record one step as a CUDA graph and replay it; the steps are "
@@ -367,6 +385,13 @@ class EnsembleOptions(Section):
         "the model of [model] alone",
     )
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
+    copies: int = option(
+        1,
+        "how often the members that the ensemble relies on are trained, each time with other "
+        "random draws, as far as time allows",
+        ge=1,
+        le=10,
+    )
     refit: Refit = option(
         "own",
         "after scoring, train the chosen members again on train and validation labels: for your "

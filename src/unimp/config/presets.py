@@ -26,6 +26,7 @@ class Preset:
     about: str
     seconds: float  # the time limit of the ensemble
     alone: Mapping[str, Any]  # options of a single model
+    copies: int = 1  # of the members that the ensemble relies on
 
 
 PRESETS: dict[Portfolio, Preset] = {
@@ -54,6 +55,7 @@ PRESETS: dict[Portfolio, Preset] = {
             "train.eval_every": 2,
             "train.patience": 300,
         },
+        copies=3,
     ),
 }
 
@@ -115,6 +117,8 @@ def recipe_with_preset(
     else:
         seconds = PRESETS[preset].seconds
         filled = {"ensemble.portfolio": preset, "train.time_limit": seconds}
+        if PRESETS[preset].copies > 1:
+            filled["ensemble.copies"] = PRESETS[preset].copies
         if not bundled and not loaded.tables.directed:
             filled["task.symmetrize"] = True
     values = loaded.model_dump(exclude_unset=True)

@@ -7,7 +7,7 @@ alike; a later member of a family is left out if the family was weak before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unimp.config.choices import Portfolio
@@ -292,9 +292,27 @@ def _own_member(recipe: Recipe) -> list[Member]:
     return [Member(OWN, OWN, settings, LONG, 4.0)]
 
 
+COPY = "."
+"""A copy of a member is a further training with other random draws, named `NAME.2`, `NAME.3`, …"""
+
+
+def copy_of(member: Member, number: int) -> Member:
+    return replace(member, name=f"{member.name}{COPY}{number}")
+
+
+def is_copy(name: str) -> bool:
+    return COPY in name
+
+
+def seed_of(name: str, seed: int) -> int:
+    """The seed of a member of an ensemble with a seed: the same, except for copies."""
+    _, found, number = name.partition(COPY)
+    return seed + 1000 * (int(number) - 1) if found else seed
+
+
 def settings_of(member: Member, task: Task) -> dict[str, Any]:
     """The options of a member that differ from the defaults, for a task."""
-    if member.name == OWN:
+    if member.family == OWN:
         return dict(member.settings)
     more = OF_BINARY_TASKS if task.is_multilabel else {}
     frame = {**FRAME, **more} if member.by_gradient else {}

@@ -254,7 +254,7 @@ def project(
         weight.t().contiguous(),  # the fast path needs contiguous rows
         x.indptr.to(x.column.dtype),
         mode="sum",
-        per_sample_weights=dropout(x.value, drop, training=True),
+        per_sample_weights=dropout(x.value, drop, training=True, entries=(x.indptr, x.column)),
         include_last_offset=True,
     )
     return rows if bias is None else rows + bias

@@ -17,6 +17,7 @@ from unimp.graph.csr import index_dtype, pick_rows
 from unimp.graph.graph import Graph, number_nodes
 from unimp.graph.hop import Hop
 from unimp.ops import native
+from unimp.ops.hashing import hashed, shifted, signed
 
 
 def sample_hops(
@@ -26,8 +27,9 @@ def sample_hops(
 
     Returns `nodes` (int64 node numbers; the seeds first, then sources in the order in which they
     were reached) and one hop per layer, hops[0] the largest. A fanout of −1 keeps all in-neighbors;
-    with −1 for all layers, the logits of the seeds equal those of the full batch. The result is a
-    function of `seed`.
+    with −1 for all layers, the logits of the seeds equal those of the full batch. The in-neighbors
+    that are drawn for a node depend only on `seed`, the layer and the node. Therefore several
+    processes that divide the seeds among them draw the same edges as one process.
     """
     draw = _draw_natively if _can_be_native(graph) else _draw
     nodes = graph.checked_nodes(seeds)
@@ -139,23 +141,22 @@ def _in_edges(indptr: Tensor, targets: Tensor, take: int, seed: int) -> tuple[Te
     row = torch.repeat_interleave(rows, kept, output_size=total)
     offset = torch.arange(total, device=indptr.device) - picked[row]
     crowded = torch.nonzero(degree > take).squeeze(1)
-    drawn = draw_without_replacement(degree[crowded], take, seed)
+    drawn = draw_without_replacement(degree[crowded], targets[crowded], take, seed)
     places = picked[crowded][:, None] + torch.arange(take, device=indptr.device)
     offset[places.flatten()] = drawn.flatten()
     return picked.to(index_dtype(total)), indptr[targets].long()[row] + offset
 
 
-def draw_without_replacement(population: Tensor, take: int, seed: int) -> Tensor:
-    """Draw `take` distinct numbers below population[i] for each row i: [rows, take], sorted.
+def draw_without_replacement(population: Tensor, nodes: Tensor, take: int, seed: int) -> Tensor:
+    """Draw `take` distinct numbers below population[i] for each nodes[i]: [nodes, take], sorted.
 
     This is Floyd's algorithm for all rows at once: the j-th draw is uniform below
     n − take + j + 1; if it repeats an earlier draw, n − take + j is used instead.
     """
     drawn = population.new_empty((len(population), take))
-    rows = torch.arange(len(population), device=population.device) * take
     for j in range(take):
         top = population - take + j
-        number = _below(top + 1, rows + j, seed)
+        number = _below(top + 1, nodes * take + j, seed)
         repeated = (drawn[:, :j] == number[:, None]).any(1)
         drawn[:, j] = torch.where(repeated, top, number)
     # Sorted, because this is the order of the graph's rows in memory.
@@ -163,23 +164,6 @@ def draw_without_replacement(population: Tensor, take: int, seed: int) -> Tensor
 
 
 def _below(bound: Tensor, counter: Tensor, seed: int) -> Tensor:
-    """Numbers of a counter-based stream (splitmix64), each uniform below its bound.
-
-    The stream consists of unsigned integers, which are computed here as signed ones.
-    """
-    z = _signed(seed) + (counter + 1) * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    z = z ^ _shifted(z, 31)
-    return (_shifted(z, 32) * bound) >> 32
-
-
-def _shifted(z: Tensor, by: int) -> Tensor:
-    """Shift z to the right as an unsigned integer."""
-    return (z >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(number: int) -> int:
-    """The signed 64-bit integer with the bits of an unsigned one."""
-    number %= 2**64
-    return number - 2**64 if number >= 2**63 else number
+    """Numbers of a counter-based stream, each uniform below its bound."""
+    z = hashed(signed(seed) + counter * signed(0x9E3779B97F4A7C15))
+    return (shifted(z, 32) * bound) >> 32

@@ -23,6 +23,7 @@ from unimp.tasks.task import Task
 from unimp.tracking.progress import Progress, show_progress
 from unimp.tracking.trackers import Place, Trackers
 from unimp.training.loop import Epoch
+from unimp.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from unimp.runs.run import Run
@@ -60,6 +61,7 @@ class Experiment:
     is_refit: bool = False  # the member is trained on train and validation labels
     warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
+    ranks: Ranks = ALONE  # the processes that train together; only the first one writes
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None
 
@@ -86,6 +88,11 @@ class Experiment:
         """The recipe as the folder stores it: a task without a name is stored beside it."""
         unnamed = self.own_task is not None or self.recipe.task.name == "tables"
         return self.recipe.with_task(self.folder / TASK) if unnamed and self.folder else self.recipe
+
+    @property
+    def output(self) -> Path | None:
+        """The folder that this process writes to; None if it writes nothing."""
+        return self.folder if self.ranks.is_first else None
 
     def found(self) -> Found:
         """What the folder contains of this run; refuses a folder with another run."""
@@ -126,8 +133,9 @@ class Experiment:
     def watched(self) -> Iterator[Experiment]:
         """This experiment with its progress display and its trackers open."""
         resumed = self.folder is not None and is_started(self.folder)
-        with show_progress(self.recipe, self.seed, self.show) as progress:
+        show = self.show if self.ranks.is_first else False
+        with show_progress(self.recipe, self.seed, show) as progress:
             report = progress.note if progress.is_visible else warnings.warn
             place = Place(self.recipe, self.seed, self.folder, resumed, report)
-            with Trackers(self.log, place) as trackers:
+            with Trackers(self.log if self.ranks.is_first else (), place) as trackers:
                 yield replace(self, progress=progress, trackers=trackers)

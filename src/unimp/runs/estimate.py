@@ -28,7 +28,8 @@ from unimp.runs.context import Experiment
 from unimp.runs.preparation import consistency_of, graph_for, prunes, what_to_reduce
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, sampled_batch
+from unimp.training.batch import Batch
+from unimp.training.batching import sampled_batch
 from unimp.training.step import Step
 
 ERROR = 1.5

@@ -23,13 +23,13 @@ from typing import Unpack, overload
 from unimp.config.arguments import FilePath, check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
-from unimp.errors import TrainingError
+from unimp.errors import RecipeError, TrainingError
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
-from unimp.runs.folder.resume import held_folder
+from unimp.runs.folder.resume import Found, held_folder
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import ModelFactory, device_of, refits, seeded
+from unimp.runs.preparation import ModelFactory, device_of, refits, seeded, whole_only
 from unimp.runs.recipes import resolve_recipe
 from unimp.runs.refit import refitted_run
 from unimp.runs.reporting import write_report
@@ -37,6 +37,7 @@ from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
+from unimp.training.ranks import Ranks, join_ranks, use_own_gpu
 
 
 @overload
@@ -74,12 +75,15 @@ def run(
     good state is stored, the other seeds are trained, and TrainingError is raised at the end.
     """
     check_arguments(run, locals())
+    use_own_gpu()
     resolved = resolve_recipe(recipe, settings, preset, own_model=model is not None)
     numbers = check_seeds([seed] if seeds is None else seeds)
+    device = device_of(resolved, model)
+    ranks = ranks_for(resolved, device)
     first = Experiment(
         resolved,
         numbers[0],
-        device_of(resolved, model),
+        device,
         None if out is None else Path(out),
         own_task=recipe if isinstance(recipe, Task) else None,
         own_model=model,
@@ -87,10 +91,11 @@ def run(
         show=progress,
         log=log,
         report=report,
+        ranks=ranks,
     )
     experiments = [first] if seeds is None else [first.of_seed(n) for n in numbers]
-    for experiment in experiments:  # refuse folders with other runs before anything is trained
-        experiment.found()
+    for experiment in experiments if ranks.is_first else ():
+        experiment.found()  # refuse folders with other runs before anything is trained
     done, failures = [], []
     for experiment in experiments:  # a seed that fails does not stop the others
         try:
@@ -101,17 +106,18 @@ def run(
             on_run(done[-1])
     if failures:
         raise TrainingError("\n".join(failures))
-    return done[0] if seeds is None else Runs(tuple(done), first.folder).with_summary()
+    return done[0] if seeds is None else Runs(tuple(done), first.output).with_summary()
 
 
 def run_seed(experiment: Experiment) -> Run:
     """Train one seed, or resume it, or load it if it is finished; raise if training failed."""
     experiment = replace(experiment, started=time.perf_counter()).with_tables()
-    seed, folder, device = experiment.seed, experiment.folder, experiment.device
-    if experiment.found().state == "finished":
+    seed, folder, device = experiment.seed, experiment.output, experiment.device
+    ranks = experiment.ranks
+    if ranks.agreed(ranks.is_first and experiment.found().state == "finished"):
         return load_finished(experiment)
     with held_folder(folder), seeded(seed, device), experiment.watched() as experiment:
-        found = experiment.found()
+        found = agreed_run(experiment)
         if found.state == "finished":  # by another process that held the folder before
             return load_finished(experiment)
         task = experiment.task()
@@ -120,6 +126,9 @@ def run_seed(experiment: Experiment) -> Run:
             write_task(folder, experiment.own_task)
         experiment = replace(experiment, recipe=found.recipe)
         experiment, model, fit = fit_recipe(experiment, task, data_hash, run_seed)
+        if not ranks.is_first:  # the first process scores the same weights
+            metrics = ranks.agreed(None)
+            return Run(experiment.recipe, seed, task, model, metrics, device).succeeded()
         run, probabilities = scored_run(experiment, model, task, fit)
         if refits(experiment.recipe, task):
             run = refitted_run(experiment, run, run_seed)
@@ -128,4 +137,24 @@ def run_seed(experiment: Experiment) -> Run:
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
+        ranks.agreed(run.metrics)
     return run.succeeded()
+
+
+def ranks_for(recipe: Recipe, device: str) -> Ranks:
+    """The processes that train the recipe together; refused if it cannot be divided."""
+    ranks = join_ranks(device, recipe.train.rank_timeout)
+    if ranks.size > 1 and (why := whole_only(recipe, ranks.size)):
+        raise RecipeError(f"several processes cannot train this recipe: {why}")
+    return ranks
+
+
+def agreed_run(experiment: Experiment) -> Found:
+    """What the folder contains of this run, as the first process reads it."""
+    ranks, found = experiment.ranks, None
+    if ranks.size == 1:
+        return experiment.found()
+    if ranks.is_first:
+        found = experiment.found()
+    state, recipe = ranks.agreed(found and (found.state, found.recipe.model_dump()))
+    return found or Found(state, Recipe.model_validate(recipe))

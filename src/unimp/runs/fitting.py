@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from unimp.analysis.predictions import keep_observed
 from unimp.config.run_files import CHECKPOINT
 from unimp.ensemble.distillation import student_section
-from unimp.errors import NonFiniteError, TrainingError
+from unimp.errors import NonFiniteError, RecipeError, TrainingError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
@@ -35,11 +37,13 @@ from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import FewerEdges, make_batches
-from unimp.training.checkpoint import refuse_other_shape
-from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.batching import make_batches
+from unimp.training.changed_batches import FewerEdges
+from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
+from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
+from unimp.training.ranks import Ranks
 
 SCORINGS_AFTER = 5
 """How often all nodes may be predicted after training: both protocols, the file, the report."""
@@ -81,12 +85,18 @@ def fit_model(
     if isinstance(model, SolvedModel):
         graph = graph_for(experiment.recipe, model, task, experiment.device)
         return Fit(stopped=model.solve(graph, labels_to_solve(task), seed=experiment.seed))
-    recipe, seed, device, folder = (
+    recipe, seed, device, folder, ranks = (
         experiment.recipe,
         experiment.seed,
         experiment.device,
-        experiment.folder,
+        experiment.output,
+        experiment.ranks,
     )
+    if ranks.size > 1 and model.mixes_rows:
+        raise RecipeError(
+            "several processes cannot train a model with a batch norm, because each would "
+            "normalize its own rows; set model.norm=layer"
+        )
     origin = depends_on(
         recipe,
         seed,
@@ -98,6 +108,7 @@ def fit_model(
     if state is not None and folder is not None:
         refuse_other_shape(state, model, folder / CHECKPOINT)
         experiment.progress.note(f"resuming in epoch {state.position.epoch}, from {folder}")
+    state = shared_state(state, folder, ranks)
     history = HistoryFile(folder, state.history if state else ())
 
     def on_epoch(epoch: Epoch) -> None:
@@ -126,6 +137,8 @@ def fit_model(
         feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
         propagate=model.propagated if model.takes_propagated_labels else None,
         others=None if teacher is None else torch.nonzero(~masks.known).squeeze(1),
+        ranks=ranks,
+        drawn_per_node=recipe.train.draws == "node",
         **cut,
     )
     if recipe.model.edge_dropout:
@@ -170,7 +183,24 @@ def fit_model(
             replay=options.replay and model.by_layer,  # Python code of a module is not replayed
             resume=state,
             keep=keep,
+            ranks=ranks,
         )
+
+
+def shared_state(
+    state: TrainingState | None, folder: Path | None, ranks: Ranks
+) -> TrainingState | None:
+    """The state from which the first process resumes, if there is one."""
+    if ranks.size == 1:
+        return state
+    stored = b"" if state is None or folder is None else (folder / CHECKPOINT).read_bytes()
+    stored = ranks.of_first(stored)
+    if ranks.is_first or not stored:
+        return state
+    with TemporaryDirectory(prefix="unimp-") as place:
+        path = Path(place) / CHECKPOINT
+        path.write_bytes(stored)
+        return load_checkpoint(path)
 
 
 def labels_to_solve(task: Task) -> KnownLabels:

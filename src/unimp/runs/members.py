@@ -26,18 +26,28 @@ from unimp.config.recipe import Recipe
 from unimp.config.run_files import CHECKPOINT, MEMBERS, REFIT, is_finished, is_started
 from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.model import Ensemble, Entry
-from unimp.ensemble.portfolio import Member, member_recipe, members_for, settings_of
+from unimp.ensemble.portfolio import (
+    Member,
+    copy_of,
+    is_copy,
+    member_recipe,
+    members_for,
+    seed_of,
+    settings_of,
+)
 from unimp.ensemble.selection import (
     choose_weights,
     mixed,
     nested_score,
 )
 from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
+from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run, write_task
 from unimp.runs.folder.resume import depends_on, load_state
 from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
+from unimp.runs.trained_model import TrainedModel
 from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
 from unimp.tasks.labels import is_known
 from unimp.tasks.means import FEW_NODES
@@ -57,6 +67,10 @@ CHEAP = 0.3
 WEAK = 0.05
 """If the best validation score of a family is lower than that of the best member by more than this,
 the other members of the family are left out, unless the ensemble uses the family."""
+
+
+RELIED_ON = 0.1
+"""The smallest weight of a member of which copies are trained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +100,7 @@ def fit_ensemble(
         with Trainer(in_folder, task, train, workers=workers, threads=threads) as trainer:
             training.add(trainer.here(training.due(cheap)))
             training.add(trainer.each(training.due(others)))
+            training.add(trainer.each(training.due(training.add_copies())))
     trained, notes = training.trained, training.notes
     if not trained:
         raise TrainingError(
@@ -96,7 +111,7 @@ def fit_ensemble(
     summary = _summary(trained, weights, notes, task, experiment.seed)
     chosen = [(one, float(w)) for one, w in zip(trained, weights, strict=True) if w > 0]
     entries = [Entry(t.member.name, t.settings, w, t.run.temperature) for t, w in chosen]
-    stopped = f"{len(trained)} of {len(members)} members trained"
+    stopped = f"{len(trained)} of {len(training.members)} members trained"
     if training.cut_short:
         limit = experiment.recipe.train.time_limit
         stopped = f"cut short by the time limit of {limit:g} s after {stopped}"
@@ -135,11 +150,27 @@ class _Training:
         self.labels = task.labels[task.split.val]
         share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
         self._time_limit = share * experiment.recipe.train.time_limit
-        self._experiment, self._task, self._members, self._jobs = experiment, task, members, jobs
+        self.members = list(members)
+        self._experiment, self._task, self._jobs = experiment, task, jobs
 
     def is_unfinished(self, member: Member) -> bool:
         folder = self._folder_of(member)
         return folder is None or not is_finished(folder)
+
+    def add_copies(self) -> list[Member]:
+        """Further trainings of the members with a large weight; their mean varies less."""
+        if not self.trained:
+            return []
+        weights = weights_of(self.trained, self.labels)
+        relied_on = [
+            one.member
+            for one, weight in zip(self.trained, weights, strict=True)
+            if weight >= RELIED_ON and trains_by_epochs(one.run) and not is_copy(one.member.name)
+        ]
+        numbers = range(2, self._experiment.recipe.ensemble.copies + 1)
+        copies = [copy_of(member, number) for number in numbers for member in relied_on]
+        self.members += copies
+        return copies
 
     def due(self, members: Sequence[Member]) -> Iterator[tuple[_Due, Experiment]]:
         """The members to train; the results before decide which, and how long each may take."""
@@ -151,9 +182,12 @@ class _Training:
                 self.notes[member.name] = why
                 continue
             spent = time.perf_counter() - experiment.started + self.spent_before
-            later = self._members[self._members.index(member) :]
+            later = self.members[self.members.index(member) :]
             limit = _time_for(later, self._time_limit, spent, self._jobs)
             if limit is not None and limit <= 0 and self.trained and not was_finished:
+                if is_copy(member.name):  # copies only use time that is left
+                    self.members.remove(member)
+                    continue
                 self.notes[member.name] = "there was no time left"
                 self.cut_short = True
                 continue
@@ -173,7 +207,7 @@ class _Training:
             if was_finished:
                 self.spent_before += result.metrics["seconds"] / self._jobs
             newest = _answered(member, settings, result)
-            insort(self.trained, newest, key=lambda one: self._members.index(one.member))
+            insort(self.trained, newest, key=lambda one: self.members.index(one.member))
             text = _progress(newest, self.trained, self.labels, self._task.metric)
             self._experiment.progress.note(text)
 
@@ -184,6 +218,10 @@ class _Training:
     def _failed(self, member: Member, error: UnimpError) -> None:
         self.notes[member.name] = str(error)
         self._experiment.progress.note(f"{member.name}: {error}")
+
+
+def trains_by_epochs(member: TrainedModel) -> bool:
+    return member.model.learns and not isinstance(member.model, SolvedModel)
 
 
 def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Plan:
@@ -265,12 +303,15 @@ def _experiment_of(
     if limit is not None:
         settings["train.time_limit"] = round(max(limit, 1.0), 2)
     base = experiment.stored_recipe
+    if is_copy(member.name) and base.task.split == "seed":  # its own seed draws another split
+        settings["task.split"] = experiment.seed
     if folder is not None and is_finished(folder):  # it was trained with another time left
         settings["train.time_limit"] = read_run(folder)[0].train.time_limit
     recipe = member_recipe(base, member.name, settings)
     inner = replace(
         experiment,
         recipe=recipe,
+        seed=seed_of(member.name, experiment.seed),
         folder=folder,
         own_task=None,
         prepared=member_task(base, recipe, task),

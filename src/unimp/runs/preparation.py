@@ -42,6 +42,26 @@ ModelFactory = Callable[[Sizes], NodeModel]
 ONE_AT_A_TIME = threading.RLock()
 
 
+def whole_only(recipe: Recipe, processes: int) -> str:
+    """Why several processes cannot divide the batches of a recipe; empty if they can."""
+    if recipe.ensemble.portfolio != "none":
+        return (
+            "an ensemble trains its members at the same time instead. Set ensemble.portfolio=none "
+            "to train one model"
+        )
+    if recipe.train.teacher or recipe.train.consistency or recipe.train.samples > 1:
+        return (
+            "train.teacher, train.consistency and train.samples apply to all nodes of a batch. "
+            "Omit them, or train with one process"
+        )
+    if recipe.batch.regime == "partition" and recipe.batch.parts_per_step < processes:
+        return (
+            f"a step has {recipe.batch.parts_per_step} parts for {processes} processes. Set "
+            f"batch.parts_per_step to at least {processes}"
+        )
+    return ""
+
+
 def task_of(recipe: Recipe, seed: int) -> Task:
     """The recipe's task with the split that this seed uses, prepared for training."""
     if recipe.task.name == "tables":

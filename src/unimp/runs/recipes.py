@@ -15,6 +15,7 @@ from unimp.data.tables.transforms import Layout
 from unimp.errors import ModelError, RecipeError
 from unimp.model.table import find_model, inputs_of, most_parameters
 from unimp.tasks.splitting import Sets
+from unimp.training.started import were_started
 
 if TYPE_CHECKING:
     from unimp.tasks.task import Task
@@ -59,7 +60,7 @@ def resolve_recipe(
         inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
     except ModelError as error:
         raise RecipeError(f"model.inputs: {error}") from None
-    return resolved
+    return resolved.with_settings({"train.draws": "node"}) if were_started() else resolved
 
 
 def rows_of(recipe: Recipe) -> Rows:

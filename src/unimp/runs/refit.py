@@ -15,13 +15,13 @@ from typing import Any
 from unimp.config.run_files import REFIT, is_finished
 from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
-from unimp.ensemble.portfolio import member_recipe
+from unimp.ensemble.portfolio import member_recipe, seed_of
 from unimp.errors import UnimpError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
-from unimp.runs.members import plan_of, stored
+from unimp.runs.members import plan_of, stored, trains_by_epochs
 from unimp.runs.preparation import graph_for, member_task
 from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel
@@ -41,7 +41,7 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     assert isinstance(run.model, Ensemble)
     began = time.perf_counter()
     refit = _Refit(experiment, run, began)
-    by_epochs = [member for member in run.members if _trains_by_epochs(member)]
+    by_epochs = [member for member in run.members if trains_by_epochs(member)]
     jobs, threads = plan_of(experiment, [member.recipe for member in by_epochs], run.task)
     with stored(experiment, jobs) as in_folder:
         refit.solve_again()
@@ -61,10 +61,6 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     scores = {**metrics["scores"], REFIT: again.evaluate(REFIT)}
     seconds = round(metrics["seconds"] + time.perf_counter() - began, 2)
     return replace(again, metrics={**metrics, "scores": scores, "seconds": seconds})
-
-
-def _trains_by_epochs(member: TrainedModel) -> bool:
-    return member.model.learns and not isinstance(member.model, SolvedModel)
 
 
 class _Refit:
@@ -119,7 +115,7 @@ class _Refit:
     def due(self, experiment: Experiment) -> Iterator[tuple[tuple[int, Entry], Experiment]]:
         """The members to train for the number of epochs that was best on validation."""
         for index, entry, member in self._by_weight():
-            if not _trains_by_epochs(member):
+            if not trains_by_epochs(member):
                 continue
             folder = experiment.folder and experiment.folder / REFIT / entry.name
             left = self._time_left(entry)
@@ -139,6 +135,7 @@ class _Refit:
             inner = replace(
                 experiment,
                 recipe=member_recipe(experiment.stored_recipe, entry.name, settings),
+                seed=seed_of(entry.name, experiment.seed),
                 folder=folder,
                 own_task=None,
                 prepared=self._task(member),

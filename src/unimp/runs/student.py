@@ -81,7 +81,12 @@ def _best_unimp(teacher: Run) -> dict[str, Any]:
     if found is None:
         return usual
     options = {name: value for name, value in found["settings"].items() if name not in LENGTH}
-    return {**options, **{name: usual[name] for name in LENGTH if name in usual}}
+    length = {name: usual[name] for name in LENGTH if name in usual}
+    # A teacher's answers take longer to learn than labels; at first, the score may not change.
+    length["train.patience"] = 2 * max(
+        usual["train.patience"], found["settings"].get("train.patience", 0)
+    )
+    return {**options, **length}
 
 
 def stored_by_teacher(folder: Path) -> Task | None:

@@ -7,7 +7,7 @@ all events.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,10 +18,9 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
 )
 
-from unimp.errors import ESCAPES, InvalidWriteError
+from unimp.errors import ESCAPES
 
 LONGEST_ID = 512
 LONGEST_NAME = 100
@@ -37,6 +36,8 @@ MOST_WRITES = 100_000
 """Writes in one request."""
 MOST_VERSIONS = 2**53
 """Versions and generations are exact numbers in JSON."""
+MOVED = 0.001
+"""A probability that changes by less is not reported."""
 
 
 def _text(text: str) -> str:
@@ -228,34 +229,6 @@ class Event:
     key: str | None = None
     predicted: Predicted | None = None
     drawn: str = ""
-
-
-def parse_writes(given: Sequence[Any]) -> tuple[Write, ...]:
-    """Check what a client sent; raise InvalidWriteError with the problems of all writes."""
-    if len(given) > MOST_WRITES:
-        what = f"the request has {len(given):,} writes; send at most {MOST_WRITES:,} at once"
-        raise InvalidWriteError([(MOST_WRITES, what)])
-    writes: list[Write] = []
-    problems: list[tuple[int, str]] = []
-    for place, one in enumerate(given):
-        try:
-            write = WRITE.validate_python(one)
-            if (size := len(write.body())) > LONGEST_BODY:
-                what = f"its values have {size:,} bytes; at most {LONGEST_BODY:,} are accepted"
-                problems.append((place, what))
-            writes.append(write)
-        except ValidationError as error:
-            problems.append((place, _in_words(error)))
-    if problems:
-        raise InvalidWriteError(problems)
-    return tuple(writes)
-
-
-def _in_words(error: ValidationError) -> str:
-    """The first problem of a write: the field, and what is wrong."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part)[:LONGEST_NAME] for part in first["loc"][1:])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def label_text(label: str | tuple[str, ...]) -> str:

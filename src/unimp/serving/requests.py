@@ -170,7 +170,7 @@ class Check:
     def __init__(self, db: sqlite3.Connection, vocabulary: Vocabulary) -> None:
         self._db, self._vocabulary = db, vocabulary
         self._added: set[str] = set()
-        self._labels: dict[str, str | tuple[str, ...]] = {}
+        self._labels: dict[str, str | tuple[str, ...] | None] = {}  # None: retracted
         self._undone: set[int] = set()
         self._problems: list[tuple[int, str]] = []
 
@@ -201,7 +201,13 @@ class Check:
             case NewEdge() | RemovedEdge():
                 return self._unknown(write.node) or self._unknown(write.target)
             case Label():
-                return self._unknown(write.node) or self._label_problem(write)
+                return (
+                    self._unknown(write.node)
+                    or self._label_problem(write)
+                    or self._repeated(write.node, write.label)
+                )
+            case Retraction():
+                return self._unknown(write.node) or self._repeated(write.node, None)
             case _:
                 return self._unknown(write.node)
         return ""
@@ -228,8 +234,11 @@ class Check:
                 return f"there is no class {name!r}" + (
                     f"; {nearest_names(name, classes)}" if shown else ""
                 )
-        if self._labels.setdefault(write.node, write.label) != write.label:
-            return f"the node {write.node!r} has another label in the same request; keep one"
+        return ""
+
+    def _repeated(self, node: str, label: str | tuple[str, ...] | None) -> str:
+        if self._labels.setdefault(node, label) != label:
+            return f"the node {node!r} has another label in the same request; keep one"
         return ""
 
     def _undo_problem(self, version: int) -> str:

@@ -36,7 +36,7 @@ from unimp.runs.run import Run
 from unimp.runs.teacher import answers_hash
 from unimp.serving.engine.applied import Applied
 from unimp.serving.engine.process import load_with_split
-from unimp.serving.gate import compare
+from unimp.serving.gate import Check, compare
 from unimp.serving.reader import Reader
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Task
@@ -95,9 +95,11 @@ def task_now(applied: Applied, old: Split, *, refitted: bool) -> tuple[Task, Ten
 def planned(folder: Path, out: Path, old: Run, split: Split) -> tuple[Plan, Task]:
     """The plan and the task of a training: stored ones, or new ones from all events."""
     path = out.with_name(f"{out.name}.{PLAN}")
-    if path.exists() and (out / TASK).exists():
+    # Until the teacher of a student is trained, only the teacher's folder contains the task.
+    tasks = [where / TASK for where in (out, teacher_folder(out)) if (where / TASK).exists()]
+    if path.exists() and tasks:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        task = replace(load_task(str(out / TASK)), name=old.task.name)
+        task = replace(load_task(str(tasks[0])), name=old.task.name)
         return Plan(stored["version"], tuple(stored["held"])), task
     with Reader(folder) as reader:
         applied = Applied(old, reader)
@@ -106,6 +108,11 @@ def planned(folder: Path, out: Path, old: Run, split: Split) -> tuple[Plan, Task
     plan = Plan(applied.version, tuple(held.tolist()))
     write_atomically(path, json.dumps(asdict(plan)).encode())
     return plan, task
+
+
+def teacher_folder(out: Path) -> Path:
+    """The folder of the teacher of a student that is trained in `out`."""
+    return out.with_name(f"{out.name}-teacher")
 
 
 def settings_of(recipe: Recipe, epochs: int | None) -> dict[str, Any]:
@@ -127,10 +134,22 @@ def with_teacher(settings: dict[str, Any], task: Task, out: Path, epochs: int | 
         recipe, _, manifest = read_run(teacher)
     except RunError:
         return
-    folder = out.with_name(f"{out.name}-teacher").resolve()
+    folder, seed = teacher_folder(out).resolve(), manifest["seed"]
     again = settings_of(recipe, epochs)
-    train(task, settings=again, seed=manifest["seed"], out=folder, progress=False, report=False)
+    train(task, settings=again, seed=seed, out=folder, progress=False, report=False)
     settings |= {"train.teacher": str(folder), "train.teacher_sha256": answers_hash(folder)}
+
+
+def compare_unlearned(old: Run, new: Run, held: Tensor, learned: Split) -> list[Check]:
+    """Compare two models on labels that neither was trained on.
+
+    learned: the split of the old model, which may be another one than when the training started.
+    """
+    split = new.task.split
+    val = split.val[~torch.isin(split.val, learned.train)]
+    task = replace(new.task, split=Split(split.train, val, split.test))
+    held = held[~torch.isin(held, torch.cat((learned.train, learned.val)))]
+    return compare(old, replace(new, task=task), held)
 
 
 def retrain(folder: Path, out: Path, against: int, epochs: int | None = None) -> dict[str, Any]:
@@ -144,7 +163,7 @@ def retrain(folder: Path, out: Path, against: int, epochs: int | None = None) ->
     if settings["train.teacher"]:
         with_teacher(settings, task, out, epochs)
     new = train(task, settings=settings, seed=old.seed, out=out, progress=False)
-    checks = compare(old, new, torch.tensor(plan.held, dtype=torch.int64))
+    checks = compare_unlearned(old, new, torch.tensor(plan.held, dtype=torch.int64), split)
     result = {
         "accepted": all(check.passed for check in checks),
         "checks": [check.plain() for check in checks],
@@ -175,7 +194,8 @@ def main() -> None:
         with signals_raised():
             _stop_with_the_service()
             end = time.monotonic() + LOCKED
-            while in_use(Path(out)) and time.monotonic() < end:
+            folders = (Path(out), teacher_folder(Path(out)))
+            while any(map(in_use, folders)) and time.monotonic() < end:
                 time.sleep(0.1)
             retrain(Path(folder), Path(out), int(against), int(more[0]) if more else None)
     except KeyboardInterrupt as stop:

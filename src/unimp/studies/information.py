@@ -19,7 +19,8 @@ from unimp.studies.cells import Subject
 from unimp.studies.study import Claim, Column, Findings, Outcomes, Row, Table, Verdict, study
 from unimp.tasks.labels import UNLABELED, mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import Batch, Batches, make_batches
+from unimp.training.batch import Batch, Batches
+from unimp.training.batching import make_batches
 from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
 

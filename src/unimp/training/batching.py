@@ -1,4 +1,4 @@
-"""Batches for the three regimes, in one shape: seeds, the nodes around them, and hops."""
+"""The three regimes: ways to divide the nodes of each epoch into batches."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -16,73 +16,34 @@ from torch import Tensor
 
 from unimp.config.choices import ALL
 from unimp.errors import TrainingError
+from unimp.graph.csr import index_dtype
 from unimp.graph.features import (
-    Features,
-    FeaturesWithLabels,
-    SparseFeatures,
     rows_of,
-    split_features,
-    without_rows,
 )
 from unimp.graph.graph import Graph
-from unimp.graph.hop import Hop, is_on
+from unimp.graph.hop import Hop
 from unimp.ops.placement import place_for_batches
 from unimp.ops.sampling import induced_hop, sample_hops
 from unimp.tasks.labels import LabelMask
+from unimp.training.batch import Batch, Batches
+from unimp.training.changed_batches import (
+    DrawnPerNode,
+    Gathered,
+    Propagate,
+    WithoutFeatures,
+    WithPropagatedLabels,
+)
 from unimp.training.masks import Masks, derived_seed, generator_for
+from unimp.training.ranks import ALONE, Ranks
 
 T = TypeVar("T")
-
-Propagate = Callable[[Graph, Tensor], Tensor]
-"""A function that propagates observed labels over a graph: one row per node."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The input of one step: nodes, seeds first, and one hop per layer.
-
-    The model's logits belong to nodes[:num_seeds]. `observed` contains the labels that the model
-    may see, and UNLABELED elsewhere. `hidden` contains the rows of the seeds to predict. It is a
-    list of rows instead of a mask, so that its length is known without waiting for a GPU.
-    """
-
-    nodes: Tensor  # [n] node numbers
-    num_seeds: int
-    x: Features | None  # [n, F]
-    observed: Tensor  # [n] or [n, T]
-    hidden: Tensor  # rows among the seeds
-    hops: tuple[Hop, ...]
-
-    @property
-    def seeds(self) -> Tensor:
-        return self.nodes[: self.num_seeds]
-
-    def to(self, device: torch.device | str) -> Batch:
-        if is_on(self.nodes, device):
-            return self
-        # Layers that share one hop, and its transpose, must still share it after the move.
-        moved = {id(hop): hop.to(device) for hop in self.hops}
-        return Batch(
-            self.nodes.to(device),
-            self.num_seeds,
-            None if self.x is None else self.x.to(device),
-            self.observed.to(device),
-            self.hidden.to(device),
-            tuple(moved[id(hop)] for hop in self.hops),
-        )
-
-
-class Batches(Protocol):
-    """A regime: a way to divide the nodes of each epoch into batches."""
-
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, starting with batch number `begin`."""
-        ...
 
 
 @dataclass(frozen=True)
 class FullBatch:
     """One batch per epoch, with every edge of the graph.
+
+    Several processes divide the hidden nodes among them, and prune.
 
     Every node is a seed and every layer runs on the whole graph. With `prune`, only the hidden
     nodes are seeds and each layer computes only nodes from which a seed can be reached. The loss
@@ -96,14 +57,15 @@ class FullBatch:
     masks: Masks
     num_layers: int
     prune: bool = False
+    ranks: Ranks = ALONE
     _next: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         if begin:
             return
-        if self.prune and self.graph.device.type == "cpu":
+        if self.ranks.size > 1 or (self.prune and self.graph.device.type == "cpu"):
             mask = self.masks.at(epoch, 0)
-            seeds = torch.nonzero(mask.hidden).squeeze(1)
+            seeds = self.ranks.deal(torch.nonzero(mask.hidden).squeeze(1))
             everyone = (ALL,) * self.num_layers
             labels = self.masks.shown(self.labels, epoch, 0)
             yield sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
@@ -137,7 +99,8 @@ class FullBatch:
 class RandomPartition:
     """The nodes in `parts` random parts, drawn again in each epoch; a part has only its own edges.
 
-    If the graph is on a GPU, the GPU cuts the parts.
+    A step trains on `parts_per_step` parts, which several processes divide among them. If the graph
+    is on a GPU, the GPU cuts the parts.
     """
 
     graph: Graph
@@ -147,17 +110,27 @@ class RandomPartition:
     parts: int
     workers: int = 1
     for_gpu: bool = False
+    parts_per_step: int = 1
+    ranks: Ranks = ALONE
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         rng = generator_for(self.masks.seed, "partition", epoch)
-        parts = random_parts(self.graph.num_nodes, self.parts, rng=rng)
-        jobs = (partial(self._batch, parts[k], epoch, k) for k in range(begin, len(parts)))
+        parts, each = random_parts(self.graph.num_nodes, self.parts, rng=rng), self.parts_per_step
+        steps = [parts[first : first + each] for first in range(0, len(parts), each)]
+        jobs = (
+            partial(self._batch, steps[k][self.ranks.rank :: self.ranks.size], epoch, k)
+            for k in range(begin, len(steps))
+        )
         return in_background(jobs, workers=_workers(self.graph, self.workers))
 
-    def _batch(self, nodes: Tensor, epoch: int, step: int) -> Batch:
+    def _batch(self, parts: Sequence[Tensor], epoch: int, step: int) -> Batch:
         mask = self.masks.at(epoch, step)
+        nodes = torch.cat((*parts, torch.empty(0, dtype=torch.int64)))
         placed = nodes.to(self.graph.device)
-        hop = induced_hop(self.graph, placed)
+        own = [
+            induced_hop(self.graph, part) for part in torch.split(placed, [len(p) for p in parts])
+        ]
+        hop = own[0] if len(own) == 1 else side_by_side(self.graph, own)
         _derive(hop, self.for_gpu)
         return Batch(
             nodes=placed,
@@ -186,6 +159,7 @@ class NeighborSampling:
     workers: int = 1
     for_gpu: bool = False
     others: Tensor | None = None  # numbers of nodes that are never hidden
+    ranks: Ranks = ALONE
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
@@ -208,99 +182,10 @@ class NeighborSampling:
             drawn = rng.permutation(self.others.numel())[: seeds.numel()]
             seeds = torch.cat((seeds, self.others[torch.from_numpy(drawn)]))
         seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
-        labels = self.masks.shown(self.labels, epoch, step)
+        labels, own = self.masks.shown(self.labels, epoch, step), self.ranks.deal(seeds)
         return sampled_batch(
-            self.graph, labels, mask, seeds, self.fanout, seed=seed, for_gpu=self.for_gpu
+            self.graph, labels, mask, own, self.fanout, seed=seed, for_gpu=self.for_gpu
         )
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Batches whose features are gathered on the GPU, which holds the features of all nodes.
-
-    Batches that are cut on CPU are then copied to the GPU without features.
-    """
-
-    batches: Batches
-    x: Tensor | SparseFeatures  # of all nodes, on the GPU
-
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for batch in self.batches.epoch(epoch, begin):
-            moved = batch.to(self.x.device)
-            yield replace(moved, x=rows_of(self.x, moved.nodes))
-
-
-@dataclass(frozen=True)
-class WithoutFeatures:
-    """Batches in which a share of the hidden nodes have features of 0, so that labels must help."""
-
-    batches: Batches
-    masks: Masks
-    share: float
-
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
-            dropped = self.masks.dropped(self.share, epoch, step).to(batch.nodes.device)
-            x, _ = split_features(batch.x)
-            yield batch if x is None else replace(batch, x=without_rows(x, dropped[batch.nodes]))
-
-
-class WithPropagatedLabels:
-    """Batches with observed labels that were propagated over the whole graph beside the features.
-
-    Labels are propagated once per mask, on the device of the graph.
-    """
-
-    def __init__(
-        self, batches: Batches, graph: Graph, labels: Tensor, masks: Masks, propagate: Propagate
-    ) -> None:
-        self.batches, self.graph, self.labels = batches, graph, labels
-        self.masks, self.propagate = masks, propagate
-        self._last: tuple[tuple[int, int], Tensor] | None = None
-
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
-            rows = self._at(epoch, step)
-            own = rows[batch.nodes.to(rows.device)].to(batch.nodes.device)
-            yield replace(batch, x=FeaturesWithLabels(split_features(batch.x)[0], own))
-
-    def _at(self, epoch: int, step: int) -> Tensor:
-        """The propagated labels of a step: [N, …]."""
-        moment = self.masks.moment(epoch, step)
-        last = self._last
-        if last is None or last[0] != moment:
-            labels = self.masks.shown(self.labels, epoch, step)
-            observed = self.masks.at(epoch, step).reveal(labels)
-            last = self._last = moment, self.propagate(self.graph, observed)
-        return last[1]
-
-
-@dataclass(frozen=True)
-class FewerEdges:
-    """Batches from which each step leaves out a random share of the edges.
-
-    Layers that run on the same edges still do. The edge of a node to itself stays. The draw is a
-    function of (seed, epoch, step, layer).
-    """
-
-    batches: Batches
-    share: float
-    seed: int
-
-    def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
-            fewer: dict[int, Hop] = {}
-            for layer, hop in enumerate(batch.hops):
-                if id(hop) not in fewer:
-                    seed = derived_seed(self.seed, "edges", epoch, step, layer)
-                    fewer[id(hop)] = self._of(hop, seed)
-            yield replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
-
-    def _of(self, hop: Hop, seed: int) -> Hop:
-        device = hop.source.device
-        generator = torch.Generator(device).manual_seed(seed)
-        kept = torch.rand(hop.num_edges, generator=generator, device=device) >= self.share
-        return hop.only(kept | (hop.source == hop.target))
 
 
 def sampled_batch(
@@ -324,6 +209,27 @@ def sampled_batch(
         observed=_reveal(mask, labels, nodes),
         hidden=torch.nonzero(mask.hidden[seeds]).squeeze(1).to(nodes.device),
         hops=tuple(hops),
+    )
+
+
+def side_by_side(graph: Graph, hops: Sequence[Hop]) -> Hop:
+    """One square hop of several, without edges between them."""
+    dtype = index_dtype(sum(hop.num_edges for hop in hops))
+    pointers, sources, edges, rows = [torch.zeros(1, dtype=dtype)], [], 0, 0
+    for hop in hops:
+        pointers.append(hop.indptr[1:].to(dtype) + edges)
+        sources.append(hop.source.to(dtype) + rows)
+        edges, rows = edges + hop.num_edges, rows + hop.num_sources
+    none = torch.empty(0, dtype=dtype)
+    device = graph.device
+    attr = [hop.edge_attr for hop in hops if hop.edge_attr is not None]
+    if not hops and graph.edge_attr is not None:
+        attr = [graph.edge_attr[:0]]
+    return Hop(
+        torch.cat([rows.to(device) for rows in pointers]),
+        torch.cat([none.to(device), *sources]),
+        rows,
+        torch.cat(attr) if attr else None,
     )
 
 
@@ -361,6 +267,9 @@ def make_batches(
     feature_drop: float = 0.0,
     propagate: Propagate | None = None,
     others: Tensor | None = None,
+    parts_per_step: int = 1,
+    ranks: Ranks = ALONE,
+    drawn_per_node: bool = False,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
@@ -368,22 +277,27 @@ def make_batches(
     propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
+    ranks: the processes that divide each batch among them.
     """
     batches: Batches
     for_gpu = torch.device(device).type == "cuda"
     graph, x = (graph, None) if regime == "full" else place_for_batches(graph, device)
     placed = labels if regime == "full" else labels.to(graph.device)
     if regime == "full":
-        batches = FullBatch(graph, placed, masks, num_layers, prune)
+        batches = FullBatch(graph, placed, masks, num_layers, prune, ranks)
     elif regime == "partition":
-        batches = RandomPartition(graph, placed, masks, num_layers, parts, workers, for_gpu)
+        batches = RandomPartition(
+            graph, placed, masks, num_layers, parts, workers, for_gpu, parts_per_step, ranks
+        )
     else:
         per_layer = fanout_per_layer(fanout, num_layers)
         batches = NeighborSampling(
-            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others
+            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks
         )
     if x is not None:
         batches = Gathered(batches, x)
+    if drawn_per_node:
+        batches = DrawnPerNode(batches, masks.seed)
     if feature_drop:
         batches = WithoutFeatures(batches, masks, feature_drop)
     if propagate is None:

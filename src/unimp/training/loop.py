@@ -15,9 +15,10 @@ from unimp.config.choices import Precision, Rate, Select
 from unimp.errors import NonFiniteError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.training.average import WeightAverage
-from unimp.training.batching import Batch, Batches
+from unimp.training.batch import Batch, Batches
 from unimp.training.objective import ONE_PASS, Consistency, FurtherLoss
 from unimp.training.precision import matmuls_in
+from unimp.training.ranks import ALONE, Ranks
 from unimp.training.step import ReplayedStep, Step
 
 Scores = Mapping[str, float]  # "val", "test" → score; "val_loss" if an epoch is chosen by it
@@ -189,6 +190,7 @@ def fit(
     replay: bool = True,
     resume: TrainingState | None = None,
     keep: Keep = lambda state, ended: None,
+    ranks: Ranks = ALONE,
 ) -> Fit:
     """Train on the hidden labels of each batch, and leave the model at its best epoch.
 
@@ -198,7 +200,8 @@ def fit(
     and stored instead of the weights. `precision` applies to the forward pass: weights, loss
     and optimizer stay in single precision. `further` is added to the loss of each step. `replay`:
     on a GPU, record a step that does not change and replay it. Training continues from `resume`, if
-    given; `keep` may store such a state.
+    given; `keep` may store such a state. `ranks`: the processes that train this model together; all
+    of them call this function with their own batches.
     """
     on_gpu = torch.device(device).type == "cuda"
     optimizer = torch.optim.Adam(
@@ -209,9 +212,9 @@ def fit(
         fused=True,  # one call for all weights: with one call each, small models wait for Python
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision, consistency, further)
+    step = Step(model, optimizer, labels.to(device), precision, consistency, further, ranks=ranks)
     # A state is restored before the first recording, so that the recording uses restored tensors.
-    take = ReplayedStep(step) if on_gpu and replay else step
+    take = ReplayedStep(step) if on_gpu and replay and ranks.size == 1 else step
     result, at = Fit(), Position()
     average = WeightAverage(model, ema)
     best_state = _state(model)
@@ -235,15 +238,18 @@ def fit(
 
     end: End | None = None
     while at.step or not (
-        end := schedule.end(result, spent=time.perf_counter() - started, scoring=at.scoring)
+        end := _agreed(
+            schedule.end(result, spent=time.perf_counter() - started, scoring=at.scoring), ranks
+        )
     ):
+        ranks.check_weights(model)
         epoch_started = time.perf_counter() - at.seconds
         if result.best is None and at.step == 0:
             with average.in_model():
                 best_state = _state(model)
         _set_rate(optimizer, lr * schedule.rate_at(at.epoch))
         with matmuls_in(precision):
-            for loss in _steps(model, batches, take, at, device):
+            for loss in _steps(model, batches, take, at, device, ranks):
                 average.update()
                 if not math.isfinite(loss):
                     break
@@ -261,7 +267,7 @@ def fit(
         trained = time.perf_counter()
         with average.in_model():
             try:
-                scores = evaluate() if schedule.scores_at(epoch) else None
+                scores = _scores(evaluate, ranks) if schedule.scores_at(epoch) else None
             except NonFiniteError:
                 end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
                 break
@@ -300,6 +306,7 @@ def _steps(
     take: Callable[[Batch], Tensor],
     at: Position,
     device: torch.device | str,
+    ranks: Ranks,
 ) -> Iterator[float]:
     """Take the remaining steps of an epoch, and yield the loss of each.
 
@@ -310,12 +317,36 @@ def _steps(
     at.loss = torch.as_tensor(at.loss, dtype=torch.float64, device=device)
     for batch in batches.epoch(at.epoch, at.step):
         at.step += 1
-        hidden_here = batch.hidden.numel()
+        hidden_here = ranks.total(batch.hidden.numel())
         if hidden_here == 0:  # a small part may contain no hidden node
             continue
         loss = take(batch.to(device))
         at.loss, at.hidden = at.loss + loss * hidden_here, at.hidden + hidden_here
         yield loss.item() if loss.device.type == "cpu" else 0.0
+
+
+def _agreed(end: End | None, ranks: Ranks) -> End | None:
+    """Why training ends, as the first process decides: the clocks of others differ."""
+    if ranks.size == 1:
+        return end
+    agreed = ranks.agreed(end)
+    return None if agreed is None else End(*agreed)
+
+
+def _scores(evaluate: Callable[[], Scores], ranks: Ranks) -> Scores:
+    """The scores that the first process computes."""
+    if ranks.size == 1:
+        return evaluate()
+    found: Scores | str = ""
+    if ranks.is_first:
+        try:
+            found = dict(evaluate())
+        except NonFiniteError as error:
+            found = str(error)
+    agreed: Scores | str = ranks.agreed(found)
+    if isinstance(agreed, str):
+        raise NonFiniteError(agreed)
+    return agreed
 
 
 def _require_hidden(hidden: int) -> int:

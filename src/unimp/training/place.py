@@ -23,7 +23,7 @@ from torch import Tensor
 from unimp.graph.features import join_features, split_features
 from unimp.graph.hop import PIECE, Derived, Hop, Schedule, Transpose
 from unimp.tasks.labels import UNLABELED
-from unimp.training.batching import Batch
+from unimp.training.batch import Batch
 
 MOST_EDGES = 4_000_000
 """The largest part, in edges, that is recorded. A larger part keeps a GPU busy for longer than its

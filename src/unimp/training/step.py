@@ -8,6 +8,7 @@ their addresses, so each batch is copied into static memory: see `training/place
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from unimp.config.choices import Precision
 from unimp.model.node_model import NodeModel
+from unimp.ops.dropout import drawn_per_node
 from unimp.tasks.labels import UNLABELED
-from unimp.training.batching import Batch
+from unimp.training.batch import Batch
 from unimp.training.objective import (
     ONE_PASS,
     Consistency,
@@ -26,6 +28,7 @@ from unimp.training.objective import (
 )
 from unimp.training.place import Place, place_for
 from unimp.training.precision import autocast
+from unimp.training.ranks import ALONE, Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,8 @@ class Step:
         loss = 1/S Σ_s ( masked_label_loss(z_s) + further(z_s) )
                + weight · consistency_loss(z_1 … z_S)
 
-    The S passes have different dropout. The consistency loss covers all seeds of the batch.
+    The S passes have different dropout. The consistency loss covers all seeds of the batch. Several
+    processes add their gradients before the optimizer step.
     """
 
     model: NodeModel
@@ -47,12 +51,45 @@ class Step:
     consistency: Consistency = ONE_PASS
     further: FurtherLoss | None = None
     padding: int = UNLABELED  # the number of the node that fills unused rows of a place
+    ranks: Ranks = ALONE
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
-        with autocast(self.labels.device, self.precision):
+        if self.ranks.size > 1:
+            return self._together(batch)
+        loss = self._loss(batch)
+        # Checking on a GPU would stall it; there, a non-finite loss is detected after the epoch.
+        if loss.device.type == "cpu" and not bool(loss.isfinite()):
+            return loss.detach()
+        self._backward(loss)
+        self.optimizer.step()
+        return loss.detach()
+
+    def _together(self, batch: Batch) -> Tensor:
+        """Take a step with the gradients of all processes; some may have no hidden node."""
+        loss, labels = None, self.labels[batch.seeds[batch.hidden]]
+        if batch.hidden.numel():
+            loss = self._loss(batch)
+            self._backward(loss)
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+        count = (labels != UNLABELED).sum()
+        mean = self.ranks.add_gradients(list(self.model.parameters()), loss, count)
+        if bool(mean.isfinite()):
+            self.optimizer.step()
+        return mean
+
+    def _backward(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        # In this thread, because handing over to another thread takes longer than it saves.
+        with torch.autograd.set_multithreading_enabled(False):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def _loss(self, batch: Batch) -> Tensor:
+        draws = nullcontext() if batch.draws is None else drawn_per_node(batch.nodes, batch.draws)
+        with autocast(self.labels.device, self.precision), draws:
             inputs = batch.x, batch.observed, batch.hops
-            passes = [self.model(*inputs).float() for _ in range(self.consistency.samples)]
+            passes = [_at_least_float(self.model(*inputs)) for _ in range(self.consistency.samples)]
         labels = self.labels[batch.seeds]
         losses = [masked_label_loss(logits, labels, batch.hidden) for logits in passes]
         loss = torch.stack(losses).mean()
@@ -69,17 +106,14 @@ class Step:
             loss = loss + self.consistency.weight * extra
         if self.model.regularizer_weight:
             spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
-            extra = masked_label_loss(spread.float(), labels, batch.hidden)
+            extra = masked_label_loss(_at_least_float(spread), labels, batch.hidden)
             loss = loss + self.model.regularizer_weight * extra
-        # Checking on a GPU would stall it; there, a non-finite loss is detected after the epoch.
-        if loss.device.type == "cpu" and not bool(loss.isfinite()):
-            return loss.detach()
-        self.optimizer.zero_grad(set_to_none=True)
-        # In this thread, because handing over to another thread takes longer than it saves.
-        with torch.autograd.set_multithreading_enabled(False):
-            loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return loss.detach()
+        return loss
+
+
+def _at_least_float(logits: Tensor) -> Tensor:
+    """Logits in single precision, or in double precision if the model is."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 class ReplayedStep:

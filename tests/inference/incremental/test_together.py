@@ -50,9 +50,9 @@ def test_a_group_that_is_too_large_is_divided(monkeypatch: pytest.MonkeyPatch) -
     engine, units = engine_of("unimp", 1), list(torch.split(torch.arange(25), 1))
     expected, changes = one_by_one(engine, units), [Change.hide(unit) for unit in units]
     monkeypatch.setattr(together, "PLACES", 25 * 7)
-    monkeypatch.setattr(together, "EDGES", 80)
+    monkeypatch.setattr(together, "EDGES_PER_PASS", 80)
     assert torch.allclose(torch.cat(engine.after(changes, units)), expected, rtol=0, atol=1e-12)
-    monkeypatch.setattr(together, "EDGES", 3)  # some labels do not fit even alone
+    monkeypatch.setattr(together, "EDGES_PER_PASS", 3)  # some labels do not fit even alone
     assert together.hidden_together(engine._stored, changes, units) is None
     assert torch.allclose(torch.cat(engine.after(changes, units)), expected, rtol=0, atol=1e-12)
 
@@ -73,3 +73,13 @@ def test_nodes_that_do_not_exist_are_refused() -> None:
     engine, nodes = engine_of("unimp", 0), [torch.tensor([1]), torch.tensor([25])]
     with pytest.raises(UnimpError, match="25"):
         engine.after([Change.hide(node) for node in nodes], nodes)
+
+
+def test_a_node_that_occurs_twice_in_a_change_is_refused_as_in_a_single_change() -> None:
+    engine, other = engine_of("unimp", 0), torch.tensor([3])
+    twice = Change.hide(torch.tensor([7, 7]))
+    for changes in ([twice], [Change.hide(other), twice]):
+        with pytest.raises(UnimpError, match="7"):
+            engine.after(changes, [other] * len(changes))
+    both = [Change.hide(other), Change.hide(other)]  # the same node in two changes is valid
+    assert len(engine.after(both, [other, other])) == 2

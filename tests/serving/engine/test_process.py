@@ -133,3 +133,41 @@ def test_published_rows_stay_within_rounding_of_the_engine(
             assert (exact - seen).abs().max() <= 0.01
             skipped += len(everything) - len(nodes)
         assert skipped
+
+
+def test_only_an_unknown_node_is_answered_as_unknown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(node: str) -> dict[str, object]:
+        raise KeyError("column")
+
+    with engine(run, tmp_path) as made:
+        for number, values in enumerate(
+            [
+                {"kind": "pull", "ids": ["n0", "nobody"]},
+                {"kind": "details", "node": "nobody"},
+                {"kind": "explain", "node": "nobody", "about": None},
+                {"kind": "what-if", "labels": {"nobody": "red"}, "nodes": []},
+                {"kind": "what-if", "labels": {"n0": "red"}, "nodes": ["nobody"]},
+            ]
+        ):
+            made.process._answer(Message({"request": number, **values}))
+        assert [answer["unknown"] for answer in made.sent()] == ["nobody"] * 5
+        monkeypatch.setattr(made.process._questions, "details", fail)
+        made.process._answer(Message({"request": 6, "kind": "details", "node": "n0"}))
+        (answer,) = made.sent()
+        assert "unknown" not in answer.values
+        assert "KeyError" in answer["failed"]
+
+
+@pytest.mark.parametrize("members", [[], ["ridge", "mlp"]])
+def test_the_model_is_named_and_an_ensemble_by_its_members(
+    members: list[str], tmp_path: Path
+) -> None:
+    more = {"ensemble.portfolio": "good", "ensemble.members": members} if members else {}
+    with engine(table_run(tmp_path, **more), tmp_path) as made:
+        made.process._hello()
+        about = made.sent()[0]["about"]
+    assert about["model"] == ("ensemble" if members else "unimp")
+    assert {one["name"] for one in about["members"]} <= set(members)
+    assert sum(one["weight"] for one in about["members"]) == pytest.approx(1 if members else 0)

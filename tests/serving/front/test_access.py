@@ -1,12 +1,15 @@
 """Tokens, sessions, roles and limits."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from live_server import Server, serving
 from starlette.datastructures import Headers
 
+from unimp.serving.front import listeners, listening
 from unimp.serving.front.access import Access, Limits
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.people import ROLES
@@ -111,6 +114,57 @@ def test_revoked_people_lose_their_token_and_their_session(
     assert server.client.get("/v1/me", headers=bearer(again)).status_code == 200
     own = server.client.delete(f"/v1/people/{'the%20admin'}", headers=admin)
     assert own.status_code == 422
+
+
+@pytest.mark.parametrize("change", ["DELETE /v1/people/leaving", "POST /v1/people/leaving/token"])
+def test_the_event_stream_of_a_person_ends_with_the_token(
+    server: Server, tokens: dict[str, str], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HEARTBEAT", 1.0)
+    method, path = change.split()
+    admin, name = bearer(tokens["admin"]), f"leaving {method}"
+    body = {"name": name, "role": "reader"}
+    token = server.client.post("/v1/people", json=body, headers=admin).json()["token"]
+    path = path.replace("leaving", quote(name))
+    with (
+        server.client.stream("GET", "/v1/events", headers=bearer(tokens["reviewer"])) as other,
+        server.client.stream("GET", "/v1/events", headers=bearer(token)) as mine,
+    ):
+        kept, lines = other.iter_lines(), mine.iter_lines()
+        assert next(kept) == next(lines) == "retry: 1000"
+        assert server.client.request(method, path, headers=admin).status_code in (200, 204)
+        for line in lines:
+            assert not line.startswith(":"), "the stream is still open"
+        server.client.post(
+            "/v1/nodes/n1/notes", json={"text": "x"}, headers=bearer(tokens["labeler"])
+        )
+        assert any("stored" in line for line in kept)
+
+
+def test_listeners_beyond_the_limit_receive_a_problem(
+    server: Server, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = bearer(tokens["reader"])
+    wait_until(lambda: server.service.listeners.count == 0)
+    monkeypatch.setattr(listeners, "MOST_LISTENERS", 1)
+    with server.client.stream("GET", "/v1/events", headers=headers) as first:
+        assert first.status_code == 200
+        refused = server.client.get("/v1/events", headers=headers)
+        assert refused.status_code == 503
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["type"].endswith(":busy")
+    wait_until(lambda: server.service.listeners.count == 0)
+    with server.client.stream("GET", "/v1/events", headers=headers) as again:
+        assert again.status_code == 200
+
+
+def wait_until(test: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if test():
+            return
+        time.sleep(0.02)
+    raise AssertionError("this takes too long")
 
 
 def test_too_many_requests_and_too_many_wrong_tokens_are_refused(store: Store) -> None:

@@ -506,3 +506,16 @@ def test_a_decision_of_the_audit_does_not_overwrite_a_newer_label(server: Server
     event = server.service.store.reader.event(done.json()["version"])
     assert event is not None
     assert event.source == "audit: kept"
+
+
+@pytest.mark.parametrize("labels", [("red", None), (None, "red"), ("red", "blue")])
+def test_two_decisions_about_one_node_in_a_request_are_refused(
+    server: Server, labels: tuple[str | None, str | None]
+) -> None:
+    head = server.service.store.reader.head()
+    rows = [{"node": "n30", "label": label} for label in labels]
+    answer = server.client.post("/v1/labels", json={"labels": rows})
+    assert answer.status_code == 422
+    assert [one["place"] for one in answer.json()["problems"]] == [1]
+    assert "n30" in answer.json()["detail"]
+    assert server.service.store.reader.head() == head

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from live_server import Server, serving
 
+from unimp.serving import schemas
 from unimp.serving.front.guard import Allowed
 
 HOSTILE = (
@@ -194,3 +195,31 @@ def test_unknown_methods_and_paths_are_problems(server: Server) -> None:
     assert server.client.get("/v1/nothing").status_code == 404
     assert server.client.get("/v1/nodes", params={"limit": 10**9}).status_code == 422
     assert server.client.get(f"/v1/nodes/{'x' * 20_000}").status_code in (400, 404, 414)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), OSError("secret")])
+def test_an_unexpected_error_is_a_problem_without_internals(
+    server: Server,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(server.service.models, "generations", fail)
+    answer = server.client.get("/v1/model")
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert schemas.Problem.model_validate_json(answer.content).status == 500
+    assert "secret" not in answer.text
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
+
+
+def test_only_requests_with_many_rows_may_be_large(server: Server) -> None:
+    large = b"x" * (2 << 20)
+    for path in ("/v1/labels", "/v1/nodes", "/v1/edges"):
+        assert server.client.post(path, content=large).status_code == 422, path
+    for path in ("/v1/labelsx", "/v1/nodes/", "/v1/undo", "/v2/x", "/v2/models/run/infer"):
+        assert server.client.post(path, content=large).status_code == 413, path

@@ -15,7 +15,7 @@ from live_server import Server, serving
 
 from unimp.config.run_files import CHECKPOINT, GATE, GENERATIONS, JOB, TASK
 from unimp.serving import schemas
-from unimp.serving.front import generations, models
+from unimp.serving.front import generations, guard, models
 from unimp.serving.front.service import Service
 
 PROOF = runpy.run_path(str(Path(__file__).parents[3] / "proofs" / "serve_swap.py"))
@@ -213,6 +213,87 @@ def wait_for(test: Callable[[], bool]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("this takes too long")
+
+
+@pytest.fixture
+def unloaded(two: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, without the engine of generation 1."""
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "ROLLBACK", 0.0)
+        assert activate(two, 1) == 200
+        assert activate(two, 0) == 200
+        wait_for(lambda: list(two.service.models.loaded) == [0])
+    return two
+
+
+def test_a_model_that_is_not_loaded_in_time_is_unloaded(
+    unloaded: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "LOADING", 0.2)
+        assert activate(unloaded, 1) == 503
+    assert list(unloaded.service.models.loaded) == [0]
+    assert node(unloaded).generation == 0
+    assert activate(unloaded, 1) == 200
+
+
+def test_an_activation_finishes_also_if_its_request_ends_before(
+    unloaded: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "REQUEST_TIME", 0.2)
+    head = unloaded.service.store.reader.head()
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "UNLIMITED", ())
+        assert activate(unloaded, 1) == 503
+        assert activate(unloaded, 1) == 503  # waits for the same activation
+    wait_for(lambda: unloaded.service.generation == 1)
+    assert unloaded.service.store.reader.head() == head + 1
+
+
+def test_an_activation_may_take_longer_than_other_requests(
+    unloaded: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "REQUEST_TIME", 0.2)
+    assert activate(unloaded, 1) == 200
+
+
+def test_a_resumed_training_is_compared_with_the_model_that_is_active_then(
+    two: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(self: generations.Jobs, job: generations.Job) -> tuple[int, str]:
+        return -9, ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generations.Jobs, "_run_trainer", killed)
+        id = two.client.post("/v1/retrain", json={"epochs": 3}).json()["id"]
+        assert finished(two, id).against == 0
+    assert activate(two, 1) == 200
+    assert two.client.post(f"/v1/jobs/{id}/resume").json()["against"] == 1
+    assert finished(two, id).against == 1
+    stored = two.service.folder / GENERATIONS / id / GATE
+    assert json.loads(stored.read_text())["against"] == 1
+
+
+def test_a_model_that_is_activated_during_a_training_is_what_the_gate_compares_with(
+    two: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, active = generations.Jobs._run_trainer, []
+
+    async def trained_meanwhile(self: generations.Jobs, job: generations.Job) -> tuple[int, str]:
+        ended = await real(self, job)
+        stored = two.service.folder / GENERATIONS / job.id / GATE
+        result = json.loads(stored.read_text()) | {"accepted": True}
+        stored.write_text(json.dumps(result))
+        active.append(result["against"])
+        await two.service.models.activate("local", 1, override=True)
+        return ended
+
+    monkeypatch.setattr(generations.Jobs, "_run_trainer", trained_meanwhile)
+    body = {"epochs": 3, "activate": True}
+    id = two.client.post("/v1/retrain", json=body).json()["id"]
+    job = finished(two, id)
+    assert (job.state, job.against, active) == ("active", 1, [0, 1])
+    assert node(two).generation == int(id)
 
 
 def test_a_training_that_was_killed_resumes_also_after_a_restart(

@@ -227,11 +227,16 @@ def _distinct(nodes: Tensor | None, num_nodes: int) -> Tensor | None:
     if nodes is None:
         return None
     nodes = checked_numbers(nodes.reshape(-1), num_nodes)
-    found, counts = torch.unique(nodes, return_counts=True)
-    if len(found) < len(nodes):
-        node = int(found[counts > 1][0])
-        raise GraphError(f"node {node} occurs twice in a change; list each node once")
+    refuse_repeated(nodes, num_nodes)
     return nodes
+
+
+def refuse_repeated(keys: Tensor, num_nodes: int) -> None:
+    """Refuse a node that occurs twice in one change; keys: number of the change · N + node."""
+    found, counts = torch.unique(keys, return_counts=True)
+    if len(found) < len(keys):
+        node = int(found[counts > 1][0]) % num_nodes
+        raise GraphError(f"node {node} occurs twice in a change; list each node once")
 
 
 def _checked_labels(change: Change, nodes: Tensor | None, limits: Limits) -> Tensor | None:

@@ -17,14 +17,10 @@ from unimp.inference.incremental.assembly import Planned
 from unimp.inference.incremental.changes import Change, Update, nothing
 from unimp.inference.incremental.planning import places_of, plan
 from unimp.inference.incremental.stored import Stored, refuse_non_finite
-from unimp.inference.incremental.together import hidden_together, only_hides
+from unimp.inference.incremental.together import EDGES_PER_PASS, hidden_together, only_hides
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel
 from unimp.tasks.labels import UNLABELED
-
-EDGES_PER_PASS = 2_000_000
-"""Changes with so many edges are computed together: enough to use a processor well, and small
-enough for memory."""
 
 COLUMNS_PER_EDGE = 1000
 """Propagating so many columns of labels along an edge takes as long as one edge of a layer."""

@@ -19,7 +19,7 @@ from unimp.graph.csr import pick_entries
 from unimp.graph.graph import checked_numbers
 from unimp.graph.hop import Hop
 from unimp.inference.incremental.assembly import hop_of
-from unimp.inference.incremental.changes import Change
+from unimp.inference.incremental.changes import Change, refuse_repeated
 from unimp.inference.incremental.projections import SCRATCH
 from unimp.inference.incremental.reach import Nodes, Reach
 from unimp.inference.incremental.stored import Stored, refuse_non_finite
@@ -28,8 +28,9 @@ from unimp.tasks.labels import UNLABELED
 PLACES = 4_000_000
 """The largest number of ways × nodes; one array has an entry for each."""
 
-EDGES = 2_000_000
-"""The largest number of edges of a layer in one call."""
+EDGES_PER_PASS = 2_000_000
+"""The largest number of edges of a layer in one call: enough to use a processor well, and small
+enough for memory."""
 
 
 def only_hides(change: Change) -> bool:
@@ -77,11 +78,13 @@ def _plans(
     ways = _Ways(stored.reach, len(changes))
     nodes = [change.nodes for change in changes if change.nodes is not None]
     hidden = ways.keys(nodes, stored.num_nodes)
+    refuse_repeated(torch.from_numpy(hidden), ways.num_nodes)
     is_known = (stored.labels[hidden % ways.num_nodes] != UNLABELED).reshape(len(hidden), -1)
     changed = hidden[is_known.any(1).numpy()] if stored.model.takes_labels else hidden[:0]
     asked = ways.keys(targets, stored.num_nodes)
     rows = ways.rows(changed, np.unique(asked), stored.model.num_layers)
-    if max(map(len, rows[:-1])) <= SCRATCH and max(map(ways.num_edges, rows[1:])) <= EDGES:
+    edges = max(map(ways.num_edges, rows[1:]))
+    if max(map(len, rows[:-1])) <= SCRATCH and edges <= EDGES_PER_PASS:
         return [_Plan(ways, rows, asked, targets)]
     if len(changes) == 1:
         return None

@@ -6,10 +6,14 @@
 
 namespace {
 
-// Counter-based random numbers: the n-th number of a stream is a hash of seed and n (splitmix64). A
-// batch depends only on its seed, and ops/sampling.py draws the same numbers without this file.
+// Counter-based random numbers: the n-th number of a stream is a hash of seed and n (splitmix64).
+// ops/sampling.py draws the same numbers without this file.
 struct Stream {
     uint64_t state;
+    // The numbers that belong to a node: what is drawn for a node does not depend on other nodes.
+    static Stream of(uint64_t seed, int64_t node, int64_t take) {
+        return {seed + 0x9E3779B97F4A7C15ull * (uint64_t(node) * uint64_t(take))};
+    }
     uint64_t next() {
         uint64_t z = (state += 0x9E3779B97F4A7C15ull);
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -52,7 +56,6 @@ template <class P, class I>
 int64_t sample(const P *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
                int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
                int32_t *out_source) {
-    Stream stream{seed};
     // First the slots of all targets, then their sources: each loop prefetches one array, early
     // enough.
     int64_t count = 0;
@@ -64,6 +67,7 @@ int64_t sample(const P *indptr, const I *source, int32_t *local, int64_t *nodes,
             for (int64_t k = 0; k < degree; ++k) slots[count + k] = begin + k;
             count += degree;
         } else {
+            Stream stream = Stream::of(seed, nodes[t], take);
             draw(stream, degree, take, slots + count);
             for (int64_t k = 0; k < take; ++k) slots[count + k] += begin;
             count += take;

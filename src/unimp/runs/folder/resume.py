@@ -341,6 +341,8 @@ def _different(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         before, now = begun.get(key), wanted[key]
         if before == now or (key == "threads" and str(begun.get("device")).startswith("cuda")):
             continue
+        if key == "threads" and recipe.train.draws == "node":  # also by other numbers of processes
+            continue
         if key == "data":
             other.append("the data has changed")
         elif key == "threads":

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unimp.analysis.predictions import keep_observed
 from unimp.data.structure import without_structure
+from unimp.errors import UnknownNodeError
 from unimp.graph.changed import entries_of_pairs
 from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, Update, nothing
@@ -123,17 +124,22 @@ class Applied:
         self.__dict__.pop("task", None)
         return pending, update, fresh
 
-    def numbers_of(self, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-        """The numbers of nodes, also of those that are pending; and the ids without a node."""
+    def number_of(self, node: str) -> int:
+        """The number of an applied node; raises UnknownNodeError."""
+        if node not in self.numbers:
+            raise UnknownNodeError(node)
+        return self.numbers[node]
+
+    def numbers_of(self, ids: Iterable[str]) -> list[int]:
+        """The numbers of nodes, also of those that are pending; raises UnknownNodeError."""
         added = {node.node: len(self.ids) + n for n, node in enumerate(self.pending.nodes)}
-        found, unknown = [], []
+        found = []
         for name in ids:
             number = self.numbers.get(name, added.get(name))
             if number is None:
-                unknown.append(name)
-            else:
-                found.append(number)
-        return found, unknown
+                raise UnknownNodeError(name)
+            found.append(number)
+        return found
 
     def answer(self, nodes: Tensor, change: Change | None = None) -> Rows:
         """Exact answers after all stored events, and after a further change."""
@@ -173,11 +179,8 @@ class Applied:
 
     def change_of_labels(self, labels: Mapping[str, Any]) -> Change:
         """The change that sets labels, of which None hides one; for labels that nobody stores."""
-        numbers, unknown = self.numbers_of(labels)
-        if unknown:
-            raise KeyError(unknown[0])
         values = [self._as_tensor(label) for label in labels.values()]
-        return Change(torch.tensor(numbers), torch.stack(values))
+        return Change(torch.tensor(self.numbers_of(labels)), torch.stack(values))
 
     @cached_property
     def task(self) -> Task:

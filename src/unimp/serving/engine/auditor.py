@@ -19,7 +19,7 @@ import torch
 from unimp.errors import UnimpError
 from unimp.serving.engine.applied import Applied
 from unimp.serving.engine.estimate import check_memory
-from unimp.serving.engine.process import load, lower_priority, own_stdout
+from unimp.serving.engine.process import load_with_split, lower_priority, own_stdout
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, send
@@ -37,7 +37,7 @@ def main() -> None:
     folder, *more = map(Path, sys.argv[1:])
     with Reader(folder) as reader:
         try:
-            run = load(folder, more[0] if more else None)
+            run, _ = load_with_split(folder, more[0] if more else None)
             check_memory(run)
             applied = Applied(run, reader, hold_projections=False)
             applied.apply()

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.errors import TaskError, UnimpError
+from unimp.ensemble.model import Ensemble
+from unimp.errors import TaskError, UnimpError, UnknownNodeError
 from unimp.model.node_model import count_parameters
 from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.loading import load_run
@@ -126,10 +127,10 @@ class Process:
         """Answer a request; an error is an answer too."""
         try:
             found = self._answers[message["kind"]](message)
+        except UnknownNodeError as error:
+            found = Message({"unknown": error.node})
         except UnimpError as error:
             found = Message({"refused": str(error)})
-        except KeyError as error:
-            found = Message({"unknown": str(error.args[0])})
         except Exception as error:
             LOG.exception("A request failed: %s", message["kind"])
             found = Message({"failed": f"{type(error).__name__}: {error}"})
@@ -141,6 +142,7 @@ class Process:
     def _hello(self) -> None:
         applied = self._applied
         run, task = applied.run, applied.run.task
+        entries = run.model.entries if isinstance(run.model, Ensemble) else ()
         rows = applied.rows(torch.arange(len(applied.ids)), applied.live.logits, applied.observed)
         self._published = rows.probabilities.clone()
         scores = {
@@ -156,7 +158,8 @@ class Process:
             "about": {
                 "name": run.recipe.name,
                 "task": task.name,
-                "model": run.recipe.model.name,
+                "model": "ensemble" if entries else run.recipe.model.name,
+                "members": [{"name": one.name, "weight": one.weight} for one in entries],
                 "metric": task.metric,
                 "several": applied.several,
                 "takes_labels": run.takes_labels,
@@ -214,9 +217,7 @@ class Process:
         """Exact rows at the newest version, before all rows are."""
         applied = self._applied
         pending = applied.refresh()
-        numbers, unknown = applied.numbers_of(message["ids"])
-        if unknown:
-            raise KeyError(unknown[0])
+        numbers = applied.numbers_of(message["ids"])
         rows = applied.answer(torch.tensor(numbers, dtype=torch.int64))
         labels = [applied.label_of(name, pending=True) for name in message["ids"]]
         return Message({"version": pending.version, "labels": labels}, _arrays(rows))
@@ -281,11 +282,6 @@ def _arrays(rows: Rows) -> dict[str, Any]:
         "confidence": rows.confidence.numpy(),
         "observed": rows.observed.numpy().astype(np.uint8),
     }
-
-
-def load(folder: Path, generation: Path | None) -> Run:
-    """The run, or its task with the model of another generation."""
-    return load_with_split(folder, generation)[0]
 
 
 def load_with_split(folder: Path, generation: Path | None) -> tuple[Run, Split]:

@@ -17,12 +17,11 @@ from unimp.report.drawing import standalone
 from unimp.report.explanation import LAYOUTS, picture
 from unimp.serving.engine.applied import Applied, Rows, neighbors_of
 from unimp.serving.engine.values import NodeValues
+from unimp.serving.events import MOVED
 from unimp.tasks.labels import is_known
 
 ALONE = 2_000
 """Up to so many labels, the audit hides each label alone."""
-MOVED = 0.001
-"""A probability that changes by less is not reported."""
 LARGEST = 20
 """The number of effects that what-if returns."""
 MOST_NEIGHBORS = 100
@@ -81,7 +80,7 @@ class Questions:
             applied.live,
             applied.task,
             applied.observed,
-            applied.numbers[node],
+            applied.number_of(node),
             chances=applied.run.probabilities_of,
             takes_labels=applied.run.takes_labels,
             target=None if about is None else applied.classes.index(about),
@@ -121,7 +120,7 @@ class Questions:
         else:
             turned = before.probabilities.argmax(1) != after.probabilities.argmax(1)
         largest = others[sizes.argsort(descending=True, stable=True)[:LARGEST]]
-        asked, _ = applied.numbers_of(nodes)
+        asked = applied.numbers_of(nodes)
         shown = list(dict.fromkeys([*asked, *update.nodes[largest].tolist()]))
         wanted = torch.tensor(shown, dtype=torch.int64)
         now = applied.live.logits[wanted]
@@ -137,7 +136,7 @@ class Questions:
     def details(self, node: str) -> dict[str, Any]:
         """The values of a node's columns, and its neighbors with the direction of the edge."""
         applied = self._applied
-        found = neighbors_of(applied.graph, applied.numbers[node])
+        found = neighbors_of(applied.graph, applied.number_of(node))
         shown = [[applied.ids[n], way] for n, way in list(found.items())[:MOST_NEIGHBORS]]
         return {
             "columns": self._values.of(node),

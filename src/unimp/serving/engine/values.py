@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.data.california import FEATURES
 from unimp.data.tables.encoding import Categorical, Encoder, Numeric
 from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
@@ -33,7 +32,7 @@ class NodeValues:
         applied = self._applied
         if node in applied.added:
             return dict(applied.added[node].values)
-        number = applied.numbers[node]
+        number = applied.number_of(node)
         if self._table is not None:
             row = self._table.slice(number, 1).to_pylist()[0]
             return {name: v if _is_plain(v) else str(v) for name, v in row.items()}
@@ -44,9 +43,7 @@ class NodeValues:
         if applied.additions.transforms is not None:
             scaled = applied.run.recipe.task.scale_rows
             return {} if scaled else _decoded(applied.additions.transforms.nodes, row)
-        if applied.run.task.name == "california":
-            return {name: _rounded(v) for name, v in zip(FEATURES, row.tolist(), strict=False)}
-        # Without names, only the features that are not zero say something about a node.
+        # Features without names are numbered; only those that are not zero describe a node.
         places = torch.nonzero(row).flatten()[:SHOWN_FEATURES].tolist()
         return {str(place + 1): _rounded(float(row[place])) for place in places}
 

@@ -77,9 +77,9 @@ class Access:
         self._by_name: dict[str, Actor] = {}
         if local and LOCAL not in {actor.name for actor in people.all()}:
             people.add(LOCAL, "admin", token=False)
-        self.forget()
+        self.reload()
 
-    def forget(self) -> None:
+    def reload(self) -> None:
         """Read all actors again, after one of them was changed."""
         self._known.clear()
         self._by_name = {actor.name: actor for actor in self.people.all()}

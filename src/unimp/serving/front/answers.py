@@ -27,7 +27,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def decoded(text: str) -> str:
-    """A part of a path as it was meant; its bytes are UTF-8."""
+    """Decode a percent-encoded part of a path, which must be UTF-8."""
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
@@ -49,7 +49,7 @@ async def _service(request: Request) -> Service:
     return service
 
 
-async def _reader(request: Request) -> Actor:
+async def _caller(request: Request) -> Actor:
     actor: Actor = request.state.actor
     actor.check("read")
     return actor
@@ -58,22 +58,12 @@ async def _reader(request: Request) -> Actor:
 async def _if_match(
     if_match: Annotated[
         str | None,
-        Header(description='The label version that you have seen, such as "12"; "0": none.'),
+        Header(
+            description='The version of the label that you have seen, such as "12"; "0": none. Of '
+            "many labels: the version from which they were made."
+        ),
     ] = None,
 ) -> int | None:
-    return _version_in(if_match)
-
-
-def _if_state(
-    if_match: Annotated[
-        str | None,
-        Header(description='The version that the labels were made from, such as "12".'),
-    ] = None,
-) -> int | None:
-    return _version_in(if_match)
-
-
-def _version_in(if_match: str | None) -> int | None:
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
@@ -85,9 +75,8 @@ def _version_in(if_match: str | None) -> int | None:
 
 NodeId = Annotated[str, Depends(_node)]
 TheService = Annotated[Service, Depends(_service)]
-Someone = Annotated[Actor, Depends(_reader)]
+Caller = Annotated[Actor, Depends(_caller)]
 IfMatch = Annotated[int | None, Depends(_if_match)]
-IfState = Annotated[int | None, Depends(_if_state)]
 Key = Annotated[
     str | None,
     Header(
@@ -114,7 +103,7 @@ Offset = Annotated[int, Query(ge=0, lt=2**31)]
 
 
 def answer(body: Any, **options: Any) -> Response:
-    """JSON that was checked where it was made."""
+    """A JSON response; its content is not validated again."""
     return Response(to_json(body), media_type=JSON, **options)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from unimp.errors import BusyError, ServiceError, UnimpError
+from unimp.errors import BusyError, ServiceError, UnimpError, UnknownNodeError
 from unimp.serving.wire import Message, encode, receive_async
 
 LOG = logging.getLogger("unimp.serving")
@@ -31,10 +31,6 @@ class EngineError(ServiceError):
 
 class RefusedError(ServiceError):
     """The engine refuses a request, which would not succeed later either."""
-
-
-class UnknownNodeError(ServiceError):
-    """There is no such node."""
 
 
 class EngineLink:
@@ -132,6 +128,8 @@ class EngineLink:
         return self.state == "ready"
 
     def _take(self, message: Message) -> None:
+        if self._closed:
+            return
         match message["kind"]:
             case "hello":
                 self.state, self.detail = "ready", ""
@@ -147,7 +145,7 @@ class EngineLink:
                 if future is not None and not future.done():
                     future.set_result(message)
 
-    def tell(self, **values: Any) -> None:
+    def notify(self, **values: Any) -> None:
         """Send a message that has no answer; it is not needed if the process is not ready."""
         if self.state == "ready":
             self._write(Message(values))
@@ -215,7 +213,7 @@ def _checked(answer: Message) -> Message:
     found = answer.values
     error: UnimpError | None = None
     if "unknown" in found:
-        error = UnknownNodeError(f"there is no node {found['unknown']!r}")
+        error = UnknownNodeError(found["unknown"])
     elif "refused" in found:
         error = RefusedError(found["refused"])
     elif "failed" in found:

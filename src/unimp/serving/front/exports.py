@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from unimp.serving.export import for_spreadsheets, json_lines, labels_table, log_table
-from unimp.serving.front.answers import ERRORS, Someone, TheService
+from unimp.serving.front.answers import ERRORS, Caller, TheService
 
 router = APIRouter(prefix="/v1", tags=["export"])
 TYPES = {
@@ -23,7 +23,7 @@ TYPES = {
 @router.get("/export/{name}.{form}", responses=ERRORS)
 async def export(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     name: Literal["labels", "predictions", "log"],
     form: Literal["parquet", "csv", "jsonl"],
 ) -> Response:

@@ -159,13 +159,12 @@ class Jobs:
         MOST_STARTS starts the job is stopped, because it may need more memory than there is.
         """
         for _ in range(MOST_STARTS):
-            result = trained(self._run).get(job.generation)
-            if result is not None:
+            if (result := self._result(job)) is not None:
                 break
             code, printed = await self._run_trainer(job)
             if self._closing:  # the next start of the service continues
                 return False
-            result = trained(self._run).get(job.generation)
+            result = self._result(job)
             if result is None and code >= 0:
                 self.change(job, "failed", printed or "the trainer ended without a result")
                 return False
@@ -178,6 +177,11 @@ class Jobs:
             self.change(job, "refused", refusal(result))
             return False
         return True
+
+    def _result(self, job: Job) -> dict[str, Any] | None:
+        """The decision of the gate, if it compared the new model with the one that is active."""
+        result = trained(self._run).get(job.generation)
+        return result if result is not None and result["against"] == job.against else None
 
     async def _run_trainer(self, job: Job) -> tuple[int, str]:
         """The exit code of the trainer, and the last line that it printed."""

@@ -1,13 +1,14 @@
-"""What every request passes before a route sees it.
+"""Checks that every request must pass before it reaches a route.
 
 The host must be allowed, which stops DNS rebinding. A method that changes something needs a header
 that no other web page can send. Bodies are read here, with a limit on their size and time. Node ids
-may contain any character, so routes get paths as they were sent and decode ids themselves.
+may contain any character, so routes receive undecoded paths and decode ids themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -26,6 +27,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LOG = logging.getLogger("unimp.serving")
 SAFE = ("GET", "HEAD", "OPTIONS")
 LONGEST_PATH = 8_192
 MOST_HEADERS = 100
@@ -34,12 +36,14 @@ LONGEST_HEADERS = 32 << 10
 BODY = 1 << 20
 """Bytes of the body of most requests."""
 LARGE_BODY = 64 << 20
-LARGE = ("/v1/labels", "/v1/nodes", "/v1/edges", "/v2/")
+LARGE = ("/v1/labels", "/v1/nodes", "/v1/edges")
+"""Paths of requests with many labels, nodes or edges."""
 BODY_TIME = 30.0
 """Seconds in which the body of a request must arrive."""
 REQUEST_TIME = 120.0
-"""Seconds after which a request is ended; audits take longer."""
-UNLIMITED = ("/v1/events", "/v1/audit", "/v1/export")
+"""Seconds after which most requests are ended."""
+UNLIMITED = ("/v1/events", "/v1/audit", "/v1/export", "/v1/generations")
+"""Paths of requests that may take longer; loading a model has a limit of its own."""
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/session")
 """Paths that need no token; the files of the page do not need one either."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -127,6 +131,7 @@ class Guard:
             with suppress(RuntimeError):  # the response has started
                 await late(scope, receive, answer)
         except Exception as error:
+            LOG.error("A request failed.", exc_info=error)
             with suppress(RuntimeError):
                 await of_error(error)(scope, receive, answer)
         finally:
@@ -135,7 +140,7 @@ class Guard:
             self._count(name, status, time.perf_counter() - started)
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """Refuse what no route should see; return the receiver of the complete body."""
+        """Refuse requests that no route may receive; return a receiver of the complete body."""
         given = scope["headers"]
         if len(given) > MOST_HEADERS or sum(len(k) + len(v) for k, v in given) > LONGEST_HEADERS:
             raise ProblemError(431, "too-large", "the headers are too large. Send fewer headers.")
@@ -192,7 +197,7 @@ class Guard:
 
     async def _body(self, receive: Receive, headers: Headers, path: str) -> Receive:
         """Read the body, at most as long as allowed, and within some time."""
-        most = LARGE_BODY if path.startswith(LARGE) and path.count("/") <= 2 else BODY
+        most = LARGE_BODY if path in LARGE else BODY
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)

@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from unimp import __version__
 from unimp.serving.events import Id
-from unimp.serving.front.answers import ERRORS, MinVersion, Someone, TheService, answer, decoded
+from unimp.serving.front.answers import ERRORS, Caller, MinVersion, TheService, answer, decoded
 from unimp.serving.front.problems import ProblemError
-from unimp.serving.front.service import Service
+from unimp.serving.front.service import PULL, Service
 from unimp.serving.schemas import MOST_IDS
 
 router = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=ERRORS)
@@ -66,7 +66,7 @@ def _named(service: Service, name: str) -> str:
 
 
 @router.get("/models/{name}")
-async def metadata(service: TheService, someone: Someone, name: str) -> Response:
+async def metadata(service: TheService, caller: Caller, name: str) -> Response:
     """Describe the inputs and outputs of the model."""
     name = _named(service, name)
     count = len(service.ready().classes)
@@ -86,7 +86,7 @@ async def metadata(service: TheService, someone: Someone, name: str) -> Response
 
 
 @router.get("/models/{name}/ready")
-async def model_ready(service: TheService, someone: Someone, name: str) -> Response:
+async def model_ready(service: TheService, caller: Caller, name: str) -> Response:
     """Answer 200 if the model answers."""
     name = _named(service, name)
     return answer({"name": name, "ready": True})
@@ -95,22 +95,24 @@ async def model_ready(service: TheService, someone: Someone, name: str) -> Respo
 @router.post("/models/{name}/infer")
 async def infer(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     name: str,
     asked: InferRequest,
     min_version: MinVersion = None,
 ) -> Response:
     """Return the predictions of some nodes."""
     name = _named(service, name)
-    published, ids = service.ready(), asked.inputs[0].data
+    ids = asked.inputs[0].data
     if asked.inputs[0].shape != [len(ids)]:
         raise ProblemError(422, "invalid", f"the shape of the input must be [{len(ids)}].")
-    if service.is_current(min_version):
+    must_pull = await service.must_pull(min_version)
+    published = service.ready()
+    if not must_pull:
         numbers = [service.number(one) for one in ids]
         stamp = service.stamp()
         rows, observed = published.probabilities[numbers], published.observed[numbers]
     else:
-        found = await service.engine.ask("pull", timeout=10.0, ids=list(ids))
+        found = await service.engine.ask("pull", timeout=PULL, ids=ids)
         stamp = service.stamp(found["version"], found["generation"])
         rows, observed = found.arrays["probabilities"], found.arrays["observed"]
     predictions: list[Any] = [published.predicted(row) for row in rows]

@@ -10,26 +10,26 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from unimp.errors import ConflictError
+from unimp.errors import ConflictError, UnknownNodeError
 from unimp.serving.accuracy import live_accuracy
 from unimp.serving.events import Label
 from unimp.serving.front.answers import (
     ERRORS,
+    Caller,
     IfMatch,
     Key,
     Limit,
     NodeId,
     Offset,
     Reached,
-    Someone,
     TheService,
     answer,
     documented,
     stamped,
     written,
 )
-from unimp.serving.front.engine_link import UnknownNodeError
 from unimp.serving.front.problems import ProblemError
+from unimp.serving.front.published import Published
 from unimp.serving.front.rankings import ANSWER
 from unimp.serving.front.service import Service
 from unimp.serving.queue import Item
@@ -56,7 +56,7 @@ About = Annotated[str | None, Query(max_length=512, description="A class; the mo
 
 @router.get("/suggest", **documented(SuggestAnswer))
 async def suggest(
-    service: TheService, someone: Someone, limit: Limit = 50, reached: Reached = None
+    service: TheService, caller: Caller, limit: Limit = 50, reached: Reached = None
 ) -> Response:
     """Return the nodes whose labels would help most."""
     version, rows = await service.rankings.suggested(limit, reached)
@@ -65,7 +65,7 @@ async def suggest(
 
 @router.post("/queue/next", **documented(ItemAnswer))
 async def next_item(
-    service: TheService, someone: Someone, given: NextRequest | None = None
+    service: TheService, caller: Caller, given: NextRequest | None = None
 ) -> Response:
     """Lease the next node to label; nobody else gets it for ten minutes."""
     published = service.ready()
@@ -78,24 +78,24 @@ async def next_item(
         why = {row["node"]: row["why"] for row in rows}
     elif wanted == "doubtful":
         ranking = await asyncio.to_thread(published.doubtful, RANKED)
-    future = service.queue.next(someone.name, ranking, published.population)
+    future = service.queue.next(caller.name, ranking, published.population)
     item = await asyncio.wrap_future(future)
     found = None if item is None else _item(service, item, why.get(item.node, ""))
     return stamped(service, item=found)
 
 
 @router.get("/queue/mine", **documented(ItemsAnswer))
-async def my_items(service: TheService, someone: Someone) -> Response:
+async def my_items(service: TheService, caller: Caller) -> Response:
     """Return your leases."""
-    held = await asyncio.to_thread(service.queue.held, someone.name)
+    held = await asyncio.to_thread(service.queue.held, caller.name)
     return stamped(service, items=[_item(service, item, "") for item in held])
 
 
 @router.delete("/queue/{id}", status_code=204, responses=ERRORS)
-async def release(service: TheService, someone: Someone, node: NodeId) -> Response:
+async def release(service: TheService, caller: Caller, node: NodeId) -> Response:
     """End a lease without an answer."""
-    someone.check("claim")
-    await asyncio.to_thread(service.queue.release, someone.name, node)
+    caller.check("claim")
+    await asyncio.to_thread(service.queue.release, caller.name, node)
     return Response(status_code=204)
 
 
@@ -107,7 +107,7 @@ def _item(service: Service, item: Item, why: str) -> dict[str, Any]:
 @router.get("/audit", **documented(AuditAnswer))
 async def get_audit(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     offset: Offset = 0,
     limit: Limit = 50,
     reached: Reached = None,
@@ -147,18 +147,18 @@ def _open_doubts(
 
 @router.post("/audit/{id}/accept", **documented(Written))
 async def accept(
-    service: TheService, someone: Someone, node: NodeId, key: Key = None, if_match: IfMatch = None
+    service: TheService, caller: Caller, node: NodeId, key: Key = None, if_match: IfMatch = None
 ) -> Response:
     """Replace a doubtful label by the suggested one."""
-    return await _decide(service, someone.name, node, key, if_match, accepted=True)
+    return await _decide(service, caller.name, node, key, if_match, accepted=True)
 
 
 @router.post("/audit/{id}/keep", **documented(Written))
 async def keep(
-    service: TheService, someone: Someone, node: NodeId, key: Key = None, if_match: IfMatch = None
+    service: TheService, caller: Caller, node: NodeId, key: Key = None, if_match: IfMatch = None
 ) -> Response:
     """Confirm a doubtful label; it is not listed again."""
-    return await _decide(service, someone.name, node, key, if_match, accepted=False)
+    return await _decide(service, caller.name, node, key, if_match, accepted=False)
 
 
 async def _decide(
@@ -198,19 +198,9 @@ async def _decide(
 
 
 @router.post("/what-if", **documented(WhatIfAnswer))
-async def what_if(service: TheService, someone: Someone, given: WhatIfRequest) -> Response:
+async def what_if(service: TheService, caller: Caller, given: WhatIfRequest) -> Response:
     """Return the effect of labels that are not stored."""
-    published = service.ready()
-    for node, label in given.labels.items():
-        if label is not None:
-            names = [label] if isinstance(label, str) else label
-            unknown = [name for name in names if name not in published.classes]
-            if unknown or published.several == isinstance(label, str):
-                what = f"{unknown[0]!r} is not a class" if unknown else "it has the wrong form"
-                raise ProblemError(422, "invalid", f"the label of {node!r}: {what}.")
-    for node in given.nodes:
-        if node not in published.numbers:
-            raise UnknownNodeError(f"there is no node {node!r}")
+    _check_what_if(service.ready(), given)
     labels = {n: list(la) if isinstance(la, tuple) else la for n, la in given.labels.items()}
     found = await service.engine.ask("what-if", timeout=ANSWER, labels=labels, nodes=given.nodes)
     before = service.described(found["ids"], found, "before_")
@@ -229,10 +219,25 @@ async def what_if(service: TheService, someone: Someone, given: WhatIfRequest) -
     return answer({**stamp, **counts, "effects": effects})
 
 
+def _check_what_if(published: Published, given: WhatIfRequest) -> None:
+    """Refuse labels that are not valid and nodes that do not exist."""
+    for node, label in given.labels.items():
+        if label is None:
+            continue
+        names = [label] if isinstance(label, str) else label
+        unknown = [name for name in names if name not in published.classes]
+        if unknown or published.several == isinstance(label, str):
+            what = f"{unknown[0]!r} is not a class" if unknown else "it has the wrong form"
+            raise ProblemError(422, "invalid", f"the label of {node!r}: {what}.")
+    for node in given.nodes:
+        if node not in published.numbers:
+            raise UnknownNodeError(node)
+
+
 @router.get("/nodes/{id}/explanation.json", **documented(ExplanationAnswer))
 async def explain(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     node: NodeId,
     about: About = None,
     reached: Reached = None,
@@ -246,7 +251,7 @@ async def explain(
 @router.get("/nodes/{id}/explanation.svg", responses=ERRORS)
 async def draw(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     node: NodeId,
     about: About = None,
     reached: Reached = None,
@@ -268,7 +273,7 @@ async def draw(
 @router.get("/accuracy", **documented(AccuracyAnswer))
 async def accuracy(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     last: Annotated[int | None, Query(ge=1, le=10**9)] = None,
 ) -> Response:
     """Return how often the model was right just before each label arrived."""

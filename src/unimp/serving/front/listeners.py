@@ -15,31 +15,43 @@ Listener = asyncio.Queue[bytes | None]
 
 
 class Listeners:
-    """All clients that listen."""
+    """All clients that listen, each with the name of its actor."""
 
     def __init__(self) -> None:
-        self._all: set[Listener] = set()
+        self._all: dict[Listener, str] = {}
 
     @property
     def count(self) -> int:
         return len(self._all)
 
-    def add(self) -> Listener:
+    def add(self, actor: str) -> Listener:
+        """Add a client of an actor; raise BusyError if there are too many."""
         if len(self._all) >= MOST_LISTENERS:
             raise BusyError(f"{MOST_LISTENERS} clients listen already. Try again later.")
         listener: Listener = asyncio.Queue(MOST_QUEUED)
-        self._all.add(listener)
+        self._all[listener] = actor
         return listener
 
     def remove(self, listener: Listener) -> None:
-        self._all.discard(listener)
+        self._all.pop(listener, None)
 
-    def send(self, text: bytes | None) -> None:
+    def send(self, text: bytes) -> None:
         """Send an event to all; one who reads too slowly is disconnected, and has to resume."""
         for listener in list(self._all):
-            try:
+            if listener.full():
+                self._end(listener)
+            else:
                 listener.put_nowait(text)
-            except asyncio.QueueFull:
-                listener.get_nowait()
-                listener.put_nowait(None)
-                self._all.discard(listener)
+
+    def end(self, actor: str | None = None) -> None:
+        """Disconnect all clients, or those of an actor who may not listen anymore."""
+        for listener, name in list(self._all.items()):
+            if actor in (None, name):
+                self._end(listener)
+
+    def _end(self, listener: Listener) -> None:
+        """Disconnect a client, without the events that it has not received yet."""
+        while not listener.empty():
+            listener.get_nowait()
+        listener.put_nowait(None)
+        self.remove(listener)

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from unimp.serving.front.generations import (
     trained,
 )
 from unimp.serving.front.problems import ProblemError
-from unimp.serving.front.rankings import retrieve
+from unimp.serving.front.rankings import log_failure
 from unimp.serving.requests import Receipt
 from unimp.serving.store import Store
 
@@ -47,19 +48,21 @@ class Models:
         self.jobs = Jobs(service.folder, lambda job: service.announce("job", **job.plain()))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unloading: dict[int, asyncio.Task[Any]] = {}
+        self._activations: dict[int, asyncio.Task[Any]] = {}
 
     def start(self) -> None:
         """Start the engine of the active model, and continue a training that was interrupted."""
         self.loaded[self.active].link.start()
         self._mark_active()
         if (job := self.jobs.running) is not None:  # the service was stopped meanwhile
-            self._in_background(self._retrain(job))
+            self._continue(job)
 
     async def close(self) -> None:
         """Stop trainings and end all engines."""
         await self.jobs.close()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for model in list(self.loaded.values()):
             await model.link.close()
 
@@ -87,69 +90,89 @@ class Models:
         """Train a model in the background, on all labels that the gate does not hold out."""
         job = self.jobs.start(self._service.acknowledged, self.active, actor)
         job.epochs, job.activate = epochs, activate
-        self.jobs.change(job, "training")
-        self._in_background(self._retrain(job))
-        return job
+        return self._continue(job)
 
     def resume(self, id: str) -> Job:
         """Continue a training that was stopped."""
-        job = self.jobs.resume(id)
+        return self._continue(self.jobs.resume(id))
+
+    def _continue(self, job: Job) -> Job:
+        """Start or resume a training; the gate compares with the model that is active now."""
+        job.against = self.active
         self.jobs.change(job, "training")
         self._in_background(self._retrain(job))
         return job
 
     async def _retrain(self, job: Job) -> None:
         try:
-            if not await self.jobs.train(job):
+            if not await self._accepted(job):
+                await self._unload(job.generation)
                 return
-            self.jobs.change(job, "loading")
-            await self._load(job.generation)
-            if job.activate and job.against != self.active:
-                why = f"not activated: it was compared with generation {job.against}, which is not "
-                self.jobs.change(job, "ready", why + "the active one any more")
-                self._unload_later(job.generation)
-            elif job.activate:
+            if job.activate:
                 await self.activate(job.actor, job.generation)
-                self.jobs.change(job, "active")
             else:
-                self.jobs.change(job, "ready")
                 self._unload_later(job.generation)
+            self.jobs.change(job, "active" if self.active == job.generation else "ready")
         except Exception as error:  # a job that does not run must not be shown as running
             if not isinstance(error, (UnimpError, ProblemError)):
                 LOG.exception("the training of generation %d failed", job.generation)
             state = "ready" if job.generation in self.loaded else "failed"
             self.jobs.change(job, state, str(error) or type(error).__name__)
 
+    async def _accepted(self, job: Job) -> bool:
+        """Train and load a model; return whether the gate prefers it to the active one."""
+        while await self.jobs.train(job):
+            self.jobs.change(job, "loading")
+            await self._load(job.generation)
+            if self.active in (job.against, job.generation):
+                return True
+            job.against = self.active  # it was activated meanwhile
+            self.jobs.change(job, "training")
+        return False
+
     async def _load(self, generation: int) -> None:
-        """Start the engine of a model, and wait until it has applied what the active one has."""
+        """Start the engine of a model, and wait until it has applied what the active one has.
+
+        A model that cannot be loaded in time is unloaded.
+        """
         if generation not in self.loaded:
             self.loaded[generation] = Model(self._link(generation))
             self.loaded[generation].link.start()
-        model = self.loaded[generation]
-        for _ in range(LOADING * 20):
+        model, end = self.loaded[generation], time.monotonic() + LOADING
+        while time.monotonic() < end and self.loaded.get(generation) is model:
             found, active = model.published, self._service.published
             if found is not None and (active is None or found.version >= active.version):
                 return
-            if model.link.state == "down" and model.link.detail and generation != self.active:
-                if self.loaded.pop(generation, None) is not None:
-                    await model.link.close()
-                raise EngineError(f"generation {generation} cannot be loaded: {model.link.detail}")
+            if model.link.state == "down" and model.link.detail:
+                break
             await asyncio.sleep(0.05)
-        raise EngineError(f"generation {generation} was not loaded within {LOADING} s.")
+        why = model.link.detail or f"it was not ready within {LOADING:g} s"
+        await self._unload(generation)
+        raise EngineError(f"generation {generation} cannot be loaded: {why}.")
 
     async def activate(self, actor: str, generation: int, *, override: bool = False) -> Receipt:
         """Answer with another model from now on; the one before stays loaded for a while.
 
-        override: also if the gate refused the model; the event states it.
+        Loading a model may take longer than a request, so the activation continues if the request
+        is cancelled; a repeated request waits for the same activation. override: also if the gate
+        refused the model; the event states it.
         """
         override = self._check_gate(generation, override)
+        task = self._activations.get(generation)
+        if task is None or task.done():
+            task = self._in_background(self._activate(actor, generation, override))
+            self._activations[generation] = task
+        receipt: Receipt = await asyncio.shield(task)
+        return receipt
+
+    async def _activate(self, actor: str, generation: int, override: bool) -> Receipt:
         if (timer := self._unloading.pop(generation, None)) is not None:
             timer.cancel()
         try:
             await self._load(generation)
             write = ModelChange(generation=generation, run=str(generation), override=override)
             receipt = await self._service.write(actor, [write])
-        except BaseException:
+        except Exception:
             self._unload_later(generation)
             raise
         before, was = self.active, self._service.published
@@ -191,18 +214,19 @@ class Models:
         """End the engine of a model after some time, unless it is activated before."""
         if (timer := self._unloading.pop(generation, None)) is not None:
             timer.cancel()
-        self._unloading[generation] = self._in_background(self._unload(generation))
+        self._unloading[generation] = self._in_background(self._unload(generation, after=ROLLBACK))
 
-    async def _unload(self, generation: int) -> None:
-        await asyncio.sleep(ROLLBACK)
-        if generation != self.active and generation in self.loaded:
-            await self.loaded.pop(generation).link.close()
+    async def _unload(self, generation: int, *, after: float = 0.0) -> None:
+        """End the engine of a model, unless it is active; after: seconds to wait before."""
+        await asyncio.sleep(after)
+        if generation != self.active and (model := self.loaded.pop(generation, None)) is not None:
+            await model.link.close()
 
     def _in_background(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(retrieve)
+        task.add_done_callback(log_failure)
         return task
 
 

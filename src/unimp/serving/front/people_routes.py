@@ -9,8 +9,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from unimp.serving.front.access import COOKIE, LOCAL, SESSION, Access
-from unimp.serving.front.answers import ERRORS, Someone, answer, decoded, documented
+from unimp.serving.front.answers import ERRORS, Caller, TheService, answer, decoded, documented
 from unimp.serving.front.problems import ProblemError
+from unimp.serving.front.service import Service
 from unimp.serving.people import NEEDS, Actor
 from unimp.serving.schemas import (
     Me,
@@ -36,9 +37,9 @@ def _described(actor: Actor, *, local: bool) -> dict[str, Any]:
 
 
 @router.get("/me", **documented(Me))
-async def me(request: Request, someone: Someone) -> Response:
+async def me(request: Request, caller: Caller) -> Response:
     """Return who you are, and what you may do."""
-    return answer(_described(someone, local=_access(request).local))
+    return answer(_described(caller, local=_access(request).local))
 
 
 @router.post("/session", **documented(Me))
@@ -68,59 +69,68 @@ async def sign_out(request: Request) -> Response:
 
 
 @router.get("/people", **documented(PeopleAnswer))
-async def people(request: Request, someone: Someone) -> Response:
+async def people(request: Request, caller: Caller) -> Response:
     """List all people."""
-    someone.check("people")
+    caller.check("people")
     found = await asyncio.to_thread(_access(request).people.all)
     rows = [{"name": a.name, "role": a.role, "revoked": a.revoked} for a in found]
     return answer({"people": rows})
 
 
 @router.post("/people", **documented(TokenAnswer))
-async def add_person(request: Request, someone: Someone, given: PersonRequest) -> Response:
+async def add_person(request: Request, caller: Caller, given: PersonRequest) -> Response:
     """Add a person or a program; the answer contains the token, which is not shown again."""
-    someone.check("people")
+    caller.check("people")
     access = _access(request)
     token = await asyncio.to_thread(access.people.add, given.name, given.role)
-    access.forget()
+    access.reload()
     return answer({"name": given.name, "role": given.role, "token": token})
 
 
 @router.put("/people/{name}/role", status_code=204, responses=ERRORS)
 async def set_role(
-    request: Request, someone: Someone, name: PersonName, given: RoleRequest
+    request: Request, caller: Caller, name: PersonName, given: RoleRequest
 ) -> Response:
     """Give a person another role."""
-    access = _checked(request, someone, decoded(name))
+    access = _checked(request, caller, decoded(name))
     await asyncio.to_thread(access.people.set_role, decoded(name), given.role)
-    access.forget()
+    access.reload()
     return Response(status_code=204)
 
 
 @router.post("/people/{name}/token", **documented(TokenAnswer))
-async def renew(request: Request, someone: Someone, name: PersonName) -> Response:
+async def renew(
+    request: Request, service: TheService, caller: Caller, name: PersonName
+) -> Response:
     """Give a person a new token; the old one is not valid anymore."""
-    access = _checked(request, someone, decoded(name))
+    access = _checked(request, caller, decoded(name))
     token = await asyncio.to_thread(access.people.renew, decoded(name))
-    access.end_sessions(decoded(name))
-    access.forget()
+    _end_access(service, access, decoded(name))
     role = next(a.role for a in access.people.all() if a.name == decoded(name))
     return answer({"name": decoded(name), "role": role, "token": token})
 
 
 @router.delete("/people/{name}", status_code=204, responses=ERRORS)
-async def revoke(request: Request, someone: Someone, name: PersonName) -> Response:
+async def revoke(
+    request: Request, service: TheService, caller: Caller, name: PersonName
+) -> Response:
     """Take the access of a person away."""
-    access = _checked(request, someone, decoded(name))
+    access = _checked(request, caller, decoded(name))
     await asyncio.to_thread(access.people.revoke, decoded(name))
-    access.end_sessions(decoded(name))
-    access.forget()
+    _end_access(service, access, decoded(name))
     return Response(status_code=204)
 
 
-def _checked(request: Request, someone: Actor, name: str) -> Access:
+def _end_access(service: Service, access: Access, name: str) -> None:
+    """End the sessions and the event streams of a person, whose token was changed."""
+    access.end_sessions(name)
+    access.reload()
+    service.listeners.end(name)
+
+
+def _checked(request: Request, caller: Actor, name: str) -> Access:
     """Refuse a change of people that nobody may make, or that locks everybody out."""
-    someone.check("people")
-    if name in (someone.name, LOCAL):
+    caller.check("people")
+    if name in (caller.name, LOCAL):
         raise ProblemError(422, "refused", "you cannot change your own access. Ask another admin.")
     return _access(request)

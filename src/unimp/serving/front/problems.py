@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +20,12 @@ from unimp.errors import (
     KeyReusedError,
     ServiceError,
     UnimpError,
+    UnknownNodeError,
     printable,
 )
-from unimp.serving.front.engine_link import EngineError, RefusedError, UnknownNodeError
+from unimp.serving.front.engine_link import EngineError, RefusedError
 from unimp.serving.front.published import to_json
 
-LOG = logging.getLogger("unimp.serving")
 MEDIA_TYPE = "application/problem+json"
 MOST_PROBLEMS = 1_000
 """Problems in one response."""
@@ -45,7 +44,7 @@ TITLES = {
     "rate": "Too many requests.",
     "engine": "The model cannot answer now.",
     "method": "This method does not exist here.",
-    "error": "The service made a mistake.",
+    "error": "An unexpected error occurred.",
 }
 
 
@@ -94,7 +93,7 @@ KINDS: tuple[tuple[type[UnimpError], int, str, int], ...] = (
 
 
 def of_error(error: Exception) -> Response:
-    """The response for any exception; one that nobody expects is logged and not shown."""
+    """The response for any exception; of an unexpected one, it shows nothing."""
     match error:
         case ProblemError():
             return error.response()
@@ -110,8 +109,7 @@ def of_error(error: Exception) -> Response:
     for kind, status, name, retry_after in KINDS:
         if isinstance(error, kind):
             return problem(status, name, str(error), retry_after=retry_after)
-    LOG.error("A request failed.", exc_info=error)
-    return problem(500, "error", "the service made a mistake; its log states which.")
+    return problem(500, "error", "the request failed; the log of the service states why.")
 
 
 def _of_http(error: HTTPException) -> Response:
@@ -135,6 +133,7 @@ def add_handlers(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         return of_error(error)
 
-    kinds = (ProblemError, UnimpError, RequestValidationError, ValidationError, HTTPException)
-    for kind in kinds:
+    # Without the last one, the answer to an unexpected error would be plain text.
+    expected = (ProblemError, UnimpError, RequestValidationError, ValidationError, HTTPException)
+    for kind in (*expected, Exception):
         app.add_exception_handler(kind, handle)

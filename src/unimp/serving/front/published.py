@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unimp.serving.events import Predicted
+from unimp.serving.events import MOVED, Predicted
 from unimp.serving.wire import Message
 
 SHOWN_CLASSES = 9
-MOVED = 0.001
-"""A probability that moves by less is not announced."""
 DIGITS = 7
 
 MOST_PREPARED = 20_000

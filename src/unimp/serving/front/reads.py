@@ -12,12 +12,12 @@ from starlette.responses import Response
 from unimp.serving.events import MOST_VERSIONS, Event
 from unimp.serving.front.answers import (
     JSON,
+    Caller,
     Limit,
     MinVersion,
     NodeId,
     Offset,
     Reached,
-    Someone,
     TheService,
     answer,
     documented,
@@ -47,7 +47,7 @@ router = APIRouter(prefix="/v1", tags=["read"])
 
 @router.get("/nodes/{id}", **documented(NodeAnswer))
 async def get_node(
-    service: TheService, someone: Someone, node: NodeId, min_version: MinVersion = None
+    service: TheService, caller: Caller, node: NodeId, min_version: MinVersion = None
 ) -> Response:
     """Return a node with its label and its prediction."""
     if not await service.must_pull(min_version):
@@ -71,7 +71,7 @@ def _node(body: bytes, label_version: int) -> Response:
 async def predict(
     request: Request,
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     asked: PredictRequest,
     min_version: MinVersion = None,
 ) -> Response:
@@ -101,7 +101,7 @@ def _stream(table: Any) -> bytes:
 @router.get("/nodes", **documented(NodePage))
 async def get_nodes(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     q: Annotated[str, Query(max_length=512)] = "",
     prediction: Annotated[str, Query(max_length=512)] = "",
     label: Annotated[str, Query(max_length=512)] = "",
@@ -123,7 +123,7 @@ async def get_nodes(
 
 @router.get("/nodes/{id}/details", **documented(DetailsAnswer))
 async def get_details(
-    service: TheService, someone: Someone, node: NodeId, reached: Reached = None
+    service: TheService, caller: Caller, node: NodeId, reached: Reached = None
 ) -> Response:
     """Return everything about a node: its columns, its neighbors and its history."""
     published = service.ready()
@@ -155,7 +155,7 @@ async def get_details(
 @router.get("/changes", **documented(ChangesAnswer))
 async def get_changes(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     since: Annotated[int, Query(ge=0, lt=MOST_VERSIONS)],
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     cursor: Annotated[str, Query(pattern=r"^([0-9]{1,16}-[0-9]{1,16})?$")] = "",
@@ -176,7 +176,7 @@ async def get_changes(
 @router.get("/log", **documented(LogAnswer))
 async def get_log(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     before: Annotated[int | None, Query(ge=1, lt=MOST_VERSIONS)] = None,
     limit: Limit = 100,
     node: Annotated[str, Query(max_length=512)] = "",
@@ -210,7 +210,7 @@ def log_event(event: Event, in_force: bool) -> dict[str, Any]:
     """An event as in `schemas.LogEvent`."""
     write = event.write.model_dump(exclude={"kind", "source"})
     write.pop("run", None)
-    said = event.predicted
+    predicted = event.predicted
     return {
         "version": event.version,
         "at": event.at,
@@ -219,14 +219,14 @@ def log_event(event: Event, in_force: bool) -> dict[str, Any]:
         "kind": event.write.kind,
         "in_force": in_force,
         **write,
-        "predicted": None if said is None else said.label,
-        "probability": None if said is None else said.probability,
+        "predicted": None if predicted is None else predicted.label,
+        "probability": None if predicted is None else predicted.probability,
         "drawn": event.drawn,
     }
 
 
 @router.get("/model", **documented(ModelAnswer))
-async def get_model(service: TheService, someone: Someone, reached: Reached = None) -> Response:
+async def get_model(service: TheService, caller: Caller, reached: Reached = None) -> Response:
     """Describe the model, its classes and the state of the service."""
     published = service.ready()
     here = sum(label is not None for label, version in published.labels.values() if version)

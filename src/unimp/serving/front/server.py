@@ -62,7 +62,7 @@ def check_options(folder: Path, options: Options) -> None:
         if options.token_file is None:
             raise ServiceError(
                 f"--host {options.host} can be reached from other computers, so requests need "
-                "tokens. Add --token-file FILE; the file is made if it does not exist."
+                "tokens. Add --token-file FILE; the file is created if it does not exist."
             )
         if not options.allowed_hosts:
             raise ServiceError(
@@ -72,7 +72,7 @@ def check_options(folder: Path, options: Options) -> None:
 
 
 def admin_token(path: Path) -> str:
-    """The token in a file, which only its owner can read; it is made if it does not exist."""
+    """The token in a file, which only its owner can read; it is created if it does not exist."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

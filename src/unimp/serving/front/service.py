@@ -1,4 +1,4 @@
-"""What all requests share: the stored events, the published predictions and the engine."""
+"""The state that all requests share: stored events, published predictions and the engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unimp.errors import UnknownNodeError
 from unimp.serving.events import Write
-from unimp.serving.front.engine_link import EngineError, EngineLink, UnknownNodeError, ask_once
+from unimp.serving.front.engine_link import EngineError, EngineLink, ask_once
 from unimp.serving.front.generations import folder_of
 from unimp.serving.front.listeners import Listeners
 from unimp.serving.front.models import Models
@@ -97,7 +98,7 @@ class Service:
 
     async def close(self) -> None:
         """End the engine, store what is waiting, and release the run folder."""
-        self.listeners.send(None)
+        self.listeners.end()
         await self.rankings.close()
         await self.models.close()
         await asyncio.to_thread(self.store.close)
@@ -134,7 +135,7 @@ class Service:
     def _on_hello(self, generation: int, hello: Message) -> None:
         model = self.models.loaded[generation]
         before, model.published = model.published, Published(hello, generation)
-        model.link.tell(kind="stored", version=self.acknowledged)
+        model.link.notify(kind="stored", version=self.acknowledged)
         if generation != self.generation:
             return
         if before is None:
@@ -172,11 +173,11 @@ class Service:
         if head > self.acknowledged:
             self.acknowledged = head
             for model in self.models.loaded.values():
-                model.link.tell(kind="stored", version=head)
+                model.link.notify(kind="stored", version=head)
             if self.published is not None:
                 self.announce("stored", changed=0, nodes=[])
 
-    # Those who listen
+    # Server-sent events
 
     def announce(self, event: str, **data: Any) -> None:
         """Send a server-sent event to all listeners."""
@@ -207,9 +208,9 @@ class Service:
         if (published := self.published) is not None:
             for place, write in enumerate(writes, 1):
                 if write.kind == "label":
-                    said = published.before_label(write.node)
-                    if said is not None:
-                        predicted[write.node] = said
+                    before = published.before_label(write.node)
+                    if before is not None:
+                        predicted[write.node] = before
                 if place % FEW == 0:
                     await asyncio.sleep(0)  # other requests are answered meanwhile
         request = Request(actor, tuple(writes), key, if_match or {}, predicted, made_from)
@@ -229,7 +230,7 @@ class Service:
         """The number of a published node; raises UnknownNodeError."""
         number = self.ready().numbers.get(name)
         if number is None:
-            raise UnknownNodeError(f"there is no node {name!r}")
+            raise UnknownNodeError(name)
         return number
 
     def is_current(self, min_version: int | None) -> bool:

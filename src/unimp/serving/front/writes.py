@@ -24,11 +24,10 @@ from unimp.serving.events import (
 )
 from unimp.serving.front.answers import (
     ERRORS,
+    Caller,
     IfMatch,
-    IfState,
     Key,
     NodeId,
-    Someone,
     TheService,
     documented,
     written,
@@ -58,7 +57,7 @@ def _matching(node: str, if_match: int | None) -> dict[str, int]:
 @router.put("/nodes/{id}/label", **documented(Written))
 async def put_label(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     node: NodeId,
     given: LabelRequest,
     key: Key = None,
@@ -67,13 +66,13 @@ async def put_label(
     """Set the label of a node."""
     write = Label(node=node, label=given.label, source=given.source)
     match = _matching(node, if_match)
-    return written(await service.write(someone.name, [write], key=key, if_match=match))
+    return written(await service.write(caller.name, [write], key=key, if_match=match))
 
 
 @router.delete("/nodes/{id}/label", **documented(Written))
 async def delete_label(
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     node: NodeId,
     key: Key = None,
     if_match: IfMatch = None,
@@ -82,21 +81,21 @@ async def delete_label(
     """Remove the label of a node, also one that the run itself contains."""
     match = _matching(node, if_match)
     write = Retraction(node=node, source=source)
-    return written(await service.write(someone.name, [write], key=key, if_match=match))
+    return written(await service.write(caller.name, [write], key=key, if_match=match))
 
 
 @router.post("/nodes/{id}/skip", **documented(Written))
-async def skip(service: TheService, someone: Someone, node: NodeId, key: Key = None) -> Response:
+async def skip(service: TheService, caller: Caller, node: NodeId, key: Key = None) -> Response:
     """Do not offer the node to you again."""
-    return written(await service.write(someone.name, [Skip(node=node)], key=key))
+    return written(await service.write(caller.name, [Skip(node=node)], key=key))
 
 
 @router.post("/nodes/{id}/notes", **documented(Written))
 async def add_note(
-    service: TheService, someone: Someone, node: NodeId, given: NoteRequest, key: Key = None
+    service: TheService, caller: Caller, node: NodeId, given: NoteRequest, key: Key = None
 ) -> Response:
     """Attach a note to a node."""
-    return written(await service.write(someone.name, [Note(node=node, text=given.text)], key=key))
+    return written(await service.write(caller.name, [Note(node=node, text=given.text)], key=key))
 
 
 @router.post(
@@ -117,9 +116,9 @@ async def add_note(
 async def add_labels(
     request: Request,
     service: TheService,
-    someone: Someone,
+    caller: Caller,
     key: Key = None,
-    made_from: IfState = None,
+    if_match: IfMatch = None,
     source: Source = None,
 ) -> Response:
     """Store many labels, all or nothing: JSON, CSV, or Parquet with the columns node and label.
@@ -138,7 +137,7 @@ async def add_labels(
         raise InvalidWriteError(sorted(found))
     if not writes:
         raise ProblemError(422, "invalid", "the request contains no labels.")
-    return written(await service.write(someone.name, writes, key=key, made_from=made_from))
+    return written(await service.write(caller.name, writes, key=key, made_from=if_match))
 
 
 def _label_writes(given: Labels, source: str | None) -> list[Write]:
@@ -152,7 +151,7 @@ def _label_writes(given: Labels, source: str | None) -> list[Write]:
 
 @router.post("/nodes", **documented(Written))
 async def add_nodes(
-    service: TheService, someone: Someone, given: NodesRequest, key: Key = None
+    service: TheService, caller: Caller, given: NodesRequest, key: Key = None
 ) -> Response:
     """Add nodes, and edges to them, through the transforms of the run."""
     _refuse_loops(given.edges)
@@ -160,7 +159,7 @@ async def add_nodes(
         raise ProblemError(422, "invalid", "the request contains no nodes and no edges.")
     for kind, rows in (("node", given.nodes), ("edge", given.edges)):
         if rows:
-            someone.check(kind)  # before the engine works for somebody who may not write
+            caller.check(kind)  # before the engine works for somebody who may not write
     await _check(service, given.nodes, given.edges)
     nodes: list[Write] = [
         NewNode(node=one.id, values=one.values, source=given.source) for one in given.nodes
@@ -169,22 +168,22 @@ async def add_nodes(
         NewEdge(node=e.source, target=e.target, values=e.values, source=given.source)
         for e in given.edges
     ]
-    return written(await service.write(someone.name, [*nodes, *edges], key=key))
+    return written(await service.write(caller.name, [*nodes, *edges], key=key))
 
 
 @router.post("/edges", **documented(Written))
 async def add_edges(
-    service: TheService, someone: Someone, given: EdgesRequest, key: Key = None
+    service: TheService, caller: Caller, given: EdgesRequest, key: Key = None
 ) -> Response:
     """Add edges, or replace the values of edges that exist."""
     return await add_nodes(
-        service, someone, NodesRequest(nodes=[], edges=given.edges, source=given.source), key
+        service, caller, NodesRequest(nodes=[], edges=given.edges, source=given.source), key
     )
 
 
 @router.delete("/edges", **documented(Written))
 async def remove_edges(
-    service: TheService, someone: Someone, given: EdgesRequest, key: Key = None
+    service: TheService, caller: Caller, given: EdgesRequest, key: Key = None
 ) -> Response:
     """Remove edges."""
     _refuse_loops(given.edges)
@@ -195,12 +194,12 @@ async def remove_edges(
     edges = [
         RemovedEdge(node=one.source, target=one.target, source=given.source) for one in given.edges
     ]
-    return written(await service.write(someone.name, edges, key=key))
+    return written(await service.write(caller.name, edges, key=key))
 
 
 @router.post("/undo", **documented(Written))
 async def undo(
-    service: TheService, someone: Someone, given: UndoRequest, key: Key = None
+    service: TheService, caller: Caller, given: UndoRequest, key: Key = None
 ) -> Response:
     """Undo an event, or withdraw all labels of a source."""
     if (given.version is None) == (given.source is None):
@@ -210,7 +209,7 @@ async def undo(
         write = Undo(undoes=given.version)
     else:
         write = Withdrawal(withdrawn=str(given.source))
-    return written(await service.write(someone.name, [write], key=key))
+    return written(await service.write(caller.name, [write], key=key))
 
 
 async def _check(service: Service, nodes: list[Any], edges: list[Any]) -> None:

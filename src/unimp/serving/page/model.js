@@ -99,7 +99,7 @@ export function ModelPart() {
   const again = () => read("v1/model").then((value) => share({ model: value }), () => {});
   const scores = Object.entries(model.scores);
   return html`<main class="sheet" id="main">
-    <header><div><h1 tabindex="-1">Model</h1><p>${model.model} on ${model.name}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs of this model, so a new label changes predictions at once." : "Labels are not inputs of this model, so new labels change predictions only after training."}</p></div></header>
+    <header><div><h1 tabindex="-1">Model</h1><p>${model.members.length ? `Ensemble of ${model.members.map((one) => one.name).join(", ")}` : model.model} on ${model.name}, generation ${model.generation}. ${model.takes_labels ? "Labels are inputs of this model, so a new label changes predictions at once." : "Labels are not inputs of this model, so new labels change predictions only after training."}</p></div></header>
     <div class="tiles">
       <${Tile} value=${count(model.num_nodes)} words="nodes" /><${Tile} value=${count(model.num_edges)} words=${model.directed ? "directed edges" : "edges"} />
       <${Tile} value=${count(model.classes.length)} words="classes" /><${Tile} value=${count(model.labeled)} words=${`labels, ${count(model.labeled_here)} given here`} />

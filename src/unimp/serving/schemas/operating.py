@@ -34,18 +34,27 @@ class Column(BaseModel):
     length: int | None = None
 
 
+class Member(BaseModel):
+    """A member of an ensemble; weight: its share of the answer."""
+
+    name: str
+    weight: float
+
+
 class ModelAnswer(Stamp):
     """GET /v1/model.
 
-    several: a label is a list of names. scores: protocol → set → score. labeled: nodes with a label
-    in force; labeled_here: those labeled by events. engine: ready, behind, loading or down.
-    features: columns of a new node; edge_features: of an edge. near: edges come from nearest
-    neighbors, so that none can be added.
+    model: the name of a model, or "ensemble"; members: those of an ensemble. several: a label is a
+    list of names. scores: protocol → set → score. labeled: nodes with a label in force;
+    labeled_here: those labeled by events. engine: ready, behind, loading or down. features: columns
+    of a new node; edge_features: of an edge. near: edges come from nearest neighbors, so that none
+    can be added.
     """
 
     name: str
     task: str
     model: str
+    members: list[Member]
     metric: str
     classes: list[str]
     several: bool

@@ -1,0 +1,192 @@
+"""Several processes that train one model together.
+
+Each process has a rank. All of them derive the same mask and the same batch from (seed, epoch,
+step); each computes the gradient of its part of the seeds, the gradients are added, and all take
+the same optimizer step. Only the first process, rank 0, scores the model and writes files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from unimp.errors import RanksError, RecipeError, TrainingError
+from unimp.model.node_model import NodeModel
+from unimp.training.started import were_started
+
+RENDEZVOUS = "UNIMP_RENDEZVOUS"
+"""The variable with a file by which processes of one machine find each other; otherwise, torchrun
+names an address."""
+LONGEST_SCORING = timedelta(days=1)
+"""How long the other processes wait while the first one scores the model."""
+
+
+class Ranks:
+    """The processes of one training; this class itself stands for a single process."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def deal(self, rows: Tensor) -> Tensor:
+        """The rows of this process: every process gets about as many."""
+        return rows[self.rank :: self.size]
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum of the values of all processes, in place."""
+        return values
+
+    def of_first(self, data: bytes) -> bytes:
+        """The data of the first process."""
+        return data
+
+    def agreed(self, value: Any) -> Any:
+        """The value of the first process, such as a score; it must be possible to write as JSON."""
+        if self.size == 1:
+            return value
+        return json.loads(self.of_first(json.dumps(value).encode() if self.is_first else b""))
+
+    def are_equal(self, number: int) -> bool:
+        """Whether all processes have the same number; they wait for each other."""
+        return True
+
+    def total(self, number: int) -> int:
+        """The sum of the numbers of all processes."""
+        return number if self.size == 1 else int(self.add(torch.tensor([number])))
+
+    def add_gradients(
+        self, parameters: Sequence[Tensor], loss: Tensor | None, count: Tensor
+    ) -> Tensor:
+        """Replace gradients by their weighted mean over all processes; return that of the loss.
+
+            gradient = Σ_r count_r · gradient_r / Σ_r count_r
+
+        A process without a hidden label has no loss and a count of 0. A parameter without a
+        gradient in any process keeps none.
+        """
+        like = parameters[0]
+        counts = count.to(like.device, like.dtype).reshape(1)
+        own = torch.zeros_like(counts) if loss is None else loss.detach().to(like.dtype) * counts
+        has = torch.tensor([p.grad is not None for p in parameters]).to(like.device, like.dtype)
+        rows = [
+            (torch.zeros_like(p) if p.grad is None else p.grad * counts).flatten()
+            for p in parameters
+        ]
+        flat = self.add(torch.cat((counts, own.reshape(1), has, *rows)))
+        count, loss, has = flat[0], flat[1] / flat[0], flat[2 : 2 + len(parameters)]
+        pieces = torch.split(flat[2 + len(parameters) :], [p.numel() for p in parameters])
+        for p, piece, of_any in zip(parameters, pieces, has.tolist(), strict=True):
+            p.grad = (piece / count).view_as(p) if of_any else None
+        return loss
+
+    def check_weights(self, model: NodeModel) -> None:
+        """Refuse to continue if the processes have different weights."""
+        if self.size == 1:
+            return
+        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+        words = weights.contiguous().view(torch.int32)
+        if not self.are_equal(int(words.sum(dtype=torch.int64))):
+            raise TrainingError(
+                "the processes have different weights; they need the same data, the same recipe "
+                "and the same version of torch"
+            )
+
+
+ALONE = Ranks()
+"""A single process, without others."""
+
+
+class Joined(Ranks):
+    """Processes that torchrun, or `unimp train --devices`, has started."""
+
+    def __init__(self, backend: str, timeout: float) -> None:
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.timeout = timeout
+        with self._heard("start"):
+            if not distributed.is_initialized():
+                place = os.environ.get(RENDEZVOUS)
+                distributed.init_process_group(
+                    backend,
+                    init_method=None if place is None else f"file://{place}",
+                    timeout=timedelta(seconds=timeout),
+                    rank=self.rank,
+                    world_size=self.size,
+                )
+            # Values are exchanged on CPU, whatever the model is on.
+            self._patient = distributed.new_group(timeout=LONGEST_SCORING, backend="gloo")
+
+    def add(self, values: Tensor) -> Tensor:
+        group = None if values.is_cuda else self._patient_or_default()
+        with self._heard("add gradients"):
+            distributed.all_reduce(values, group=group)
+        return values
+
+    def _patient_or_default(self) -> Any:
+        return self._patient if distributed.get_backend() == "nccl" else None
+
+    def of_first(self, data: bytes) -> bytes:
+        with self._heard("share a value"):
+            length = torch.tensor([len(data)])
+            distributed.broadcast(length, 0, group=self._patient)
+            values = torch.zeros(int(length) + 1, dtype=torch.uint8)  # at least one byte
+            if self.is_first:
+                values[:-1] = torch.frombuffer(bytearray(data or b" "), dtype=torch.uint8)[
+                    : len(data)
+                ]
+            distributed.broadcast(values, 0, group=self._patient)
+        return values[:-1].numpy().tobytes()
+
+    def are_equal(self, number: int) -> bool:
+        ends = torch.tensor([number, -number])
+        with self._heard("compare numbers"):
+            distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._patient)
+        return int(ends[0]) == -int(ends[1])
+
+    @contextmanager
+    def _heard(self, purpose: str) -> Iterator[None]:
+        """Explain an error of torch: another process ended, or does not answer."""
+        try:
+            yield
+        except RuntimeError as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+            raise RanksError(
+                f"process {self.rank} of {self.size} could not {purpose}: another process ended "
+                f"or did not answer within {self.timeout:g} s ({first}). To resume, run the same "
+                "command again."
+            ) from error
+
+
+def use_own_gpu() -> None:
+    """Make the GPU with the number of this process on its machine the current one, if any."""
+    if not (were_started() and torch.cuda.is_available()):
+        return
+    number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if number >= count:
+        raise RecipeError(
+            f"{number + 1} processes were started on a machine with {count} GPUs; start at most "
+            "one process per GPU, or set train.device=cpu"
+        )
+    torch.cuda.set_device(number)
+
+
+_joined: list[Joined] = []
+
+
+def join_ranks(device: str, timeout: float) -> Ranks:
+    """The processes that were started together with this one; `ALONE` without others."""
+    if not were_started():
+        return ALONE
+    if not _joined:
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        _joined.append(Joined(backend, timeout))
+    return _joined[0]

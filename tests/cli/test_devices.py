@@ -1,0 +1,108 @@
+"""`unimp train --devices`: several processes train one model."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import unimp
+from unimp.cli.processes import without_devices
+from unimp.config.run_files import CHECKPOINT, WEIGHTS
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="gloo over files needs a POSIX system")
+
+COMMON = [
+    *("--set", "task.scale=0.05", "--set", "model.width=8", "--set", "model.layers=2"),
+    *("--set", "batch.regime=neighbors", "--set", "batch.batch_size=16"),
+    *("--set", "train.device=cpu", "--set", "train.checkpoint_every=0"),
+]
+
+
+def start(folder: Path, devices: int, *more: str, epochs: int = 3) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "unimp", "train", "synthetic", "--out", str(folder)]
+    command += [*COMMON, "--set", f"train.epochs={epochs}", "--devices", str(devices), *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def train(folder: Path, devices: int, *more: str) -> str:
+    process = start(folder, devices, *more)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def weights_hash(folder: Path) -> str:
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+
+
+def others_of(process: subprocess.Popen[str]) -> list[int]:
+    """The numbers of all processes that the command started, except the first."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    return sorted(map(int, listed.stdout.split()))[1:]
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_two_processes_train_the_model_of_one_and_the_first_one_prints(tmp_path: Path) -> None:
+    printed = train(tmp_path / "two", 2)
+    assert printed.count("run folder") == 1
+    train(tmp_path / "one", 1)
+    two, one = (unimp.load_run(tmp_path / name, device="cpu") for name in ("two", "one"))
+    assert two.metrics["scores"]["train"] == pytest.approx(one.metrics["scores"]["train"])
+    assert (two.predict() - one.predict()).abs().max() < 1e-3
+    assert two.recipe.train.draws == "node"
+    assert "run folder" in train(tmp_path / "two", 2)  # it is finished, so it is loaded
+
+
+def test_a_killed_process_is_replaced_and_the_result_is_the_same(tmp_path: Path) -> None:
+    train(tmp_path / "whole", 2)
+    process = start(tmp_path / "killed", 2)
+    wait_for(tmp_path / "killed" / CHECKPOINT)
+    for number in others_of(process):
+        os.kill(number, signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "start again" in err
+    assert weights_hash(tmp_path / "killed") == weights_hash(tmp_path / "whole")
+
+
+def test_a_stopped_training_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 2, epochs=400)
+    wait_for(tmp_path / "run" / CHECKPOINT)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "stopped" in err
+    again = start(tmp_path / "run", 1, "--time-limit", "5", epochs=400)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert "resuming" in out + err
+
+
+def test_an_ensemble_is_refused_in_one_message(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 2, "--set", "ensemble.portfolio=quick")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.count("error:") == 1
+    assert "ensemble.portfolio=none" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_option_is_not_passed_on() -> None:
+    arguments = ["train", "cora", "--devices", "2", "--seeds", "0", "--devices=3"]
+    assert without_devices(arguments) == ["train", "cora", "--seeds", "0"]
