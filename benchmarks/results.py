@@ -18,7 +18,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import median
@@ -34,7 +34,7 @@ from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.experiment import run
 from unimp.studies.cells import recipe_hash
 from unimp.studies.paper import with_inputs
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.tracking.origin import code_origin
 
 FOLDER = Path(__file__).parent / "results"
@@ -306,6 +306,14 @@ def with_results(text: str, folder: Path) -> str:
             figures = json.loads(path.read_text(encoding="utf-8"))
             body = figures_markdown(figures, names)
             text = put_between(text, f"<!-- results: {marker} -->", body)
+    questions = folder / "questions.json"
+    if questions.exists():
+        body = questions_markdown(json.loads(questions.read_text(encoding="utf-8")))
+        text = put_between(text, "<!-- results: questions -->", body)
+    answer = folder / "answer.json"
+    if answer.exists():
+        body = answer_markdown(json.loads(answer.read_text(encoding="utf-8")))
+        text = put_between(text, "<!-- results: answer -->", body)
     scale = folder / "scale.json"
     if scale.exists():
         measured = json.loads(scale.read_text(encoding="utf-8"))
@@ -362,6 +370,41 @@ def promise_markdown(demo: dict[str, Any], epoch: dict[str, dict[str, Any]]) -> 
     )
 
 
+def questions_markdown(figures: dict[str, Any]) -> str:
+    """The seconds of each stage of each command, one row per command."""
+    stages = ("start", "data", "model", "compute", "write", "whole")
+    lines = [f"| command, seconds | {' | '.join(stages)} | aim |", "|---" * 8 + "|"]
+    for name in [key.removesuffix("_whole") for key in figures if key.endswith("_whole")]:
+        cells = [f"{figures[f'{name}_{stage}']['value']:.2f}" for stage in stages]
+        lines.append(f"| {name} | {' | '.join(cells)} | {figures[f'{name}_whole']['aim']} |")
+    speedup = figures["audit_speedup"]
+    lines += ["", f"{speedup['what']}: {speedup['value']:.3g}.", "", measured_by([speedup])]
+    return "\n".join(lines)
+
+
+def answer_markdown(rows: dict[str, dict[str, Any]]) -> str:
+    """The time to a good answer of each contender, one row per contender."""
+    titles = {
+        "unimp": "UniMP, recipe",
+        "pyg-gcn": "PyG, GCNConv",
+        "pyg-transformer": "PyG, TransformerConv",
+    }
+    lines = [
+        "| task, device | model | final validation | final test | seconds to a good answer "
+        "| test then | UniMP is as good after, seconds | speedup, aim ≥ 5 |",
+        "|---" * 8 + "|",
+    ]
+    for row in rows.values():
+        percent = [f"{100 * row[key]:.2f}" for key in ("val", "test")]
+        cells = [*percent, f"{row['seconds_to_good']:.3g}", f"{100 * row['test_at_good']:.2f}"]
+        for key in ("unimp_seconds", "speedup"):
+            never = "" if row["contender"] == "unimp" else "never"
+            cells.append(never if row.get(key) is None else f"{row[key]:.3g}")
+        name = f"{row['task']}, {row['device']}"
+        lines.append(f"| {name} | {titles[row['contender']]} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", measured_by(rows.values())])
+
+
 def tables_line(path: Path) -> str:
     """Time and memory of reading and checking large tables, as a sentence."""
     took = json.loads(path.read_text(encoding="utf-8"))
@@ -369,9 +412,15 @@ def tables_line(path: Path) -> str:
         f"{form} in {took[key]['seconds']:.0f} seconds and {took[key]['gib_peak']:.1f} GiB"
         for key, form in (("csv", "CSV"), ("parquet", "Parquet"))
     )
+    built = (
+        f"{took[key]['task']['seconds']:.0f} seconds for {form}"
+        for key, form in (("csv", "CSV"), ("parquet", "Parquet"))
+        if "task" in took[key]
+    )
     sizes = f"{took['nodes']:,} nodes and {took['edges']:,} edges"
     where = f"on {took['hardware']} (`{took['command']}`)"
-    return f"`unimp check` on {sizes}: {', '.join(found)}, {where}."
+    task = f" Building the task for training takes {words}." if (words := ", ".join(built)) else ""
+    return f"`unimp check` on {sizes}: {', '.join(found)}, {where}.{task}"
 
 
 def columns_line(path: Path) -> str:
@@ -488,22 +537,13 @@ SHOWN = {
         ]
         + ["check_estimator"],
     ),
-    "questions": (
-        "questions",
-        [
-            f"{question}_{stage}"
-            for question in ("audit", "suggest", "explain", "report")
-            for stage in ("start", "read", "answer", "write")
-        ]
-        + ["audit_speedup"],
-    ),
     "processes": (
         "processes",
         ["spinning_one", "spinning_two", "sleeping_one", "sleeping_two", "sleeping_ratio"],
     ),
     "commands": (
         "imports",
-        ["help", "recipe_list", "data_list", "init", "check", "import_torch"],
+        ["help", "recipe_list", "data_list", "init", "check", "report", "import_torch"],
     ),
 }
 
@@ -552,8 +592,12 @@ def figures_markdown(figures: dict[str, dict[str, Any]], names: list[str]) -> st
         return "Not measured yet."
     lines = ["| what | measured | aim |", "|---|---|---|"]
     lines += [f"| {f['what']} | {f['value']:g} | {f['aim']} |" for f in found.values()]
-    places = sorted({f"`{f['command']}` on {f['hardware']}" for f in found.values()})
-    return "\n".join([*lines, "", "; ".join(places) + "."])
+    return "\n".join([*lines, "", measured_by(found.values())])
+
+
+def measured_by(figures: Iterable[dict[str, Any]]) -> str:
+    """The commands and the hardware of figures, as a line."""
+    return "; ".join(sorted({f"`{f['command']}` on {f['hardware']}" for f in figures})) + "."
 
 
 def scale_markdown(measured: dict[str, dict[str, Any]]) -> str:

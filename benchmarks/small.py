@@ -29,7 +29,7 @@ from typing import Any
 from results import FOLDER, provenance, put_between, trained
 from unimp.data.files import write_atomically
 from unimp.ops.allocator import keep_freed_memory
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
 TWINS = {"X,A,Y": ["model.inputs=X,A,Y"], "X,A": ["model.inputs=X,A"]}

@@ -36,7 +36,8 @@ from unimp.data.files import write_atomically
 from unimp.ensemble.calibration import fit_calibration
 from unimp.ensemble.portfolio import OWN, PORTFOLIO, is_copy
 from unimp.ensemble.selection import choose_weights, mixed
-from unimp.tasks.metrics import mean_text, score
+from unimp.tasks.means import mean_text
+from unimp.tasks.metrics import score
 
 RESULTS = FOLDER / "strength.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"

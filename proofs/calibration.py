@@ -22,7 +22,7 @@ import torch
 
 import unimp
 from unimp.data.files import write_atomically
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.means import mean_and_std
 from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results" / "calibration.json"

@@ -36,7 +36,8 @@ import unimp
 from unimp.analysis.suggest import chance_of_error, suggest_nodes, unknown_nodes
 from unimp.data.files import write_atomically
 from unimp.tasks.labels import mask_of
-from unimp.tasks.metrics import accuracy, mean_and_std
+from unimp.tasks.means import mean_and_std
+from unimp.tasks.metrics import accuracy
 from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results" / "suggest.json"

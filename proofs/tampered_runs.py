@@ -42,7 +42,8 @@ from unimp.runs.evidence import gather
 from unimp.runs.folder.explanations import store_explanation, stored_explanations
 from unimp.runs.folder.files import file_entry
 from unimp.runs.folder.resume import depends_on, find_run, load_state
-from unimp.runs.preparation import resolve_recipe, task_of
+from unimp.runs.preparation import task_of
+from unimp.runs.recipes import resolve_recipe
 from unimp.tracking.origin import code_origin
 
 RESULTS = Path(__file__).parent / "results" / "tampered_runs.json"

@@ -28,12 +28,13 @@ from unimp.data.catalog import prepare_graph
 from unimp.errors import ArgumentError, RecipeError, TaskError, UnimpError
 from unimp.graph.graph import Graph
 from unimp.graph.node_view import NodeView
-from unimp.model.registry import inputs_of
+from unimp.model.table import inputs_of
 from unimp.runs.experiment import run
 from unimp.runs.preparation import preparation
 from unimp.runs.run import Run
 from unimp.tasks.classes import as_labels, codes_of, encode_classes
-from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, Split, one_class
+from unimp.tasks.known import SEVERAL_CLASSES, one_class
+from unimp.tasks.labels import UNLABELED, Split
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 
@@ -56,7 +57,7 @@ OF_ONE_MODEL = {
 }
 """The arguments that are options of one model, and the names of these options."""
 
-FEW_LABELS = 300
+FEW_LABELS = 500
 """With at most so many known labels, "auto" chooses a small model and a short training."""
 
 FOR_FEW_LABELS = {"width": 64, "epochs": 100}
@@ -88,7 +89,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     other nodes. The other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
-    300 known labels, "auto" means 64 for `width` and 100 for `epochs`. This takes less time and
+    500 known labels, "auto" means 64 for `width` and 100 for `epochs`. This takes less time and
     scores about the same on small graphs. With more labels, it is the default of a recipe. Four
     arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
     known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);

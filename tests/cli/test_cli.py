@@ -31,11 +31,11 @@ from unimp.data.debian import load_debian
 from unimp.data.tables.label_files import read_labels
 from unimp.errors import RecipeError, TaskError, TrainingError, UnimpError
 from unimp.graph.graph import Graph
-from unimp.model.registry import MODELS
+from unimp.model.table import MODELS
 from unimp.runs.folder.lock import locked
 from unimp.runs.loading import load_run
 from unimp.tasks.labels import Split
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.tasks.task import Task
 from unimp.training import checkpoint
 from unimp.training.checkpoint import save_checkpoint

@@ -61,6 +61,66 @@ def test_a_signal_during_an_import_prints_one_line(name: str, number: int, tmp_p
     assert not any(tmp_path.iterdir())
 
 
+MODULES_AT_THE_END = """
+import atexit, sys
+atexit.register(lambda: print("loaded:", *sorted({name.split(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two tables of every kind of column, and a recipe for them."""
+    here = tmp_path_factory.mktemp("tables")
+    rows = [f"n{i},{i / 7:.2f},{'rgb'[i % 3]},a word {i % 5},{'xy'[i % 2]}" for i in range(200)]
+    (here / "nodes.csv").write_text("\n".join(["id,size,color,text,label", *rows]) + "\n")
+    rows = [f"n{i},n{(7 * i) % 200}" for i in range(200)]
+    (here / "edges.csv").write_text("\n".join(["source,target", *rows]) + "\n")
+    (here / "recipe.toml").write_text(RECIPE)
+    return here
+
+
+RECIPE = """
+[tables]
+nodes = "nodes.csv"
+edges = "edges.csv"
+label = "label"
+[tables.features]
+size = "numeric"
+color = "categorical"
+text = "text"
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["recipe", "list"],
+        ["data", "list"],
+        ["init", "nodes.csv", "edges.csv", "--out", "guessed.toml", "--force"],
+        ["check", "recipe.toml"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_commands_that_do_not_compute_do_not_load_torch(words: list[str], two_tables: Path) -> None:
+    process = started(MODULES_AT_THE_END + COMMAND, *words, here=two_tables)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    *_, last = out.splitlines()
+    assert last.startswith("loaded:")
+    assert {"torch", "scipy", "sklearn"} & set(last.split()) == set()
+
+
+def test_a_model_that_could_be_refused_is_built_by_check(two_tables: Path) -> None:
+    words = ["check", "recipe.toml", "--set", "model.name=mlp", "--set", "model.layers=1"]
+    process = started(MODULES_AT_THE_END + COMMAND, *words, here=two_tables)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "torch" in out.split()
+    assert "layers" in err
+
+
 @pytest.mark.parametrize(
     "words",
     [["evaluate", "run"], ["predict", "run"], ["report", "run"], ["reproduce", "all"]],

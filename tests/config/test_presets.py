@@ -8,7 +8,7 @@ from unimp.config.options import seconds_of
 from unimp.config.presets import PRESETS, preset_help, recipe_with_preset
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.errors import RecipeError
-from unimp.runs.preparation import resolve_recipe
+from unimp.runs.recipes import resolve_recipe
 
 
 @pytest.mark.parametrize("name", ["synthetic", "debian"])

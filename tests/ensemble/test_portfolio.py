@@ -8,7 +8,8 @@ from unimp.config.recipe import Recipe
 from unimp.data.catalog import load_task
 from unimp.ensemble.portfolio import OWN, PORTFOLIO, member_recipe, members_for, settings_of
 from unimp.errors import RecipeError
-from unimp.runs.preparation import member_task, model_of, resolve_recipe
+from unimp.runs.preparation import member_task, model_of
+from unimp.runs.recipes import resolve_recipe
 
 DOCS = Path(__file__).parents[2] / "docs" / "strength.md"
 

@@ -19,8 +19,9 @@ from unimp.model.gat import GATLayer
 from unimp.model.gcn import GCNLayer, convolve, with_convolution_weights
 from unimp.model.gcn_lpa import GCNLPA, KEY_WIDTH
 from unimp.model.node_model import NodeModel
-from unimp.model.registry import MODELS, build_model
+from unimp.model.registry import build_model
 from unimp.model.solved_model import KnownLabels
+from unimp.model.table import MODELS
 from unimp.model.trees import Trees
 from unimp.ops.sampling import sample_hops
 from unimp.runs.experiment import run

@@ -18,11 +18,12 @@ from unimp.errors import ModelError
 from unimp.inference.logits import predict_logits
 from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
-from unimp.model.registry import MODELS, ModelEntry, build_model, find_model, inputs_of
+from unimp.model.registry import build_model
 from unimp.model.solved_model import KnownLabels
+from unimp.model.table import MODELS, ModelEntry, find_model, inputs_of, most_parameters
 from unimp.model.trees import Trees
 from unimp.tasks.labels import reveal_only
-from unimp.tasks.task import Task
+from unimp.tasks.task import Sizes, Task
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,24 @@ def test_a_model_depends_on_exactly_the_inputs_of_its_row(
     assert depends == set(inputs.split(","))
 
 
+@pytest.mark.parametrize("entry", MODELS.values(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("features", [3, 5000])
+@pytest.mark.parametrize("classes", [2, 700])
+@pytest.mark.parametrize("size", [{"width": 2, "layers": 2}, {"width": 64, "layers": 9}])
+def test_the_bound_of_parameters_is_above_their_number(
+    entry: ModelEntry, features: int, classes: int, size: dict[str, int]
+) -> None:
+    options = ModelOptions(name=entry.name, propagated_labels="Y" in entry.inputs[0], **size)
+    with torch.device("meta"):
+        model = build_model(options, Sizes(features, 9, classes, False))
+    most = most_parameters(options, features=features, classes=classes, edge_features=9)
+    assert count_parameters(model) <= most
+
+
+def test_every_row_states_how_its_model_is_built() -> None:
+    assert list(registry.BUILDERS) == list(MODELS)
+
+
 def test_the_inputs_of_all_rows_are_words_that_exist() -> None:
     for name, entry in MODELS.items():
         assert entry.name == name
@@ -126,8 +145,8 @@ def test_a_class_and_a_row_make_a_model_that_every_regime_trains(
     (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert shown == path.read_text("utf-8")
     model = runpy.run_path(str(path))["NeighborMean"]
-    row = ModelEntry("neighbor-mean", registry._hidden_layers(model), ("X,A",))
-    monkeypatch.setitem(MODELS, "neighbor-mean", row)
+    monkeypatch.setitem(MODELS, "neighbor-mean", ModelEntry("neighbor-mean", ("X,A",)))
+    monkeypatch.setitem(registry.BUILDERS, "neighbor-mean", registry._hidden_layers(model))
     small = ["model.name=neighbor-mean", "task.scale=0.02", "model.width=4", "train.epochs=2"]
     for regime in ("full", "partition", "neighbors"):
         run = unimp.run("synthetic", settings=[*small, f"batch.regime={regime}"], progress=False)

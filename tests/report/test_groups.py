@@ -15,7 +15,7 @@ from unimp.config.recipe import load_recipe
 from unimp.report.groups import Group, compare, differing, telling
 from unimp.runs.evidence import find_runs, gather
 from unimp.runs.experiment import run
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.tasks.task import Task
 
 

@@ -13,7 +13,7 @@ import unimp
 from unimp.runs.run import Run
 from unimp.serving.gate import Check, compare
 from unimp.tasks.labels import Split
-from unimp.tasks.metrics import FEW_NODES
+from unimp.tasks.means import FEW_NODES
 
 NODES = 400
 

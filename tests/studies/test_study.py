@@ -25,7 +25,7 @@ from unimp.studies.study import (
     verdict,
 )
 from unimp.studies.tables import inputs, layer, results
-from unimp.tasks.metrics import FEW_NODES, mean_text
+from unimp.tasks.means import FEW_NODES, mean_text
 
 
 def test_the_deviation_over_seeds_is_the_unbiased_one() -> None:

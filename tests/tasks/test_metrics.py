@@ -15,7 +15,8 @@ from torch import Tensor
 
 from unimp.errors import NonFiniteError
 from unimp.tasks.labels import UNLABELED
-from unimp.tasks.metrics import accuracy, mean_and_std, mean_roc_auc, score
+from unimp.tasks.means import mean_and_std
+from unimp.tasks.metrics import accuracy, mean_roc_auc, score
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def audit(
         parts = [torch.cat([units[u] for u in order[k::folds]]) for k in range(folds)]
     else:
         parts = units
-    nodes, logits, together = [], [], 1 if folds else 256
+    nodes, logits, together = [], [], 1 if folds else 1024
     for begin in range(0, len(parts), together):
         some = parts[begin : begin + together]
         logits += answers.after([Change.hide(part) for part in some], some)

@@ -27,7 +27,8 @@ def estimate_run(
     """Estimate the memory and time of training, from sizes and a few steps."""
     from unimp.model.solved_model import SolvedModel
     from unimp.runs.estimate import estimate
-    from unimp.runs.preparation import choose_device, model_of, resolve_recipe, seeded, task_of
+    from unimp.runs.preparation import choose_device, model_of, seeded, task_of
+    from unimp.runs.recipes import resolve_recipe
 
     recipe = resolve_recipe(name, settings or (), preset)
     device = choose_device(recipe.train.device)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unimp.data.tables.checking import Rows
     from unimp.data.tables.guessing import Guess
     from unimp.data.tables.table import Table
-    from unimp.tasks.labels import Split
+    from unimp.tasks.splitting import Sets
 
 SHOWN_CAUTIONS = 10
 """The number of warnings that `init` prints; the recipe contains all of them."""
@@ -148,14 +148,11 @@ def check(
 ) -> None:
     """Read everything that a recipe names and report all problems before training."""
     from unimp.data.tables.summary import cautions
-    from unimp.runs.preparation import device_of, model_of, resolve_recipe, task_of
+    from unimp.runs.recipes import resolve_recipe
 
     recipe = resolve_recipe(name, settings or ())
     if recipe.task.name != "tables":
-        device_of(recipe, None)
-        task = task_of(recipe, 0)
-        model_of(recipe, task)
-        print_rows(task_rows(task).items())
+        check_task(recipe)
         return
     rows, split = checked_tables(recipe, 0)
     warnings = cautions(rows, split)
@@ -167,16 +164,34 @@ def check(
     out.print(f"{found}. Next: unimp train {name}")
 
 
-def checked_tables(recipe: Recipe, seed: int) -> tuple[Rows, Split]:
-    """Read the tables of a recipe, refuse what cannot be trained, and print a summary."""
-    from unimp.data.catalog import prepare
-    from unimp.data.tables.summary import summary
-    from unimp.runs.preparation import device_of, model_of, preparation, rows_of
+def check_task(recipe: Recipe) -> None:
+    """Load a task that is not read from tables, build the model, and print the task."""
+    from unimp.runs.preparation import device_of, model_of, task_of
 
     device_of(recipe, None)
+    task = task_of(recipe, 0)
+    model_of(recipe, task)
+    print_rows(task_rows(task).items())
+
+
+def checked_tables(recipe: Recipe, seed: int) -> tuple[Rows, Sets]:
+    """Read the tables of a recipe, refuse what cannot be trained, and print a summary.
+
+    torch is loaded only if the model has to be built to know that it can be.
+    """
+    from unimp.data.tables.summary import summary
+    from unimp.runs.recipes import rows_of, surely_trains
+
     number = seed if recipe.task.split == "seed" else recipe.task.split
     rows = rows_of(recipe).with_edges(number)
-    task = rows.task(recipe.name, split=number, metric=recipe.task.metric or None)
-    model_of(recipe, prepare(task, **preparation(recipe)))
-    print_rows(summary(rows, task.split).items())
-    return rows, task.split
+    metric = rows.metric(recipe.task.metric or None)
+    sets = rows.split(number)
+    if not surely_trains(recipe, rows, sets):
+        from unimp.data.catalog import prepare
+        from unimp.runs.preparation import device_of, model_of, preparation
+
+        device_of(recipe, None)
+        task = rows.task(recipe.name, split=number, metric=metric)
+        model_of(recipe, prepare(task, **preparation(recipe)))
+    print_rows(summary(rows, sets).items())
+    return rows, sets

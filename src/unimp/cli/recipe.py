@@ -38,7 +38,7 @@ def show_recipe(
     """Show every option of a recipe with its help, and the size of its model."""
     from unimp.config.recipe import load_recipe, options
     from unimp.config.validation import choices
-    from unimp.model.registry import MODELS
+    from unimp.model.table import MODELS
 
     recipe = load_recipe(name, settings or ())
     size = size_of_model(recipe)

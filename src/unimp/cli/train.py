@@ -92,7 +92,8 @@ def train(
         from unimp.config.run_files import is_finished, seed_folders
         from unimp.runs.experiment import ranks_for, run
         from unimp.runs.folder.resume import interrupted_folder
-        from unimp.runs.preparation import device_of, resolve_recipe
+        from unimp.runs.preparation import device_of
+        from unimp.runs.recipes import resolve_recipe
         from unimp.runs.seeds import Runs
 
     numbers = parse_seeds(seeds)
@@ -285,7 +286,7 @@ def print_student(seed: int, section: Mapping[str, Any]) -> None:
 def print_runs(runs: Runs) -> None:
     """Print mean and standard deviation of the scores, the calibration, and the folder."""
     from unimp.inference.calibration import calibration_in_words
-    from unimp.tasks.metrics import mean_text
+    from unimp.tasks.means import mean_text
 
     first = runs[0]
     count = f"mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else "1 seed"

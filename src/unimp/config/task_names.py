@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from unimp.errors import TaskError
+
 BUNDLED = ("california", "debian", "debian-tags")
 """Tasks that are part of the package."""
 
@@ -50,3 +52,34 @@ def task_names() -> dict[str, str]:
     if folder is not None and folder.is_dir():
         names |= dict.fromkeys(sorted(path.stem for path in folder.glob("*.npz")), "in UNIMP_DATA")
     return names | dict.fromkeys(GENERATED, "generated")
+
+
+# Options that only some tasks use: their default, and the tasks that use them in words.
+_OPTIONS = {
+    "bundle": ("", "debian tasks"),
+    "features": ("", ".npz files"),
+    "metric": (None, ".npz files, stores and tables"),
+    "node_features": ("sum", "OGB tasks"),
+    "scale": (1.0, "synthetic tasks"),
+}
+
+
+def refuse_unused(name: str, **given: object) -> None:
+    """Refuse an option that has no effect on this task, before hours are spent on a mistake."""
+    for option, value in given.items():
+        default, users = _OPTIONS[option]
+        if value != default and option not in _options_of(name):
+            raise TaskError(
+                f"{option} = {value!r} has no effect on the task {name!r}; only {users} use this "
+                "option. Remove it."
+            )
+
+
+def _options_of(name: str) -> set[str]:
+    if name == TABLES or Path(name).suffix == ".graph":
+        return {"metric"}
+    if name in BUNDLED:
+        return set() if name == "california" else {"bundle"}
+    if name in OGB:
+        return {"node_features"}
+    return {"scale"} if name in GENERATED else {"features", "metric"}

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from unimp.data.array_file import ArrayFile
 from unimp.errors import TaskError
 from unimp.graph.graph import Graph
+from unimp.tasks.labels import Split
 from unimp.tasks.splitting import split_classes
 from unimp.tasks.task import Task
 
@@ -82,14 +83,13 @@ def load_california(*, split: int = 0, known: float = 0.5) -> Task:
     graph = Graph.from_edges(
         np.stack((source, target)), num_nodes=num_nodes, x=_features(present)
     ).symmetrize()
+    shares = {"train_share": known * (1 - VAL_SHARE), "val_share": known * VAL_SHARE}
     positions = np.stack((present["longitude"], present["latitude"]), axis=1) / 100
     return Task(
         name="california",
         graph=graph,
         labels=torch.from_numpy(labels),
-        split=split_classes(
-            labels, seed=split, train_share=known * (1 - VAL_SHARE), val_share=known * VAL_SHARE
-        ),
+        split=Split.of(split_classes(labels, seed=split, **shares)),
         metric="accuracy",
         num_classes=len(class_names),
         class_names=class_names,

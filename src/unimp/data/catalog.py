@@ -17,6 +17,7 @@ from unimp.config.task_names import (
     TABLES,
     data_folder,
     ogb_folder_name,
+    refuse_unused,
     task_names,
 )
 from unimp.data.california import load_california
@@ -133,37 +134,6 @@ def prepare_graph(
     if self_loops:
         graph = graph.with_self_loops()
     return with_structure(graph) if structure else graph
-
-
-# Options that only some tasks use: their default, and the tasks that use them in words.
-_OPTIONS = {
-    "bundle": ("", "debian tasks"),
-    "features": ("", ".npz files"),
-    "metric": (None, ".npz files, stores and tables"),
-    "node_features": ("sum", "OGB tasks"),
-    "scale": (1.0, "synthetic tasks"),
-}
-
-
-def refuse_unused(name: str, **given: object) -> None:
-    """Refuse an option that has no effect on this task, before hours are spent on a mistake."""
-    for option, value in given.items():
-        default, users = _OPTIONS[option]
-        if value != default and option not in _options_of(name):
-            raise TaskError(
-                f"{option} = {value!r} has no effect on the task {name!r}; only {users} use this "
-                "option. Remove it."
-            )
-
-
-def _options_of(name: str) -> set[str]:
-    if name == TABLES or Path(name).suffix == ".graph":
-        return {"metric"}
-    if name in BUNDLED:
-        return set() if name == "california" else {"bundle"}
-    if name in OGB:
-        return {"node_features"}
-    return {"scale"} if name in GENERATED else {"features", "metric"}
 
 
 def _generated(name: str, scale: float, *, seed: int) -> Task:

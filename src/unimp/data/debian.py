@@ -129,7 +129,8 @@ def split_by_source(source: NDArray[Any], known: NDArray[np.bool_], *, seed: int
         )
     if seed < 0:
         raise TaskError(f"split is {seed}; splits are numbered 0, 1, 2, …")
-    return split_groups(source, known, seed=seed, train_share=TRAIN_SHARE, val_share=VAL_SHARE)
+    shares = {"train_share": TRAIN_SHARE, "val_share": VAL_SHARE}
+    return Split.of(split_groups(source, known, seed=seed, **shares))
 
 
 _GRAPH_KEYS = ("node_names", "x", "source", "relation_count", "relation_target", "relation_kinds")

@@ -7,12 +7,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-
 
 def available_memory(device: str) -> int:
     """Bytes that this process can still allocate, on a GPU or in main memory and its cgroup."""
     if device.startswith("cuda"):
+        import torch  # here, because commands that read only tables do not need it
+
         # torch caches freed memory, which it can use again.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached

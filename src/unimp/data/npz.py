@@ -27,7 +27,8 @@ from unimp.data.files import write_atomically
 from unimp.data.outputs import check_output
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import IS_MASK, SEVERAL_CLASSES, UNLABELED, Split, one_class
+from unimp.tasks.known import SEVERAL_CLASSES, one_class
+from unimp.tasks.labels import IS_MASK, UNLABELED, Split
 from unimp.tasks.task import Task
 
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")

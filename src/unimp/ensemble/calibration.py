@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unimp.inference.calibration import as_logits, fit_temperature
 from unimp.tasks.labels import UNLABELED, is_known
-from unimp.tasks.metrics import FEW_NODES
+from unimp.tasks.means import FEW_NODES
 
 STEPS = 30
 PRIOR = 1.0

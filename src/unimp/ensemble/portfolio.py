@@ -14,7 +14,7 @@ from unimp.config.choices import Portfolio
 from unimp.config.presets import OF_EVERY_MODEL
 from unimp.config.recipe import Recipe
 from unimp.errors import ModelError
-from unimp.model.registry import find_model
+from unimp.model.table import find_model
 from unimp.tasks.task import Task
 
 FEW_PER_CLASS = 60

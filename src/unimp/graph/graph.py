@@ -164,6 +164,10 @@ class Graph:
     @property
     def is_symmetric(self) -> bool:
         """Whether the reverse of every edge exists."""
+        # Without duplicates, sources grouped by target are then targets grouped by source.
+        indptr, order = group(self.source, self.num_nodes)
+        if torch.equal(indptr, self.indptr) and torch.equal(self.target[order], self.source):
+            return True
         source, target = self.source.long(), self.target.long()
         there, back = source * self.num_nodes + target, target * self.num_nodes + source
         return bool(torch.isin(back, there).all())

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from unimp.errors import RunError
 from unimp.inference.logits import probabilities
 from unimp.tasks.labels import UNLABELED, is_known
-from unimp.tasks.metrics import FEW_NODES
+from unimp.tasks.means import FEW_NODES
 from unimp.tasks.task import Task
 
 BINS = 15  # of a reliability diagram

@@ -1,17 +1,15 @@
-"""The table of models: a name, how the model is built, and which inputs it takes.
+"""How each model of the table is built from options, for a task of some sizes.
 
-To add a model, write its file beside this one and add a row to `MODELS`. A row repeats two
-attributes of its class (see `NodeModel`), so that they are known without building the model.
+To add a model, write its file beside this one, add a row to `MODELS` in `table.py`, and state here
+how it is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from unimp.config.choices import Inputs, Norm, Residual
+from unimp.config.choices import Residual
 from unimp.config.options import ModelOptions
-from unimp.errors import ModelError, nearest_names
 from unimp.model.appnp import APPNP
 from unimp.model.gcn_lpa import GCNLPA
 from unimp.model.grand import GRAND
@@ -19,6 +17,7 @@ from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.ridge import Ridge
+from unimp.model.table import inputs_of, norm_of
 from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
 from unimp.tasks.task import Sizes
@@ -32,17 +31,6 @@ RESIDUALS: dict[LayerKind, Residual] = {"transformer": "gated", "sage": "simple"
 """The residual of each kind of layer if the option is auto; none for the others."""
 
 Build = Callable[[ModelOptions, Sizes], NodeModel]
-
-
-class ModelEntry(NamedTuple):
-    """One row of the table."""
-
-    name: str
-    build: Build
-    inputs: tuple[Inputs, ...]  # the values that `model.inputs` accepts; the first is the default
-    learns: bool = True  # whether it has parameters that training changes
-    attends: bool = False  # whether it uses `graph_attention`
-    norm: Norm = "layer"  # the norm of hidden layers if the option is auto
 
 
 def _unimp(layer: LayerKind) -> Build:
@@ -133,67 +121,26 @@ def _trees(options: ModelOptions, sizes: Sizes) -> NodeModel:
     return Trees(sizes, use_features="X" in inputs, use_labels="Y" in inputs)
 
 
-ANY: tuple[Inputs, ...] = ("X,A,Y", "X,A", "A,Y")
-
-MODELS: dict[str, ModelEntry] = {
-    entry.name: entry
-    for entry in (
-        ModelEntry("unimp", _unimp("transformer"), ANY, attends=True),
-        ModelEntry("gcn", _unimp("gcn"), ANY),
-        ModelEntry("gat", _unimp("gat"), ANY),
-        ModelEntry("sage", _unimp("sage"), ANY),
-        ModelEntry(
-            "appnp",
-            _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
-            ("X,A",),
-        ),
-        ModelEntry("grand", _grand, ("X,A",), norm="none"),
-        ModelEntry(
-            "gcn-lpa", _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"), ("X,A",)
-        ),
-        ModelEntry("mlp", _hidden_layers(MLP, norm="norm"), ("X",)),
-        ModelEntry("ridge", _ridge, ("X,A,Y", "X,A")),
-        ModelEntry("trees", _trees, ANY),
-        ModelEntry("label-propagation", _label_propagation, ("A,Y",), learns=False),
-    )
+BUILDERS: dict[str, Build] = {
+    "unimp": _unimp("transformer"),
+    "gcn": _unimp("gcn"),
+    "gat": _unimp("gat"),
+    "sage": _unimp("sage"),
+    "appnp": _hidden_layers(APPNP, norm="norm", steps="propagation_steps", teleport="teleport"),
+    "grand": _grand,
+    "gcn-lpa": _hidden_layers(GCNLPA, norm="norm", lpa_weight="lpa_weight"),
+    "mlp": _hidden_layers(MLP, norm="norm"),
+    "ridge": _ridge,
+    "trees": _trees,
+    "label-propagation": _label_propagation,
 }
-
-
-def find_model(name: str) -> ModelEntry:
-    """The row of a name; an unknown name is refused with the nearest ones."""
-    if name not in MODELS:
-        raise ModelError(f"no model is named {name!r}; {nearest_names(name, MODELS)}")
-    return MODELS[name]
-
-
-def inputs_of(options: ModelOptions, *, asked: bool = False) -> Inputs:
-    """The inputs that the model takes; inputs that are not in its row are refused.
-
-    If the option has its default value and the row does not list it, the first inputs of the row
-    are used. asked: the user set the option, so its default value is refused too.
-    """
-    row = find_model(options.name).inputs
-    if options.inputs in row:
-        return options.inputs
-    if not asked and options.inputs == ModelOptions.model_fields["inputs"].default:
-        return row[0]
-    others = [entry.name for entry in MODELS.values() if options.inputs in entry.inputs]
-    other = f", or choose one of {', '.join(others)}" if others else ""
-    raise ModelError(
-        f"the inputs are {options.inputs}, but {options.name} takes {' or '.join(row)}; leave them "
-        f"out{other} (in Python, MaskedLabels gives labels to other models)"
-    )
-
-
-def norm_of(options: ModelOptions) -> Norm:
-    """The norm of hidden layers; auto is that of the model's row."""
-    return find_model(options.name).norm if options.norm == "auto" else options.norm
+"""How the model of each row of `table.MODELS` is built."""
 
 
 def build_model(options: ModelOptions, sizes: Sizes) -> NodeModel:
     """The model that the options name, freshly initialized, for a task of these sizes."""
     options = options.model_copy(update={"inputs": inputs_of(options), "norm": norm_of(options)})
-    return find_model(options.name).build(options, sizes)
+    return BUILDERS[options.name](options, sizes)
 
 
 def encodes_features(options: ModelOptions, sizes: Sizes) -> bool:

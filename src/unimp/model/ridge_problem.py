@@ -18,7 +18,8 @@ from unimp.graph.graph import Graph
 from unimp.model.least_squares import solve_by_gradients, solve_directly
 from unimp.model.solved_model import KnownLabels
 from unimp.tasks.labels import UNLABELED
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.means import FEW_NODES
+from unimp.tasks.metrics import score
 
 Array = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from unimp.config.recipe import Recipe, load_recipe, recipe_names
-from unimp.model.registry import find_model
+from unimp.model.table import find_model
 from unimp.report.evidence import Evidence
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.means import mean_and_std
 
 SAME_SIZE = 0.2
 """The share by which train sets of one group may differ in size."""

@@ -17,7 +17,7 @@ from unimp.report.explanation import newest
 from unimp.report.groups import Comparison, Group, compare, differing, values_of
 from unimp.report.plots import CROWD, METRICS, PARTS
 from unimp.report.rendering import render
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.means import mean_and_std
 
 
 def page_html(runs: Sequence[Evidence]) -> str:

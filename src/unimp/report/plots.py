@@ -29,7 +29,7 @@ from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence, ScoredNodes
 from unimp.report.groups import Group
 from unimp.report.measures import Array
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.means import mean_and_std
 
 Matrix = NDArray[np.float64]
 METRICS = {"accuracy": "accuracy", "rocauc": "ROC-AUC"}

@@ -14,7 +14,7 @@ from unimp.ensemble.leaderboard import label_gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
-from unimp.tasks.metrics import FEW_NODES, mean_text
+from unimp.tasks.means import FEW_NODES, mean_text
 
 _ISOLATES = "\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}"
 _ESCAPES = {n: escaped for n, escaped in ESCAPES.items() if chr(n) not in _ISOLATES}

@@ -2,7 +2,7 @@
 
 Read this file first. `unimp train` calls `run`, which calls `run_seed` once per seed. The steps:
 
-    recipe    apply settings and preset, check    runs.preparation.resolve_recipe
+    recipe    apply settings and preset, check    runs.recipes.resolve_recipe
     folder    start, resume or load the run       runs.folder.resume.find_run
     task      graph, labels, split and metric     runs.context.Experiment.task
     fit       a model, or members of an ensemble  runs.fitting.fit_recipe → training.loop.fit
@@ -29,14 +29,8 @@ from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import Found, held_folder
 from unimp.runs.loading import load_finished
-from unimp.runs.preparation import (
-    ModelFactory,
-    device_of,
-    refits,
-    resolve_recipe,
-    seeded,
-    whole_only,
-)
+from unimp.runs.preparation import ModelFactory, device_of, refits, seeded, whole_only
+from unimp.runs.recipes import resolve_recipe
 from unimp.runs.refit import refitted_run
 from unimp.runs.reporting import write_report
 from unimp.runs.run import Run

@@ -50,7 +50,8 @@ from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel
 from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
 from unimp.tasks.labels import is_known
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.means import FEW_NODES
+from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_checkpoint
 from unimp.training.loop import Fit, Position, TrainingState

@@ -16,77 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimp.config.data_options import TaskOptions
-from unimp.config.presets import FOR_TABLES, recipe_with_preset
-from unimp.config.recipe import DECLARED, Recipe, Settings, read_settings
+from unimp.config.recipe import DECLARED, Recipe
 from unimp.config.run_files import TASK
-from unimp.data.catalog import load_task, prepare, refuse_unused
+from unimp.data.catalog import load_task, prepare
 from unimp.data.memory import shortage
 from unimp.data.store.task import StoredTask
 from unimp.data.structure import without_structure
-from unimp.data.tables.checking import Rows, read_rows
 from unimp.data.tables.summary import cautions
-from unimp.data.tables.transforms import Layout
 from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
-from unimp.model.registry import build_model, find_model, inputs_of
+from unimp.model.registry import build_model
+from unimp.model.table import find_model, most_parameters
 from unimp.ops.attention import choose_backend
 from unimp.ops.placement import fits_one_chunk, place_graph
 from unimp.runs.folder.files import with_transforms
+from unimp.runs.recipes import rows_of
 from unimp.tasks.labels import Split, is_known
 from unimp.tasks.task import Sizes, Task
 from unimp.training.objective import Consistency
 from unimp.training.precision import inference_precision
-from unimp.training.ranks import were_started
 
 LOG = logging.getLogger("unimp")
 
 ModelFactory = Callable[[Sizes], NodeModel]
 """Makes a user's own model for the sizes of a task."""
 ONE_AT_A_TIME = threading.RLock()
-
-
-def resolve_recipe(
-    recipe: Recipe | str | Task,
-    settings: Settings = (),
-    preset: str | None = None,
-    *,
-    own_model: bool = False,
-) -> Recipe:
-    """The complete recipe with settings and preset applied, checked, with absolute paths.
-
-    The recipe of a task that is given as an object has defaults, like the recipe of its tables. A
-    user's own model is trained alone.
-    """
-    own = isinstance(recipe, Task)
-    if isinstance(recipe, Task):
-        preset = preset or (FOR_TABLES if recipe.tables is not None else None)
-        recipe = Recipe(name=recipe.name, task=TaskOptions(name=TASK))
-    if not isinstance(settings, dict):
-        settings = (settings,) if isinstance(settings, str) else tuple(settings)
-        settings = (*settings, "ensemble.portfolio=none") if own_model else settings
-    elif own_model:
-        settings = {**settings, "ensemble.portfolio": "none"}
-    resolved = recipe_with_preset(recipe, settings, preset).with_absolute_paths()
-    if own:
-        resolved = resolved.with_options("task", name=TASK)
-    names = {name for name, _ in read_settings(settings)}
-    try:
-        row = find_model(resolved.model.name)
-    except ModelError as error:
-        raise RecipeError(f"model.name: {error}") from None
-    # Inputs that a recipe sets for its own model do not apply to another model.
-    is_other = "model.name" in names and "model.inputs" not in names
-    if is_other and resolved.model.inputs not in row.inputs:
-        resolved = resolved.with_settings({"model.inputs": Recipe().model.inputs})
-    try:
-        # A dictionary may list every option, as the scikit-learn classifier does. Texts come from a
-        # user, who typed them.
-        inputs_of(resolved.model, asked="model.inputs" in names and not isinstance(settings, dict))
-    except ModelError as error:
-        raise RecipeError(f"model.inputs: {error}") from None
-    return resolved.with_settings({"train.draws": "node"}) if were_started() else resolved
 
 
 def whole_only(recipe: Recipe, processes: int) -> str:
@@ -133,23 +88,9 @@ def tables_of(recipe: Recipe, seed: int, *, warn: bool = False) -> Task:
     number = seed if options.split == "seed" else options.split
     rows = rows_of(recipe).with_edges(number)
     task = rows.task(recipe.name, split=number, metric=options.metric or None)
-    for caution in cautions(rows, task.split) if warn else ():
+    for caution in cautions(rows, rows.split(number)) if warn else ():
         LOG.warning(caution)
     return task
-
-
-def rows_of(recipe: Recipe) -> Rows:
-    """The recipe's tables, read and checked."""
-    tables = recipe.tables
-    unused = {"bundle", "features", "node_features", "scale"}
-    refuse_unused("tables", **recipe.task.model_dump(include=unused))
-    if not tables.nodes or not (tables.edges or tables.near):
-        raise RecipeError(
-            "[tables] needs nodes and edges, the paths of two files, or nodes and near, the "
-            "columns for nearest neighbors; `unimp init NODES EDGES` writes a recipe for them"
-        )
-    layout = Layout(**tables.model_dump(exclude={"nodes", "edges"}))
-    return read_rows(tables.nodes, tables.edges or None, layout)
 
 
 def preparation(recipe: Recipe) -> dict[str, bool]:
@@ -225,7 +166,16 @@ def refuse_nothing_hidden(recipe: Recipe, task: Task) -> None:
 
 def refuse_too_many_parameters(recipe: Recipe, task: Task) -> None:
     """Refuse a model that does not fit into memory, before it is built."""
-    parameters = count_parameters(model_without_weights(recipe, task.sizes))
+    sizes = task.sizes
+    most = most_parameters(
+        recipe.model,
+        features=sizes.features,
+        classes=sizes.classes,
+        edge_features=sizes.edge_features,
+    )
+    if not shortage(2 * 4 * most):  # counting them takes seconds, because torch loads more modules
+        return
+    parameters = count_parameters(model_without_weights(recipe, sizes))
     # Weights and their gradients, or weights in memory and in a file.
     if short := shortage(2 * 4 * parameters):
         raise RecipeError(

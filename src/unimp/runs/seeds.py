@@ -12,7 +12,7 @@ from unimp.analysis.table import Table
 from unimp.config.run_files import SUMMARY
 from unimp.runs.folder.files import write_json
 from unimp.runs.run import Run
-from unimp.tasks.metrics import mean_and_std, mean_text
+from unimp.tasks.means import mean_and_std, mean_text
 
 
 @dataclass(frozen=True)

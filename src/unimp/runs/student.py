@@ -13,7 +13,8 @@ from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
 from unimp.runs.folder.files import read_run, stored_task
 from unimp.runs.loading import load_run
-from unimp.runs.preparation import device_of, resolve_recipe, task_of
+from unimp.runs.preparation import device_of, task_of
+from unimp.runs.recipes import resolve_recipe
 from unimp.runs.run import Run
 from unimp.runs.teacher import answers_hash
 from unimp.tasks.task import Task

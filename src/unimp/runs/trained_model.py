@@ -50,7 +50,8 @@ from unimp.tasks.labels import (
     mask_of,
     reveal_only,
 )
-from unimp.tasks.metrics import FEW_NODES, refuse_non_finite, score
+from unimp.tasks.means import FEW_NODES
+from unimp.tasks.metrics import refuse_non_finite, score
 from unimp.tasks.names import node_ids
 from unimp.tasks.task import Task
 from unimp.training.precision import inference_precision

@@ -19,7 +19,8 @@ from unimp.errors import NonFiniteError
 from unimp.inference.calibration import calibration_error
 from unimp.runs.run import Run
 from unimp.tasks.labels import is_known, reveal_only
-from unimp.tasks.metrics import FEW_NODES, score
+from unimp.tasks.means import FEW_NODES
+from unimp.tasks.metrics import score
 
 WORSE = 0.005
 """A score may be lower than that of the active model by this much."""

@@ -18,7 +18,7 @@ from unimp.config.presets import recipe_with_preset
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.config.task_names import OGB, SYNTHETIC
 from unimp.errors import UnimpError
-from unimp.model.registry import find_model
+from unimp.model.table import find_model
 from unimp.report.groups import in_ranges
 from unimp.runs.preparation import task_of
 from unimp.tasks.task import Sizes

@@ -37,7 +37,8 @@ from unimp.studies.study import (
     study,
     verdict,
 )
-from unimp.tasks.metrics import FEW_NODES, mean_text, score
+from unimp.tasks.means import FEW_NODES, mean_text
+from unimp.tasks.metrics import score
 
 LABEL_RATES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TRAIN_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)

@@ -22,7 +22,7 @@ from unimp.runs.folder.files import write_json
 from unimp.studies.cells import Subject, changed_settings, recipe_hash
 from unimp.studies.drawing import figure_svg
 from unimp.studies.study import VERDICT, Column, Findings, Outcomes, Row, Study, Table, mean
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.tracking.origin import code_origin
 
 FINDINGS = TypeAdapter(Findings)

@@ -18,7 +18,7 @@ from unimp.studies.margin import margin
 from unimp.studies.pages import write_study
 from unimp.studies.study import Outcome, Study
 from unimp.studies.tables import inputs, layer, results
-from unimp.tasks.metrics import mean_text
+from unimp.tasks.means import mean_text
 from unimp.training.loop import Epoch
 
 _PAPER = (information, results, inputs, layer, figure_a, figure_b, figure_c, figure_d, margin)

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from unimp.studies.cells import Cell, Subject
 from unimp.studies.paper import Number
-from unimp.tasks.metrics import mean_and_std
+from unimp.tasks.means import mean_and_std
 
 # JSON has no NaN: a number that is not defined is stored as null.
 BySeed = Mapping[int, Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]]

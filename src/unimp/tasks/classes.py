@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimp.errors import TaskError, nearest_names
-from unimp.tasks.labels import UNLABELED
+from unimp.tasks.known import UNLABELED
 
 Codes = NDArray[np.int64]
 Classes = NDArray[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch import Tensor
 from unimp.config.arguments import check_argument, check_fields, checked
 from unimp.errors import GraphError, TaskError
 from unimp.graph.features import as_tensor
-
-UNLABELED = -1
-"""An unknown label: a class, or one entry of a multi-label row."""
+from unimp.tasks.known import SETS as SETS
+from unimp.tasks.known import UNLABELED as UNLABELED
+from unimp.tasks.known import is_known as is_known
+from unimp.tasks.splitting import Sets
 
 IS_MASK = (
     "is a mask of True and False; it must be whole numbers. The nodes of a mask are "
@@ -66,33 +66,6 @@ def checked_labels(
     return labels.to(torch.int64 if labels.ndim == 1 else torch.int8)
 
 
-SEVERAL_CLASSES = (
-    "Give known labels of at least two classes. A label of -1 means unknown; if -1 is one of your "
-    "classes, give it another number or a name, and mark unknown labels with NaN, None or an empty "
-    "cell"
-)
-"""How to correct labels of one class."""
-
-
-def one_class(labels: Tensor, num_classes: int, names: Sequence[object] | None = None) -> str:
-    """Return what is wrong if all known labels are equal, so that nothing can be learned.
-
-    Tables, `.npz` files, `Task` and the classifier use this one rule. labels: [N] classes, or
-    [N, T] of 0 and 1. One known label alone passes if the task has more classes.
-    """
-    known = labels[labels != UNLABELED]
-    single = int(is_known(labels).sum()) < 2 and (labels.ndim == 2 or num_classes > 1)
-    if single or not len(known) or int(known.min()) != int(known.max()):
-        return ""
-    only = int(known[0])
-    name = only if names is None or labels.ndim == 2 else names[only]
-    return f"there is only one class: every known label is {name!r}"
-
-
-SETS = ("train", "val", "test", "")
-"""The names of the sets of a split, and of a node in none of them."""
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
     """The node sets of a task: int64 node numbers, disjoint; copies of what is given."""
@@ -113,6 +86,11 @@ class Split:
                 f"node {node} is in the split twice ({int((counts > 1).sum())} such nodes). "
                 "Keep each node in one of train, val and test."
             )
+
+    @classmethod
+    def of(cls, sets: Sets) -> Split:
+        """Return the split of arrays of node numbers."""
+        return cls(*map(torch.from_numpy, sets))
 
     def names(self, num_nodes: int) -> NDArray[np.object_]:
         """Return the name of each node's set, [num_nodes]; empty for a node in none of them."""
@@ -216,8 +194,3 @@ def reveal_only(nodes: Tensor, labels: Tensor) -> Tensor:
     """Return the labels that the model may see if exactly `nodes` are observed."""
     observed = mask_of(nodes, len(labels))
     return LabelMask(observed, torch.zeros_like(observed)).reveal(labels)
-
-
-def is_known(labels: Tensor) -> Tensor:
-    """Return the nodes with at least one known label entry: [N] bool."""
-    return labels != UNLABELED if labels.ndim == 1 else (labels != UNLABELED).any(1)

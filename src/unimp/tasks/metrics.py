@@ -1,9 +1,8 @@
-"""Metrics: accuracy, ROC-AUC, and their mean over runs."""
+"""Metrics: accuracy and ROC-AUC."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,8 +11,6 @@ from unimp.config.choices import Metric
 from unimp.errors import NonFiniteError
 from unimp.tasks.labels import UNLABELED
 
-FEW_NODES = 30
-"""With fewer nodes, a score or a calibration temperature is not reliable."""
 MAX_SCORE = 1e30
 """A larger score could become infinite when it is divided by a temperature."""
 SHOWN = 5
@@ -91,25 +88,3 @@ def _mean_ranks(values: Tensor) -> Tensor:
     from scipy.stats import rankdata  # here, because its import takes long
 
     return torch.from_numpy(rankdata(values.double().cpu().numpy(), axis=0)).to(values.device)
-
-
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the unbiased standard deviation, which is NaN for one value."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, math.nan
-    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
-def mean_text(values: Sequence[float], *, percent: bool = True) -> str:
-    """Return the mean in percent, or with four decimals, ± the deviation of several values.
-
-    A dash means that there are no values, or that one of them is not finite.
-    """
-    scale, digits = (100, 2) if percent else (1, 4)
-    mean, std = mean_and_std(values) if values else (math.nan, math.nan)
-    if not math.isfinite(mean):
-        return "–"
-    return f"{scale * mean:.{digits}f}" + (
-        f" ± {scale * std:.{digits}f}" if len(values) > 1 else ""
-    )

@@ -1,14 +1,22 @@
-"""Draw splits by shares: stratified by class, or with groups kept together."""
+"""Draw splits by shares: stratified by class, or with groups kept together.
+
+This module does not import torch; `Split` copies the arrays of `Sets` to tensors.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from unimp.tasks.labels import Split
+
+class Sets(NamedTuple):
+    """The node numbers of a split."""
+
+    train: NDArray[np.int64]
+    val: NDArray[np.int64]
+    test: NDArray[np.int64]
 
 
 def split_groups(
@@ -18,7 +26,7 @@ def split_groups(
     seed: int,
     train_share: float,
     val_share: float,
-) -> Split:
+) -> Sets:
     """Divide the known nodes so that those of one group stay together; at least three groups.
 
     Groups are shuffled, and divided where the share of nodes is nearest. The result depends only on
@@ -38,9 +46,7 @@ def split_groups(
     return split_of(nodes, (rank >= first).astype(np.int8) + (rank >= second))
 
 
-def split_classes(
-    labels: NDArray[Any], *, seed: int, train_share: float, val_share: float
-) -> Split:
+def split_classes(labels: NDArray[Any], *, seed: int, train_share: float, val_share: float) -> Sets:
     """Divide each class by the shares, with at least one node in train; −1 is unknown.
 
     Rows of binary tasks are divided as one class. If classes are so small that val would be empty,
@@ -65,10 +71,9 @@ def split_classes(
     return split_of(nodes, part)
 
 
-def split_of(nodes: NDArray[np.int64], part: NDArray[Any]) -> Split:
+def split_of(nodes: NDArray[np.int64], part: NDArray[Any]) -> Sets:
     """Return a split from the set of each node (0 train, 1 val, 2 test); sets are sorted."""
-    train, val, test = (torch.from_numpy(np.sort(nodes[part == code])) for code in range(3))
-    return Split(train, val, test)
+    return Sets(*(np.sort(nodes[part == code]) for code in range(3)))
 
 
 def _nearest(covered: NDArray[np.int64], wanted: float) -> int:

@@ -18,15 +18,8 @@ from unimp.config.choices import Metric
 from unimp.errors import TaskError, nearest_names
 from unimp.graph.features import SparseFeatures, as_tensor
 from unimp.graph.graph import Graph
-from unimp.tasks.labels import (
-    SEVERAL_CLASSES,
-    UNLABELED,
-    Split,
-    checked_labels,
-    is_known,
-    one_class,
-    whole_numbers,
-)
+from unimp.tasks.known import SEVERAL_CLASSES, one_class
+from unimp.tasks.labels import UNLABELED, Split, checked_labels, is_known, whole_numbers
 
 METRICS: tuple[str, ...] = get_args(Metric)
 

@@ -19,9 +19,8 @@ from torch import Tensor, distributed
 
 from unimp.errors import RanksError, RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
+from unimp.training.started import were_started
 
-ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-"""The variables that torchrun sets in each process."""
 RENDEZVOUS = "UNIMP_RENDEZVOUS"
 """The variable with a file by which processes of one machine find each other; otherwise, torchrun
 names an address."""
@@ -165,11 +164,6 @@ class Joined(Ranks):
                 f"or did not answer within {self.timeout:g} s ({first}). To resume, run the same "
                 "command again."
             ) from error
-
-
-def were_started() -> bool:
-    """Whether torchrun started this process as one of several, or as a single one."""
-    return all(name in os.environ for name in ENVIRONMENT)
 
 
 def use_own_gpu() -> None:

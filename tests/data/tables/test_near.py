@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 import unimp
@@ -16,7 +15,7 @@ from unimp.data.tables.near import CANDIDATES, UNCHOSEN, Places, choose_neighbor
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RunError, TaskError
 from unimp.runs.folder.files import with_transforms
-from unimp.tasks.labels import Split
+from unimp.tasks.splitting import Sets
 from unimp.tasks.task import Task
 
 
@@ -173,8 +172,8 @@ def test_the_number_of_neighbors_is_the_one_that_predicts_validation_best() -> N
     count = 400
     place = np.repeat(np.arange(count // 2), 2) * 10.0 + np.tile([0, 1], count // 2)
     labels = np.repeat(np.random.default_rng(0).integers(0, 2, count // 2), 2)
-    even, odd = torch.arange(0, count, 2), torch.arange(1, count, 2)
-    split = Split(train=even, val=odd[:150], test=odd[150:])
+    even, odd = np.arange(0, count, 2), np.arange(1, count, 2)
+    split = Sets(even, odd[:150], odd[150:])
     neighbors = nearest(place[:, None], 32)
     chosen, scores = choose_neighbors(neighbors, labels, 2, split, directed=True)
     assert [*scores] == [*CANDIDATES]
@@ -186,7 +185,7 @@ def test_the_number_of_neighbors_is_the_one_that_predicts_validation_best() -> N
 
 def test_without_validation_labels_the_number_is_a_constant() -> None:
     labels = np.arange(40) % 2
-    split = Split(train=torch.arange(30), val=torch.arange(0), test=torch.arange(30, 40))
+    split = Sets(np.arange(30), np.arange(0), np.arange(30, 40))
     neighbors = nearest(np.arange(40.0)[:, None], 32)
     assert choose_neighbors(neighbors, labels, 2, split, directed=False) == (UNCHOSEN, {})
 
@@ -197,7 +196,7 @@ def test_test_labels_and_unknown_labels_cannot_change_the_edges(several: bool) -
     shape = (300, 3) if several else (300,)
     labels = draw.integers(0, 2, shape)
     neighbors = nearest(draw.normal(size=(300, 2)), 32)
-    split = Split(train=torch.arange(100), val=torch.arange(100, 200), test=torch.arange(200, 300))
+    split = Sets(np.arange(100), np.arange(100, 200), np.arange(200, 300))
     classes = 3 if several else 2
     expected = choose_neighbors(neighbors, labels, classes, split, directed=False)
     for change in range(5):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from unimp.data.store.parts import Part, PartProblems, read_chunks
 from unimp.data.store.statistics import Statistics, statistics_of
 from unimp.data.store.workspace import ArrayFile
-from unimp.data.tables.checking import known_rows
 from unimp.data.tables.encoding import Vector
 from unimp.data.tables.labels import joined_names, names_in, read_more_labels
 from unimp.data.tables.problems import Problems
@@ -21,7 +20,7 @@ from unimp.data.tables.table import Table
 from unimp.data.tables.transforms import Layout, Transforms
 from unimp.data.tables.values import read_values
 from unimp.errors import TaskError
-from unimp.tasks.labels import SEVERAL_CLASSES
+from unimp.tasks.known import SEVERAL_CLASSES, is_known
 
 _CELLS_PER_CHUNK = 1 << 22  # numbers that are encoded at a time
 _MOST_ROWS = 1 << 17
@@ -163,7 +162,7 @@ def _check_sets(
     sets: NDArray[np.int8],
     problems: Problems,
 ) -> int:
-    known = known_rows(labels)
+    known = is_known(labels)
     for code, name in ((0, "train"), (1, "val")):
         blank = np.flatnonzero((sets == code) & ~known)
         if len(blank):

@@ -18,6 +18,7 @@ from unimp.data.store.manifest import read_manifest
 from unimp.data.store.mapping import map_array, map_bytes
 from unimp.errors import TaskError
 from unimp.graph.graph import Graph
+from unimp.tasks.labels import Split
 from unimp.tasks.splitting import split_classes, split_of
 from unimp.tasks.task import Task
 
@@ -108,7 +109,7 @@ def open_store(folder: Path, *, split: int = 0, metric: Metric | None = None) ->
         name=folder.stem,
         graph=_graph(tensors),
         labels=tensors["y"],
-        split=parts,
+        split=Split.of(parts),
         metric=asked,
         num_classes=len(names),
         class_names=names,

@@ -1,7 +1,9 @@
-"""Read a table of nodes and a table of edges, check them completely, and build the task.
+"""Read a table of nodes and a table of edges, and check them completely.
 
 read_rows     reads and checks both tables and reports every problem at once
 Rows.task     builds the task: fits transforms, draws the split
+
+Up to the task, nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from unimp.config.choices import Metric
@@ -32,13 +33,14 @@ from unimp.data.tables.problems import Problems
 from unimp.data.tables.reading import open_table
 from unimp.data.tables.splits import read_parts
 from unimp.data.tables.table import Table
-from unimp.data.tables.transforms import Layout, Transforms
+from unimp.data.tables.transforms import Layout
 from unimp.data.tables.values import KINDS, read_values
 from unimp.errors import TaskError, nearest_names
-from unimp.graph.graph import Graph
-from unimp.tasks.labels import UNLABELED, Split
-from unimp.tasks.splitting import split_classes, split_groups, split_of
-from unimp.tasks.task import Task
+from unimp.tasks.known import is_known
+from unimp.tasks.splitting import Sets, split_classes, split_groups, split_of
+
+if TYPE_CHECKING:
+    from unimp.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Nearest:
 
     places: Places
     neighbors: NDArray[np.int64]  # [N, k], nearest first
-    positions: torch.Tensor | None  # longitude and latitude
+    positions: NDArray[np.float64] | None  # longitude and latitude
     chosen: bool = False  # the number of neighbors is chosen and `Rows.edges` are those
     scores: Mapping[int, float] = field(default_factory=dict)  # of each number of neighbors
 
@@ -70,9 +72,9 @@ class Rows:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        return known_rows(self.labels)
+        return is_known(self.labels)
 
-    def split(self, number: int) -> Split:
+    def split(self, number: int) -> Sets:
         """Return the split in the tables, or the split of this number drawn by shares."""
         if self.parts is not None:
             nodes = np.flatnonzero(self.parts >= 0)
@@ -115,36 +117,9 @@ class Rows:
 
     def task(self, name: str, *, split: int = 0, metric: Metric | None = None) -> Task:
         """Return the task; transforms are fitted on all rows."""
-        if self.nearest is not None and not self.nearest.chosen:
-            return self.with_edges(split).task(name, split=split, metric=metric)
-        transforms, x, edge_attr = Transforms.fitted(
-            self.layout,
-            self.node_values,
-            self.edge_values,
-            whole_ids=are_whole(self.ids),
-            near=None if self.nearest is None else self.nearest.places,
-        )
-        edges = np.stack((self.edges.source, self.edges.target))
-        graph = Graph.from_edges(edges, num_nodes=len(self.ids), x=x, edge_attr=edge_attr)
-        return Task(
-            name=name,
-            graph=graph.deduplicate() if self.layout.directed else graph.symmetrize(),
-            labels=torch.from_numpy(self.labels),
-            split=self.split(split),
-            metric=self.metric(metric),
-            num_classes=len(self.class_names),
-            class_names=self.class_names,
-            node_names=tuple(str(name) for name in self.ids.to_pylist()),
-            groups=None if self.groups is None else torch.from_numpy(self.groups),
-            positions=None if self.nearest is None else self.nearest.positions,
-            tables=transforms,
-        )
+        from unimp.data.tables.tensors import task_of_rows  # loads torch, which checking avoids
 
-
-def known_rows(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return the nodes with at least one known label entry: [N] bool."""
-    known = np.asarray(labels != UNLABELED)
-    return known if known.ndim == 1 else np.asarray(known.any(1))
+        return task_of_rows(self.with_edges(split), name, split=split, metric=metric)
 
 
 def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
@@ -183,7 +158,7 @@ def read_rows(nodes: Any, edges: Any, layout: Layout) -> Rows:
         ids = read_node_ids(node_table, layout, problems)
         labels = read_labels(node_table, layout, problems) if labels_of else None
         groups = read_groups(node_table, layout, problems)
-        known = None if labels is None else known_rows(labels[0])
+        known = None if labels is None else is_known(labels[0])
         parts = read_parts(node_table, layout, ids, known, problems)
     joined = None
     if edge_table is not None:
@@ -292,7 +267,7 @@ def _check_shares(
     groups: NDArray[np.int64] | None,
     problems: Problems,
 ) -> None:
-    known = known_rows(labels)
+    known = is_known(labels)
     count = np.count_nonzero(known)
     column = layout.label_columns[0]
     if count < 3:

@@ -84,11 +84,15 @@ def extend_task(
         joined, edge_values = edges_to_points(transforms.near, points, layout.neighbors), {}
         more_on_map = transforms.near.on_map(places)
         if on_map is not None:
-            on_map = None if more_on_map is None else torch.cat((on_map, more_on_map.to(on_map)))
+            on_map = (
+                None
+                if more_on_map is None
+                else torch.cat((on_map, torch.from_numpy(more_on_map).to(on_map)))
+            )
     x = task.graph.x
     if count and x is not None:
         assert values is not None
-        x = _stacked(x, transforms.node_features(values))
+        x = _stacked(x, _features(transforms, values))
     graph = _with_more_edges(task.graph, x, len(ids), transforms, joined, edge_values)
     unknown = torch.full((count, *task.labels.shape[1:]), UNLABELED, dtype=task.labels.dtype)
     more = unknown if labels is None else torch.from_numpy(labels)
@@ -120,7 +124,7 @@ def encode_nodes(transforms: Transforms, nodes: Any) -> tuple[Any, NDArray[np.fl
     points = None
     if places is not None and transforms.near is not None:
         points = transforms.near.points_of(places)
-    return transforms.node_features(values), points
+    return _features(transforms, values), points
 
 
 def encode_edges(transforms: Transforms, edges: Any) -> NDArray[np.float32] | None:
@@ -240,6 +244,12 @@ def _fresh_ids(table: Table, layout: Layout, old: Any, problems: Problems) -> An
             rows=known,
         )
     return fresh
+
+
+def _features(transforms: Transforms, values: Mapping[str, Any]) -> Any:
+    """Return the features of nodes: an array, or SparseFeatures."""
+    features = transforms.node_features(values)
+    return SparseFeatures.from_scipy(features) if transforms.sparse else features
 
 
 def _stacked(x: Any, more: Any) -> Any:

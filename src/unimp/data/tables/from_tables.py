@@ -75,7 +75,7 @@ def task_from_tables(
     layout = Layout(**given) if given.keys() >= needed else _guessed(nodes, edges, given)
     rows = read_rows(nodes, edges, layout).with_edges(seed)
     task = rows.task(name, split=seed, metric=metric)
-    for caution in cautions(rows, task.split):
+    for caution in cautions(rows, rows.split(seed)):
         LOG.warning(caution)
     return task
 

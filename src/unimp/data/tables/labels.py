@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from unimp.data.tables.ids import not_whole, positions
@@ -16,7 +15,7 @@ from unimp.data.tables.table import Table, to_numpy
 from unimp.data.tables.transforms import Layout
 from unimp.data.tables.values import NO_VALUE, NUMBER, without_point, words
 from unimp.errors import nearest_names
-from unimp.tasks.labels import SEVERAL_CLASSES, UNLABELED, one_class
+from unimp.tasks.known import SEVERAL_CLASSES, UNLABELED, one_class
 
 _MINUS_ONE = ("-1", "-1.0")
 UNKNOWN = (*NO_VALUE, *_MINUS_ONE)
@@ -193,7 +192,7 @@ def _classes(nodes: Table, column: str, text: Any, problems: Problems) -> Labels
     number = positions(text, pa.array(names, pa.large_string()))
     if not known:
         note("no label is known", _FILL_IN)
-    elif what_is_wrong := one_class(torch.from_numpy(number), len(names), names):
+    elif what_is_wrong := one_class(number, len(names), names):
         note(what_is_wrong, SEVERAL_CLASSES)
     elif len(names) == known and known >= _MANY:
         fix = "name a column with classes, which occur several times"
@@ -215,7 +214,7 @@ def _separated(nodes: Table, layout: Layout, text: Any, problems: Problems) -> L
         return None
     number = positions(flat, pa.array(names, pa.large_string()))
     labels = _several(number, row, len(text), len(names))
-    if what_is_wrong := one_class(torch.from_numpy(labels), len(names)):
+    if what_is_wrong := one_class(labels, len(names)):
         problems.note(nodes.name, what_is_wrong, SEVERAL_CLASSES, column=column)
         return None
     return labels, tuple(names)
@@ -248,7 +247,7 @@ def _binary_columns(nodes: Table, columns: list[str], problems: Problems) -> Lab
     if len(read) < len(found):
         return None
     labels = np.stack(read, axis=1)
-    what_is_wrong = one_class(torch.from_numpy(labels), len(columns))
+    what_is_wrong = one_class(labels, len(columns))
     if not (labels != UNLABELED).any():
         what_is_wrong = "no label is known"
     if what_is_wrong:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimp.data.tables.table import to_numpy
-from unimp.tasks.labels import UNLABELED
+from unimp.tasks.known import UNLABELED
 
 _PREDICTIONS = ("prediction", "confidence", "observed", "known_neighbors")
 _CHANCE = 1e-6  # the accepted chance that a column of a table fits the label by accident

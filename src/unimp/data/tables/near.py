@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from unimp.data.tables.encoding import Numeric, Vector, to_plain
@@ -25,8 +24,8 @@ from unimp.data.tables.problems import Problems
 from unimp.data.tables.table import Table, is_string
 from unimp.data.tables.values import NO_VALUE, read_values, words
 from unimp.errors import TaskError
-from unimp.tasks.labels import UNLABELED, Split
-from unimp.tasks.metrics import score
+from unimp.tasks.known import UNLABELED
+from unimp.tasks.splitting import Sets
 
 if TYPE_CHECKING:
     from unimp.data.tables.transforms import Layout
@@ -103,12 +102,12 @@ class Places:
         ]
         return np.hstack(parts)
 
-    def on_map(self, values: Mapping[str, NDArray[Any]]) -> torch.Tensor | None:
+    def on_map(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float64] | None:
         """Return longitude and latitude of every node, [N, 2]; None if one of them has none."""
         if not self.globe:
             return None
         degrees = np.stack([values[c.column] for c in self.columns], axis=1)
-        return torch.from_numpy(degrees) if np.isfinite(degrees).all() else None
+        return degrees if np.isfinite(degrees).all() else None
 
     def to_plain(self) -> dict[str, Any]:
         columns = [to_plain(column) for column in self.columns]
@@ -255,7 +254,7 @@ def choose_neighbors(
     neighbors: NDArray[np.int64],
     labels: NDArray[Any],
     num_classes: int,
-    split: Split,
+    split: Sets,
     *,
     directed: bool,
 ) -> tuple[int, dict[int, float]]:
@@ -265,11 +264,15 @@ def choose_neighbors(
     equal scores the smaller number wins. Test labels are not used.
     Returns the number, and the score of each candidate: accuracy, or ROC-AUC of binary tasks.
     """
+    import torch  # here, because most tables need neither torch nor this choice
+
+    from unimp.tasks.metrics import score
+
     most = neighbors.shape[1]
     candidates = [k for k in CANDIDATES if k < most] + [most]
-    if not split.val.numel():
+    if not split.val.size:
         return min(UNCHOSEN, most), {}
-    train, val = split.train.numpy(), split.val.numpy()
+    train, val = split.train, split.val
     start, shares = _start(labels[train], train, len(labels), num_classes)
     metric: Literal["accuracy", "rocauc"] = "accuracy" if labels.ndim == 1 else "rocauc"
     answers = torch.from_numpy(labels[val])

@@ -11,8 +11,8 @@ import numpy as np
 
 from unimp.data.tables.checking import Rows
 from unimp.data.tables.leakage import leaking_columns
-from unimp.tasks.labels import Split
-from unimp.tasks.metrics import FEW_NODES
+from unimp.tasks.means import FEW_NODES
+from unimp.tasks.splitting import Sets
 
 _SHOWN_CLASSES = 12
 _SHOWN_COLUMNS = 100
@@ -23,7 +23,7 @@ UNEVEN = 0.2
 """If the smaller of two classes has a lower share, accuracy depends little on it."""
 
 
-def summary(rows: Rows, split: Split) -> dict[str, str]:
+def summary(rows: Rows, split: Sets) -> dict[str, str]:
     """Return lines that show the user how the tables were read."""
     layout, edges, count = rows.layout, rows.edges, len(rows.ids)
     duplicates, loops = edges.num_duplicates(count), edges.num_self_loops
@@ -49,7 +49,7 @@ def summary(rows: Rows, split: Split) -> dict[str, str]:
         )
     lines["known labels"] = f"{np.count_nonzero(rows.known):,} of {count:,}"
     sizes = (split.train, split.val, split.test)
-    lines["train / val / test"] = " / ".join(f"{nodes.numel():,}" for nodes in sizes)
+    lines["train / val / test"] = " / ".join(f"{nodes.size:,}" for nodes in sizes)
     if rows.parts is None:
         drawn = "groups kept together" if rows.groups is not None else "stratified by class"
         lines["train / val / test"] += f", drawn by shares for each seed, {drawn}"
@@ -67,7 +67,7 @@ def near_in_words(rows: Rows) -> str:
     return f"{words} (chosen by the scores of propagated labels on validation: {listed})"
 
 
-def cautions(rows: Rows, split: Split) -> list[str]:
+def cautions(rows: Rows, split: Sets) -> list[str]:
     """Return warnings about things that are allowed but probably not intended."""
     found = list(rows.warnings)
     for option, values in (("features", rows.node_values), ("edge_features", rows.edge_values)):
@@ -87,24 +87,24 @@ def cautions(rows: Rows, split: Split) -> list[str]:
         found.append(f"features: {more:,} further columns seem to contain the answer")
     if not rows.node_values:
         found.append("there are no feature columns: only edges and labels describe the nodes")
-    if split.val.numel() == 0:
+    if split.val.size == 0:
         found.append(
             "the val set is empty: no epoch is selected by it, and probabilities are not calibrated"
         )
-    if split.test.numel() == 0:
+    if split.test.size == 0:
         found.append("the test set is empty: the accuracy of the predictions is not measured")
     few = {
         "val": "the selected epoch depends on chance, and confidence is not calibrated",
         "test": "a single node changes the score by several points",
     }
     for name, what in few.items():
-        number = getattr(split, name).numel()
+        number = getattr(split, name).size
         if 0 < number < FEW_NODES:
             count = f"{number} node{'s' if number > 1 else ''}"
             found.append(f"the {name} set has {count}, fewer than {FEW_NODES}: {what}")
     found += _label_cautions(rows)
     if rows.labels.ndim == 1:
-        seen = np.bincount(rows.labels[split.train.numpy()], minlength=len(rows.class_names))
+        seen = np.bincount(rows.labels[split.train], minlength=len(rows.class_names))
         lacking = [rows.class_names[c] for c in np.flatnonzero(seen == 0)]
         if lacking:
             found.append(

@@ -14,7 +14,6 @@ from unimp.config.choices import Decimal, UnknownIds
 from unimp.data.files import write_atomically
 from unimp.data.tables.encoding import Encoder, fit_and_encode, to_plain
 from unimp.data.tables.near import Places
-from unimp.graph.features import SparseFeatures
 
 FORMAT = 1
 _WIDE = 64  # columns; with fewer, features are dense
@@ -105,7 +104,7 @@ class Transforms:
         return transforms, transforms._joined(blocks[0]), _dense(blocks[1])
 
     def node_features(self, values: Mapping[str, Any]) -> Any:
-        """Return the features of nodes, [N, F], dense or sparse; None if there are none."""
+        """Return the features of nodes, [N, F], an array or a csr_array; None if there are none."""
         return self._joined([encoder.encode(values[encoder.column]) for encoder in self.nodes])
 
     def edge_features(self, values: Mapping[str, Any]) -> Any:
@@ -113,12 +112,12 @@ class Transforms:
         return _dense([encoder.encode(values[encoder.column]) for encoder in self.edges])
 
     def _joined(self, blocks: list[Any]) -> Any:
-        from scipy import sparse
-
         if not self.sparse:
             return _dense(blocks)
+        from scipy import sparse
+
         joined = sparse.hstack([sparse.csr_array(b) for b in blocks], format="csr")
-        return SparseFeatures.from_scipy(joined.astype(np.float32))
+        return joined.astype(np.float32)
 
     def save(self, path: Path) -> None:
         """Write the transforms as JSON."""

@@ -64,8 +64,8 @@ def arrow_bytes(batches: Iterable[Any]) -> int:
 def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:
     """Return the memory that some columns of a Parquet file need, from what its footer states.
 
-    A page may state each text once and refer to it from many rows. If the sizes alone do not show
-    that such texts fit, their letters are counted.
+    A page may state each text once and refer to it from many rows. If neither the sizes nor the
+    longest of such texts show that they fit, their letters are counted.
     """
     wanted, total, repeated = set(columns), 0, dict[str, int]()
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -78,9 +78,27 @@ def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:
             if column.physical_type == "BYTE_ARRAY" and column.path_in_schema in wanted:
                 most = column.total_uncompressed_size * column.num_values
                 repeated[column.path_in_schema] = repeated.get(column.path_in_schema, 0) + most
-    if total + sum(repeated.values()) <= available_memory("cpu"):
-        return total + sum(repeated.values())
+    free = available_memory("cpu")
+    for bound in (lambda column: repeated[column], lambda column: _most_letters(path, column)):
+        if (needed := total + sum(map(bound, repeated))) <= free:
+            return needed
     return total + sum(_letters(path, column) for column in repeated)
+
+
+def _most_letters(path: Path, column: str) -> int:
+    """Return an upper bound of `_letters` from the longest text that pages may refer to."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    total = 0
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=[column]) as file:
+        for number in range(file.metadata.num_row_groups):
+            # The dictionary precedes the rows; texts outside of it are not repeated.
+            rows = file.iter_batches(batch_size=1, row_groups=[number], columns=[column])
+            if (first := next(rows, None)) is not None:
+                longest = pc.max(pc.binary_length(first.column(0).dictionary)).as_py() or 0
+                total += longest * file.metadata.row_group(number).num_rows
+    return total
 
 
 def _letters(path: Path, column: str) -> int:

@@ -7,6 +7,8 @@ the same array operations, and each layer is computed for all of them by one cal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,37 +45,60 @@ def hidden_together(
 
     Return None if the rows of a single change exceed the limits. `stored` must have projections.
     """
-    most, answers = max(1, PLACES // stored.reach.num_nodes), list[Tensor]()
-    for begin in range(0, len(changes), most):
-        some, wanted = changes[begin : begin + most], targets[begin : begin + most]
-        found = _answers(stored, some, wanted)
-        if found is None and len(some) > 1:
-            middle = len(some) // 2
-            halves = (slice(0, middle), slice(middle, None))
-            parts = [hidden_together(stored, some[half], wanted[half]) for half in halves]
-            found = None if None in parts else [rows for part in parts if part for rows in part]
-        if found is None:
-            return None
-        answers += found
+    most = max(1, PLACES // stored.reach.num_nodes)
+    parts = [slice(begin, begin + most) for begin in range(0, len(changes), most)]
+    answers: list[Tensor] = []
+    # While a part is computed, which does not need Python, a thread finds the rows of the next.
+    with ThreadPoolExecutor(1) as pool:
+        plans = [pool.submit(_plans, stored, changes[part], targets[part]) for part in parts[:1]]
+        for part in [*parts[1:], None]:
+            found = plans.pop().result()
+            if found is None:
+                return None
+            if part is not None:
+                plans.append(pool.submit(_plans, stored, changes[part], targets[part]))
+            for plan in found:
+                answers += _answers(stored, plan)
     return answers
 
 
-@torch.no_grad()
-def _answers(
+class _Plan(NamedTuple):
+    """The rows to compute again for some changes, and those that are asked for."""
+
+    ways: _Ways
+    rows: list[Nodes]  # of each layer
+    asked: Nodes
+    targets: Sequence[Tensor]
+
+
+def _plans(
     stored: Stored, changes: Sequence[Change], targets: Sequence[Tensor]
-) -> list[Tensor] | None:
-    projections = stored.projections
-    assert projections is not None
+) -> list[_Plan] | None:
+    """Return plans within the limits, each for some of the changes; None if there are none."""
     ways = _Ways(stored.reach, len(changes))
-    hidden = ways.keys([_checked(stored, change.nodes) for change in changes])
+    nodes = [change.nodes for change in changes if change.nodes is not None]
+    hidden = ways.keys(nodes, stored.num_nodes)
     refuse_repeated(torch.from_numpy(hidden), ways.num_nodes)
     is_known = (stored.labels[hidden % ways.num_nodes] != UNLABELED).reshape(len(hidden), -1)
     changed = hidden[is_known.any(1).numpy()] if stored.model.takes_labels else hidden[:0]
-    asked = ways.keys([_checked(stored, nodes) for nodes in targets])
-    wanted = np.unique(asked)
-    rows = ways.rows(changed, wanted, stored.model.num_layers)
-    if max(map(len, rows[:-1])) > SCRATCH or max(map(ways.num_edges, rows[1:])) > EDGES_PER_PASS:
+    asked = ways.keys(targets, stored.num_nodes)
+    rows = ways.rows(changed, np.unique(asked), stored.model.num_layers)
+    edges = max(map(ways.num_edges, rows[1:]))
+    if max(map(len, rows[:-1])) <= SCRATCH and edges <= EDGES_PER_PASS:
+        return [_Plan(ways, rows, asked, targets)]
+    if len(changes) == 1:
         return None
+    middle = len(changes) // 2
+    first = _plans(stored, changes[:middle], targets[:middle])
+    second = None if first is None else _plans(stored, changes[middle:], targets[middle:])
+    return None if first is None or second is None else first + second
+
+
+@torch.no_grad()
+def _answers(stored: Stored, plan: _Plan) -> list[Tensor]:
+    ways, rows, asked, targets = plan
+    projections = stored.projections
+    assert projections is not None
     with stored.in_precision():
         h = _embedded(stored, rows[0] % ways.num_nodes)
         for index in range(stored.model.num_layers):
@@ -88,11 +113,6 @@ def _answers(
             logits[torch.from_numpy(is_new)] = stored.read_out(h)[place[is_new]]
     refuse_non_finite(logits, torch.cat(list(targets)))
     return list(torch.split(logits, [len(nodes) for nodes in targets]))
-
-
-def _checked(stored: Stored, nodes: Tensor | None) -> Tensor:
-    assert nodes is not None
-    return checked_numbers(nodes, stored.num_nodes)
 
 
 def _embedded(stored: Stored, nodes: Nodes) -> Tensor:
@@ -112,10 +132,10 @@ class _Ways:
         self._mask = np.zeros(count * self.num_nodes, dtype=bool)
         self._place = np.full(count * self.num_nodes, -1, dtype=np.int32)
 
-    def keys(self, nodes: Sequence[Tensor]) -> Nodes:
-        """The numbers of the nodes of each way, in the given order."""
+    def keys(self, nodes: Sequence[Tensor], limit: int) -> Nodes:
+        """Check that all nodes are below `limit`; return the numbers of the nodes of each way."""
         first = np.arange(len(nodes)) * self.num_nodes
-        found: Nodes = torch.cat(list(nodes)).numpy()
+        found: Nodes = checked_numbers(torch.cat(list(nodes)), limit).numpy()
         return np.repeat(first, [len(part) for part in nodes]) + found
 
     def rows(self, changed: Nodes, wanted: Nodes, layers: int) -> list[Nodes]:

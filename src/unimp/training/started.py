@@ -1,0 +1,13 @@
+"""How this process was started; this module does not import torch."""
+
+from __future__ import annotations
+
+import os
+
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+"""The variables that torchrun sets in each process."""
+
+
+def were_started() -> bool:
+    """Whether torchrun started this process as one of several, or as a single one."""
+    return all(name in os.environ for name in ENVIRONMENT)
