@@ -1,6 +1,6 @@
 """Write the counts of the proofs into the pages that quote them.
 
-python proofs/summary.py      → docs/reliability.md, docs/resuming.md, docs/scale.md
+python proofs/summary.py      → docs/reliability.md, docs/resuming.md, docs/scale.md, docs/processes.md
 """
 
 from __future__ import annotations
@@ -207,16 +207,34 @@ def predictions_in_words() -> str:
         found, commit = result["predict"], (result["code"]["commit"] or "unknown")[:12]
         text = (
             f"{result['nodes']:,} nodes and {result['in_edges']:,} in-edges: predicted in "
-            f"{found['seconds'] / 60:.1f} minutes ({found['cpu_seconds'] / 60:.1f} of CPU time on "
-            f"{result['cores']} cores, load average {found['load_average'][0]:g}) with at most "
-            f"{found['peak_anonymous_bytes'] / 2**30:.1f} GiB of anonymous memory (limit "
-            f"{result['memory_limit']})"
+            f"{found['seconds'] / 60:.1f} minutes ({found['cpu_seconds'] / 60:.1f} minutes of CPU "
+            f"time, {result['cores']} cores). The limit was {result['memory_limit']}; the whole "
+            f"process used at most {found['peak_anonymous_bytes'] / 2**30:.1f} GiB of anonymous "
+            "memory, including about half a GiB for Python and torch"
         )
         if "compared" in result:
             most = max(way["difference"] for way in result["compared"].values())
-            text += f"; {', '.join(result['compared'])} differ by at most {most:.1g}"
+            text += f". The results of {', '.join(result['compared'])} differ by at most {most:.1g}"
         lines.append(f"- {text} (`{result['command']}`, commit {commit}).")
     return "\n\n" + "\n".join(lines) + "\n\n"
+
+
+def ranks_in_words() -> str:
+    result = read("ranks")
+    equal, kills, stopped = result["equality"], result["kills"], result["stopped"]
+    commit = (result["code"]["commit"] or "unknown")[:12]
+    counts = ", ".join(map(str, equal["processes"]))
+    return (
+        f"\n\n- {equal['tasks']} tasks, {equal['steps']:,} steps, {counts} processes: the relative "
+        f"difference of weights is at most {equal['largest_relative_difference']:.1g} at every "
+        f"step. {equal['same_bits_twice']} of {equal['trainings']} trainings had bitwise the same "
+        f"weights when they were repeated, and {equal['leaks']} changed when hidden labels "
+        f"changed.\n- {kills['equal']} of {kills['kills']} trainings that lost a process ended "
+        f"with bitwise the same weights.\n- A process that stopped was noticed after "
+        f"{stopped['timeout_s']} seconds, the limit of this test, and the training ended with "
+        f"{'bitwise the same' if stopped['equal'] else 'other'} weights.\n\n"
+        f"(`{result['command']}`, {result['machine']}, commit {commit})\n"
+    )
 
 
 def filled(text: str) -> str:
@@ -225,6 +243,7 @@ def filled(text: str) -> str:
         ("<!-- proofs -->", f"\n{markdown()}\n"),
         ("<!-- proofs: kill -->", kills_in_words()),
         ("<!-- proofs: inference -->", predictions_in_words()),
+        ("<!-- proofs: ranks -->", ranks_in_words()),
     ):
         text = re.sub(
             rf"({re.escape(marker)}).*?(<!-- end -->)",
@@ -236,7 +255,7 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    for name in ("reliability", "resuming", "scale"):
+    for name in ("reliability", "resuming", "scale", "processes"):
         page = DOCS / f"{name}.md"
         write_atomically(page, filled(page.read_text(encoding="utf-8")).encode())
 

@@ -45,7 +45,7 @@ def test_the_script_for_slurm_is_valid_and_resumes() -> None:
     script = LAUNCH / "slurm.sbatch"
     subprocess.run(["bash", "-n", script], check=True)
     text = script.read_text("utf-8")
-    assert "--requeue" in text
+    assert "--signal=B:TERM" in text
     assert "torchrun.sh" in text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def train_one(config: dict[str, Any]) -> None:
-    """What each process does."""
+    """Train in one process of Ray."""
     import unimp
 
     run = unimp.run(config["recipe"], out=config["out"], settings=config["settings"])
@@ -25,6 +25,7 @@ def main(recipe: str, out: str, processes: str = "2") -> None:
     trainer = TorchTrainer(
         train_one,
         train_loop_config={"recipe": recipe, "out": out, "settings": {}},
+        # Set use_gpu to True on machines with GPUs.
         scaling_config=ScalingConfig(num_workers=int(processes), use_gpu=False),
     )
     trainer.fit()

@@ -1,8 +1,8 @@
 """`unimp train --devices K`: start K processes on this machine that train one model together.
 
-Each runs the same command. They find each other by a file, so nothing listens to a network, and
-they talk over the loopback interface. If a process is killed, all are started again and resume from
-the last checkpoint. Several machines are started by torchrun instead.
+Each runs the same command. They find each other through a file and communicate over the loopback
+interface only. If a process is killed, all are started again and resume from the last checkpoint.
+Several machines are started by torchrun instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def train_on_devices(arguments: Sequence[str], count: int) -> int:
             code, problems = Processes(arguments, count, Path(place)).wait()
         if code not in LOST_ANOTHER or not left:
             break
-        err.print(f"a process of this training was lost; all {count} start again and resume")
+        err.print(f"a process of this training ended; all {count} start again and resume")
     if problems and code:
         err.print(problems)
     return code if code >= 0 else 128 - code
@@ -64,9 +64,11 @@ class Processes:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._handlers = {number: signal.signal(number, self._pass_on) for number in SIGNALS}
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
         common = {
             "OMP_NUM_THREADS": str(max(1, (cores or 1) // count)),
-            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+            "GLOO_SOCKET_IFNAME": loopback,
+            "NCCL_SOCKET_IFNAME": loopback,
             **os.environ,
             "WORLD_SIZE": str(count),
             "UNIMP_RENDEZVOUS": str(place / "rendezvous"),
@@ -77,7 +79,7 @@ class Processes:
             if rank == 0:
                 self._processes.append(subprocess.Popen(command, env=own))
                 continue
-            # Only the first process prints. What others report is shown if it did not fail itself.
+            # Only the first process prints. What another one printed is shown if it failed first.
             with self._errors_of(rank).open("wb") as errors:
                 self._processes.append(
                     subprocess.Popen(command, env=own, stdout=errors, stderr=errors)

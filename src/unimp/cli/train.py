@@ -77,8 +77,8 @@ def train(
             min=1,
             max=1024,
             metavar="COUNT",
-            help="Train one model with so many processes of this machine, each with its own GPU, "
-            "or with its share of the cores.",
+            help="Train one model with this number of processes on this machine. Each process uses "
+            "its own GPU or, on CPU, an equal share of the cores.",
         ),
     ] = None,
 ) -> None:
@@ -95,12 +95,14 @@ def train(
         from unimp.runs.preparation import device_of
         from unimp.runs.recipes import resolve_recipe
         from unimp.runs.seeds import Runs
+        from unimp.training.ranks import use_own_gpu
 
     numbers = parse_seeds(seeds)
     limit = time_per_seed(time_limit, len(numbers))
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
+    use_own_gpu(recipe.train.device)
     ranks = ranks_for(recipe, device_of(recipe, None))
     if not ranks.is_first:  # the first process prints, writes and stops; the others end with it
         for number in SIGNALS:

@@ -333,8 +333,8 @@ class TrainOptions(Section):
     )
     draws: Literal["entry", "node"] = option(
         "entry",
-        "dropout is drawn per entry of a batch; or per node, so that training does not depend on "
-        "how many processes share it. Several processes always use node",
+        "how dropout is drawn; entry: by position in the batch; node: by node, so that the result "
+        "does not depend on the number of processes. Several processes always use node",
     )
     rank_timeout: Seconds = option(
         600.0,
@@ -406,8 +406,8 @@ class EnsembleOptions(Section):
     members: list[str] = option([], "names of the members to train; empty: all of the portfolio")
     copies: int = option(
         1,
-        "how often the members that the ensemble relies on are trained, each time with other "
-        "random draws, as far as time allows",
+        "number of trainings of each member with a large weight, including the first, with "
+        "different random draws, as far as time allows",
         ge=1,
         le=10,
     )

@@ -26,7 +26,7 @@ class Preset:
     about: str
     seconds: float  # the time limit of the ensemble
     alone: Mapping[str, Any]  # options of a single model
-    copies: int = 1  # of the members that the ensemble relies on
+    copies: int = 1  # trainings of each member with a large weight
 
 
 PRESETS: dict[Portfolio, Preset] = {

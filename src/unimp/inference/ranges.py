@@ -48,11 +48,11 @@ RESIDENT = 0.5
 FOR_STRIPES, FOR_BLOCK, FOR_CHUNK = 0.4, 0.2, 0.04
 """The parts of the memory for a stripe of targets, a block of sources, and a chunk of targets."""
 LEAST_CHUNK, LARGEST_CHUNK = 1 << 25, 1 << 28
-"""Bytes of a chunk: smaller ones take time, and larger ones do not save any."""
+"""Bytes of a chunk: smaller chunks are slower, and larger ones are not faster."""
 
 
 def _no_barrier() -> None:
-    """Wait for nobody: there is one process."""
+    """Return at once, for a single process."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,13 @@ class SharedWork:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
-            raise ArgumentError(f"rank {self.rank} of {self.ranks} does not exist")
+            raise ArgumentError(
+                f"rank is {self.rank}; with {self.ranks} ranks it must be 0 to {self.ranks - 1}"
+            )
         if self.ranks > 1 and (self.folder is None or self.barrier is _no_barrier):
-            raise ArgumentError("several ranks need a barrier and a folder that they share")
+            raise ArgumentError(
+                "several processes need barrier=… and folder=…, a folder that they share"
+            )
 
 
 ALONE = SharedWork()
@@ -351,22 +355,22 @@ def _blocks(states: RowFile, buffer: Tensor | None) -> Iterator[tuple[int, Tenso
 
 
 _WAYS = {
-    "ranges": "rows of sources are read from there at random, because they fit",
-    "streamed": "rows of sources are read from there in order, once per stripe of targets, "
-    "because they do not fit",
-    "gathered": "rows of sources are copied chunk by chunk, because this kind of layer needs all "
-    "in-edges of a target at once",
+    "ranges": "they are read at random, because they take at most half of the limit",
+    "streamed": "they are read in order, once per stripe of targets, because they take more than "
+    "half of the limit",
+    "gathered": "rows of sources are copied chunk by chunk, because this layer or device cannot "
+    "process the in-edges of a target in pieces",
 }
 
 
 @lru_cache
 def _print_choice(way: str, nbytes: int, memory: int, folder: str) -> None:
-    """Log how a layer is computed, once per process."""
+    """Log how a layer is computed, once per different choice."""
     LOG.info(
-        "exact inference: %s of states per layer are stored in %s; %s in %s of memory (%s)",
+        "exact inference: the states of a layer (%s) are stored in %s; memory limit %s; %s (%s)",
         gib(nbytes),
         folder,
-        _WAYS[way],
         gib(memory),
+        _WAYS[way],
         way,
     )

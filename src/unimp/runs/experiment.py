@@ -75,8 +75,8 @@ def run(
     good state is stored, the other seeds are trained, and TrainingError is raised at the end.
     """
     check_arguments(run, locals())
-    use_own_gpu()
     resolved = resolve_recipe(recipe, settings, preset, own_model=model is not None)
+    use_own_gpu(resolved.train.device)
     numbers = check_seeds([seed] if seeds is None else seeds)
     device = device_of(resolved, model)
     ranks = ranks_for(resolved, device)

@@ -60,6 +60,8 @@ def fit_recipe(
         return experiment, *fit_ensemble(experiment, task, data_hash, train)
     model = model_of(experiment.recipe, task, experiment.own_model).to(experiment.device)
     experiment = choose_regime(experiment, model, task)
+    regime = experiment.ranks.agreed(experiment.recipe.batch.regime)  # memory may differ
+    experiment = replace(experiment, recipe=experiment.recipe.with_regime(regime))
     teacher = teacher_of(experiment.recipe, model, task, experiment.device)
     fit = fit_model(experiment, model, task, data_hash, teacher)
     if teacher is not None:

@@ -48,13 +48,13 @@ def whole_only(recipe: Recipe, processes: int) -> str:
     """Why several processes cannot divide the batches of a recipe; empty if they can."""
     if recipe.ensemble.portfolio != "none":
         return (
-            "an ensemble trains its members at the same time instead. Set ensemble.portfolio=none "
-            "to train one model"
+            "it trains an ensemble, whose members are trained at the same time already. Set "
+            "ensemble.portfolio=none to train one model"
         )
     if recipe.train.teacher or recipe.train.consistency or recipe.train.samples > 1:
         return (
-            "train.teacher, train.consistency and train.samples apply to all nodes of a batch. "
-            "Omit them, or train with one process"
+            "train.teacher, train.consistency and train.samples need all nodes of a batch in one "
+            "process. Remove them, or train with one process"
         )
     if recipe.batch.regime == "partition" and recipe.batch.parts_per_step < processes:
         return (
@@ -287,8 +287,8 @@ def _refuse_to_copy_edges(model: NodeModel, task: Task) -> None:
     copies = not model.by_layer or model.weighs_by_degree or model.adds_self_loops
     if copies and isinstance(task, StoredTask) and (lacking := shortage(task.graph.nbytes)):
         raise ModelError(
-            f"{type(model).__name__} cannot run layer by layer on the edges of a store, and with "
-            f"all edges in memory {lacking}; use a model that can: unimp, sage or mlp"
+            f"{type(model).__name__} needs all edges of the store in memory: {lacking}. Use unimp, "
+            "sage or mlp, which read edges from the store"
         )
 
 

@@ -238,7 +238,7 @@ class Check:
 
     def _repeated(self, node: str, label: str | tuple[str, ...] | None) -> str:
         if self._labels.setdefault(node, label) != label:
-            return f"the node {node!r} has another label in the same request; keep one"
+            return f"the node {node!r} has two different decisions in the same request; keep one"
         return ""
 
     def _undo_problem(self, version: int) -> str:

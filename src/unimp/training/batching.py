@@ -43,13 +43,11 @@ T = TypeVar("T")
 class FullBatch:
     """One batch per epoch, with every edge of the graph.
 
-    Several processes divide the hidden nodes among them, and prune.
-
     Every node is a seed and every layer runs on the whole graph. With `prune`, only the hidden
     nodes are seeds and each layer computes only nodes from which a seed can be reached. The loss
     and gradients are the same, with less work where few nodes are hidden. If the graph is on a GPU,
     it is not pruned, it is not copied in each epoch, and the next mask is drawn while the GPU
-    works.
+    works. Several processes divide the hidden nodes; each prunes its batch.
     """
 
     graph: Graph
@@ -213,7 +211,7 @@ def sampled_batch(
 
 
 def side_by_side(graph: Graph, hops: Sequence[Hop]) -> Hop:
-    """One square hop of several, without edges between them."""
+    """Join square hops into one, without edges between them."""
     dtype = index_dtype(sum(hop.num_edges for hop in hops))
     pointers, sources, edges, rows = [torch.zeros(1, dtype=dtype)], [], 0, 0
     for hop in hops:

@@ -28,7 +28,7 @@ Propagate = Callable[[Graph, Tensor], Tensor]
 class DrawnPerNode:
     """Batches whose dropout is a function of (seed, epoch, step, node).
 
-    The other draws of a batch are anyway; see `ops/dropout.py`.
+    Sampled neighbors and left-out edges are always drawn per node. Attention dropout is not.
     """
 
     batches: Batches
@@ -104,8 +104,8 @@ class WithPropagatedLabels:
 class FewerEdges:
     """Batches from which each step leaves out a random share of the edges.
 
-    Layers that run on the same edges still do. The edge of a node to itself stays. Whether an edge
-    stays is a function of (seed, epoch, step, layer, source, target).
+    Layers that share one hop still share it afterward. The edge of a node to itself stays. Whether
+    another edge stays is a function of (seed, epoch, step, layer, source, target).
     """
 
     batches: Batches

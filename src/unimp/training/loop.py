@@ -326,7 +326,7 @@ def _steps(
 
 
 def _agreed(end: End | None, ranks: Ranks) -> End | None:
-    """Why training ends, as the first process decides: the clocks of others differ."""
+    """Why training ends. The first process decides, because clocks differ between processes."""
     if ranks.size == 1:
         return end
     agreed = ranks.agreed(end)

@@ -29,7 +29,7 @@ LONGEST_SCORING = timedelta(days=1)
 
 
 class Ranks:
-    """The processes of one training; this class itself stands for a single process."""
+    """The processes that train one model; this base class represents a single process."""
 
     rank = 0
     size = 1
@@ -39,7 +39,7 @@ class Ranks:
         return self.rank == 0
 
     def deal(self, rows: Tensor) -> Tensor:
-        """The rows of this process: every process gets about as many."""
+        """The rows of this process; all processes get about the same number."""
         return rows[self.rank :: self.size]
 
     def add(self, values: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""A single process, without others."""
+"""Training with a single process."""
 
 
 class Joined(Ranks):
@@ -123,16 +123,14 @@ class Joined(Ranks):
                     world_size=self.size,
                 )
             # Values are exchanged on CPU, whatever the model is on.
+            limit = timedelta(seconds=timeout)
+            self._prompt = distributed.new_group(timeout=limit, backend="gloo")
             self._patient = distributed.new_group(timeout=LONGEST_SCORING, backend="gloo")
 
     def add(self, values: Tensor) -> Tensor:
-        group = None if values.is_cuda else self._patient_or_default()
         with self._heard("add gradients"):
-            distributed.all_reduce(values, group=group)
+            distributed.all_reduce(values, group=None if values.is_cuda else self._prompt)
         return values
-
-    def _patient_or_default(self) -> Any:
-        return self._patient if distributed.get_backend() == "nccl" else None
 
     def of_first(self, data: bytes) -> bytes:
         with self._heard("share a value"):
@@ -149,7 +147,7 @@ class Joined(Ranks):
     def are_equal(self, number: int) -> bool:
         ends = torch.tensor([number, -number])
         with self._heard("compare numbers"):
-            distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._patient)
+            distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._prompt)
         return int(ends[0]) == -int(ends[1])
 
     @contextmanager
@@ -166,15 +164,15 @@ class Joined(Ranks):
             ) from error
 
 
-def use_own_gpu() -> None:
-    """Make the GPU with the number of this process on its machine the current one, if any."""
-    if not (were_started() and torch.cuda.is_available()):
+def use_own_gpu(device: str) -> None:
+    """Select the GPU of this process, GPU `LOCAL_RANK` of its machine, unless the device is cpu."""
+    if device == "cpu" or not (were_started() and torch.cuda.is_available()):
         return
     number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if number >= count:
         raise RecipeError(
-            f"{number + 1} processes were started on a machine with {count} GPUs; start at most "
-            "one process per GPU, or set train.device=cpu"
+            f"process {number} of this machine has no GPU, because the machine has {count}; start "
+            f"at most {count} processes on it, or set train.device=cpu"
         )
     torch.cuda.set_device(number)
 

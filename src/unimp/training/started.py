@@ -9,5 +9,5 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 def were_started() -> bool:
-    """Whether torchrun started this process as one of several, or as a single one."""
+    """Whether torchrun or `unimp train --devices` started this process."""
     return all(name in os.environ for name in ENVIRONMENT)

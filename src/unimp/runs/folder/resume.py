@@ -341,7 +341,8 @@ def _different(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
         before, now = begun.get(key), wanted[key]
         if before == now or (key == "threads" and str(begun.get("device")).startswith("cuda")):
             continue
-        if key == "threads" and recipe.train.draws == "node":  # also by other numbers of processes
+        # Another number of processes, each with other threads, may resume such a run.
+        if key == "threads" and recipe.train.draws == "node":
             continue
         if key == "data":
             other.append("the data has changed")

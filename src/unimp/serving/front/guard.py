@@ -43,7 +43,7 @@ BODY_TIME = 30.0
 REQUEST_TIME = 120.0
 """Seconds after which most requests are ended."""
 UNLIMITED = ("/v1/events", "/v1/audit", "/v1/export", "/v1/generations")
-"""Paths of requests that may take longer; loading a model has a limit of its own."""
+"""Paths of requests that may take longer; loading a model has its own limit."""
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/session")
 """Paths that need no token; the files of the page do not need one either."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
