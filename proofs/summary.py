@@ -1,6 +1,6 @@
 """Write the counts of the proofs into the pages that quote them.
 
-python proofs/summary.py      → docs/reliability.md, docs/resuming.md, docs/scale.md, docs/processes.md
+python proofs/summary.py    → reliability.md, resuming.md, scale.md and processes.md in docs/
 """
 
 from __future__ import annotations

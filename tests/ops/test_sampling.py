@@ -13,7 +13,7 @@ from unimp.config.choices import ALL
 from unimp.errors import GraphError
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops import native
+from unimp.ops import native, sampling
 from unimp.ops.sampling import draw_without_replacement, induced_hop, sample_hops
 
 Maker = Callable[..., Graph]
@@ -47,6 +47,28 @@ def test_sampling_with_torch_equals_sampling_with_the_native_core(
         assert one.num_sources == other.num_sources
         for name in ("indptr", "source", "edge_attr"):
             assert torch.equal(getattr(other, name).cpu(), getattr(one, name))
+
+
+@pytest.mark.parametrize("fanout", [[3, 2], [ALL, ALL], [2, 2, 2]])
+def test_a_table_of_nodes_gives_the_same_numbers_as_an_array(
+    graph: Graph, fanout: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, hops = sampled(graph, fanout)
+    monkeypatch.setattr(sampling, "LARGEST_ARRAY", 0)
+    found, others = sampled(graph, fanout)
+    assert torch.equal(found, nodes)
+    assert all(torch.equal(a.source, b.source) for a, b in zip(hops, others, strict=True))
+    assert all(torch.equal(a.indptr, b.indptr) for a, b in zip(hops, others, strict=True))
+
+
+def test_what_is_drawn_for_a_node_does_not_depend_on_the_other_seeds(graph: Graph) -> None:
+    nodes, hops = sample_hops(graph, SEEDS, [3], seed=5)
+    together = edges_of(hops[0], nodes)
+    apart = []
+    for part in (SEEDS[1::2], SEEDS[0::2]):
+        nodes, hops = sample_hops(graph, part, [3], seed=5)
+        apart += edges_of(hops[0], nodes)
+    assert sorted(apart) == sorted(together)
 
 
 def edges_of(hop: Hop, nodes: Tensor) -> list[tuple[float, ...]]:

@@ -19,6 +19,9 @@ from unimp.graph.hop import Hop
 from unimp.ops import native
 from unimp.ops.hashing import hashed, shifted, signed
 
+LARGEST_ARRAY = 20_000_000
+"""The most nodes of a graph for which an array contains the number of each node in a batch."""
+
 
 def sample_hops(
     graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int
@@ -31,15 +34,20 @@ def sample_hops(
     that are drawn for a node depend only on `seed`, the layer and the node. Therefore several
     processes that divide the seeds among them draw the same edges as one process.
     """
-    draw = _draw_natively if _can_be_native(graph) else _draw
+    is_native = _can_be_native(graph)
     nodes = graph.checked_nodes(seeds)
-    local = _take_numbers(graph)
-    number_nodes(nodes, local)
+    # A table of the nodes of the batch needs less memory than an array over all nodes, but it is
+    # slower.
+    local = None if is_native and graph.num_nodes > LARGEST_ARRAY else _take_numbers(graph)
+    if local is not None:
+        number_nodes(nodes, local)
     hops: list[Hop] = []
     for layer, take in enumerate(reversed(fanout)):
+        draw = _draw_natively if is_native else _draw
         nodes, indptr, slots, source = draw(graph, local, nodes, take, seed + layer)
         hops.append(Hop(indptr, source, len(nodes), graph.edge_attr_of(slots)))
-    _give_back(local, nodes)
+    if local is not None:
+        _give_back(local, nodes)
     return nodes, hops[::-1]
 
 
@@ -89,7 +97,7 @@ def _degree(indptr: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _draw_natively(
-    graph: Graph, local: Tensor, nodes: Tensor, take: int, seed: int
+    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw as `_draw` does, with the same result."""
     degree = _degree(graph.indptr, nodes)
@@ -99,7 +107,8 @@ def _draw_natively(
     known = len(nodes)
     extended = nodes.new_empty(known + min(most, graph.num_nodes))
     extended[:known] = nodes
-    indptr, slots, source = local.new_empty(known + 1), nodes.new_empty(most), local.new_empty(most)
+    indptr, source = (torch.empty(n, dtype=torch.int32) for n in (known + 1, most))
+    slots = nodes.new_empty(most)
     count = native.sample(graph, local, extended, known, take, seed, (indptr, slots, source))
     # Copy the used parts, so that the unused memory is freed.
     used = int(indptr[-1])
@@ -107,9 +116,12 @@ def _draw_natively(
 
 
 def _draw(
-    graph: Graph, local: Tensor, nodes: Tensor, take: int, seed: int
+    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The nodes with new sources appended, and the row pointers, slots and sources of the hop."""
+    if local is None:  # so many edges need more memory than this array
+        local = torch.full((graph.num_nodes,), -1, dtype=torch.int32)
+        number_nodes(nodes, local)
     indptr, slots = _in_edges(graph.indptr, nodes, take, seed)
     source = graph.source[slots].long()
     new = _unique_in_order(source[local[source] < 0])

@@ -158,6 +158,7 @@ class NeighborSampling:
     for_gpu: bool = False
     others: Tensor | None = None  # numbers of nodes that are never hidden
     ranks: Ranks = ALONE
+    _pools: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
@@ -167,14 +168,12 @@ class NeighborSampling:
 
     def _batch(self, epoch: int, step: int) -> Batch:
         mask = self.masks.at(epoch, step)
-        pool = torch.nonzero(mask.hidden).squeeze(1)
         # A mask that lasts for an epoch is traversed once, in an order drawn for the epoch. A mask
         # that is drawn for one step provides only the seeds of this step.
         fresh = self.masks.redraw == "step"
-        order = generator_for(self.masks.seed, "order", epoch, step if fresh else 0)
         begin = 0 if fresh else step * self.batch_size
-        chosen = order.permutation(pool.numel())[begin : begin + self.batch_size]
-        seeds = pool[torch.from_numpy(chosen)]
+        pool = self._pool(mask, (epoch, step if fresh else 0))
+        seeds = pool[begin : begin + self.batch_size]
         if self.others is not None:
             rng = generator_for(self.masks.seed, "other seeds", epoch, step)
             drawn = rng.permutation(self.others.numel())[: seeds.numel()]
@@ -184,6 +183,17 @@ class NeighborSampling:
         return sampled_batch(
             self.graph, labels, mask, own, self.fanout, seed=seed, for_gpu=self.for_gpu
         )
+
+    def _pool(self, mask: LabelMask, moment: tuple[int, int]) -> Tensor:
+        """The hidden nodes in a random order, which is drawn once per epoch or step."""
+        pool = self._pools.get(moment)
+        if pool is None:
+            hidden = torch.nonzero(mask.hidden).squeeze(1)
+            order = generator_for(self.masks.seed, "order", *moment)
+            pool = hidden[torch.from_numpy(order.permutation(hidden.numel()))]
+            self._pools.clear()
+            self._pools[moment] = pool
+        return pool
 
 
 def sampled_batch(

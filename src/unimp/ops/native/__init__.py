@@ -276,7 +276,7 @@ def dropout(x: Tensor, words: Tensor, least: int, factor: float) -> Tensor:
 
 def sample(
     graph: Graph,
-    local: Tensor,
+    local: Tensor | None,
     nodes: Tensor,
     known: int,
     take: int,
@@ -285,13 +285,15 @@ def sample(
 ) -> int:
     """Draw in-edges of the first `known` nodes and number their sources; see sampling.cpp.
 
-    `drawn` are the row pointers, slots and sources to fill. Returns how many nodes have a number
+    local: the number of each node of the graph, or −1; None: a hash table is used instead. `drawn`
+    are the row pointers, slots and sources to fill. Returns how many nodes have a number
     afterwards; `nodes` has space for them.
     """
     counts = (ctypes.c_int64(number) for number in (known, known, take))
-    where = _pointers(graph.indptr, graph.source, local, nodes)
-    drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn))
-    return int(library().unimp_sample(*_are_wide(graph), *where, *drawing))
+    edges, numbers = _pointers(graph.indptr, graph.source), _pointers(nodes)
+    place = ctypes.c_void_p() if local is None else _pointers(local)[0]
+    drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn), ctypes.c_int64(len(nodes)))
+    return int(library().unimp_sample(*_are_wide(graph), *edges, place, *numbers, *drawing))
 
 
 def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:

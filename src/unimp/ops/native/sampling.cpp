@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -50,10 +52,41 @@ void draw(Stream &stream, int64_t population, int64_t take, int64_t *drawn) {
     sort_few(drawn, take);
 }
 
+// The number of each node in a batch: an array over all nodes of the graph, −1 for a node without a
+// number.
+struct Array {
+    int32_t *numbers;
+    void prefetch(int64_t node) const { __builtin_prefetch(numbers + node); }
+    int32_t &operator[](int64_t node) { return numbers[node]; }
+};
+
+// The same as a hash table of the nodes of the batch, for graphs with so many nodes that an array
+// would take too much memory.
+struct Table {
+    std::vector<int64_t> keys;
+    std::vector<int32_t> numbers;
+    uint64_t mask;
+    explicit Table(int64_t most) {
+        uint64_t size = 64;
+        while (size < 2 * uint64_t(most)) size *= 2;
+        keys.assign(size, -1);
+        numbers.assign(size, -1);
+        mask = size - 1;
+    }
+    uint64_t place(int64_t node) const { return Stream{uint64_t(node)}.next() & mask; }
+    void prefetch(int64_t node) const { __builtin_prefetch(keys.data() + place(node)); }
+    int32_t &operator[](int64_t node) {
+        uint64_t at = place(node);
+        while (keys[at] >= 0 && keys[at] != node) at = (at + 1) & mask;
+        keys[at] = node;
+        return numbers[at];
+    }
+};
+
 constexpr int64_t kAhead = 16;  // targets whose edges are prefetched
 
-template <class P, class I>
-int64_t sample(const P *indptr, const I *source, int32_t *local, int64_t *nodes, int64_t num_targets,
+template <class P, class I, class Numbers>
+int64_t sample(const P *indptr, const I *source, Numbers &local, int64_t *nodes, int64_t num_targets,
                int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
                int32_t *out_source) {
     // First the slots of all targets, then their sources: each loop prefetches one array, early
@@ -77,7 +110,7 @@ int64_t sample(const P *indptr, const I *source, int32_t *local, int64_t *nodes,
     constexpr int64_t far = 2 * kAhead;
     for (int64_t k = 0; k < count; ++k) {
         if (k + 2 * far < count) __builtin_prefetch(source + slots[k + 2 * far]);
-        if (k + far < count) __builtin_prefetch(local + source[slots[k + far]]);
+        if (k + far < count) local.prefetch(source[slots[k + far]]);
         const int64_t j = source[slots[k]];
         if (local[j] < 0) {
             local[j] = int32_t(num_nodes);
@@ -126,15 +159,22 @@ int64_t with_types(int wide_indptr, int wide_source, const void *indptr, const v
 extern "C" {
 
 // Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets) and numbers their
-// sources. `local` is −1 for a node without a number. `nodes` has space for every source. Returns how
-// many nodes have a number afterwards.
+// sources. `local` is −1 for a node without a number; without `local`, nodes[i] has the number i, and
+// at most `most` nodes get a number. `nodes` has space for every source. Returns how many nodes have
+// a number afterwards.
 int64_t unimp_sample(int wide_indptr, int wide_source, const void *indptr, const void *source,
                      int32_t *local, int64_t *nodes, int64_t num_targets, int64_t num_nodes,
                      int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
-                     int32_t *out_source) {
+                     int32_t *out_source, int64_t most) {
     return with_types(wide_indptr, wide_source, indptr, source, [&](auto *rows, auto *sources) {
-        return sample(rows, sources, local, nodes, num_targets, num_nodes, take, seed, out_indptr,
-                      slots, out_source);
+        const auto run = [&](auto numbers) {
+            return sample(rows, sources, numbers, nodes, num_targets, num_nodes, take, seed,
+                          out_indptr, slots, out_source);
+        };
+        if (local) return run(Array{local});
+        Table table(most);
+        for (int64_t i = 0; i < num_nodes; ++i) table[nodes[i]] = int32_t(i);
+        return run(std::move(table));
     });
 }
 
