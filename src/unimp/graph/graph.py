@@ -164,7 +164,7 @@ class Graph:
     @property
     def is_symmetric(self) -> bool:
         """Whether the reverse of every edge exists."""
-        # Without duplicates, sources grouped by target are then targets grouped by source.
+        # Without duplicates, grouping by source then gives the same arrays as grouping by target.
         indptr, order = group(self.source, self.num_nodes)
         if torch.equal(indptr, self.indptr) and torch.equal(self.target[order], self.source):
             return True

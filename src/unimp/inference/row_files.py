@@ -63,7 +63,9 @@ class RowFile:
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             self._file = os.fdopen(descriptor, "r+b", buffering=0)
-        self._file.truncate(4 * rows * width)  # the same size in every process: nothing is lost
+        self._file.truncate(
+            4 * rows * width
+        )  # every process sets the same size, so no data is cut off
 
     @property
     def nbytes(self) -> int:

@@ -111,7 +111,7 @@ def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: T
     """Compute the gradients of the weight and bias of a projection of `rows`."""
     ones = rows.new_ones(len(rows))
     if grad.dtype == torch.bfloat16 and grad.is_cpu:
-        # Of the equal ways to write these products, the fastest in bf16 on CPU.
+        # These forms of the products are the fastest in bf16 on CPU.
         d_weight.copy_((rows.t() @ grad).t())
         d_bias.copy_((ones[None] @ grad)[0])
         return

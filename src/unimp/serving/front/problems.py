@@ -93,7 +93,7 @@ KINDS: tuple[tuple[type[UnimpError], int, str, int], ...] = (
 
 
 def of_error(error: Exception) -> Response:
-    """The response for any exception; of an unexpected one, it shows nothing."""
+    """The response for any exception; the details of an unexpected error are not shown."""
     match error:
         case ProblemError():
             return error.response()
