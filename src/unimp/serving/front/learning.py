@@ -227,7 +227,8 @@ def _check_what_if(published: Published, given: WhatIfRequest) -> None:
         names = [label] if isinstance(label, str) else label
         unknown = [name for name in names if name not in published.classes]
         if unknown or published.several == isinstance(label, str):
-            what = f"{unknown[0]!r} is not a class" if unknown else "it has the wrong form"
+            form = "a list of class names" if published.several else "one class name"
+            what = f"{unknown[0]!r} is not a class" if unknown else f"it must be {form}"
             raise ProblemError(422, "invalid", f"the label of {node!r}: {what}.")
     for node in given.nodes:
         if node not in published.numbers:

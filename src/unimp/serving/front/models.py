@@ -131,7 +131,8 @@ class Models:
         return False
 
     async def _load(self, generation: int) -> None:
-        """Start the engine of a model, and wait until it has applied all events that the active one has applied.
+        """Start the engine of a model, and wait until it has applied all events that the active
+        one has applied.
 
         A model that cannot be loaded in time is unloaded.
         """
