@@ -58,19 +58,26 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_two_processes_train_the_model_of_one_and_the_first_one_prints(tmp_path: Path) -> None:
-    printed = train(tmp_path / "two", 2)
-    assert printed.count("run folder") == 1
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted training with two processes."""
+    folder = tmp_path_factory.mktemp("devices") / "run"
+    assert train(folder, 2).count("run folder") == 1  # only the first process prints
+    return folder
+
+
+def test_two_processes_train_the_model_of_one(whole: Path, tmp_path: Path) -> None:
     train(tmp_path / "one", 1)
-    two, one = (unimp.load_run(tmp_path / name, device="cpu") for name in ("two", "one"))
+    two, one = (unimp.load_run(path, device="cpu") for path in (whole, tmp_path / "one"))
     assert two.metrics["scores"]["train"] == pytest.approx(one.metrics["scores"]["train"])
     assert (two.predict() - one.predict()).abs().max() < 1e-3
     assert two.recipe.train.draws == "node"
-    assert "run folder" in train(tmp_path / "two", 2)  # it is finished, so it is loaded
+    assert "run folder" in train(whole, 2)  # it is finished, so it is loaded
 
 
-def test_a_killed_process_is_replaced_and_the_result_is_the_same(tmp_path: Path) -> None:
-    train(tmp_path / "whole", 2)
+def test_a_killed_process_is_replaced_and_the_result_is_the_same(
+    whole: Path, tmp_path: Path
+) -> None:
     process = start(tmp_path / "killed", 2)
     wait_for(tmp_path / "killed" / CHECKPOINT)
     for number in others_of(process):
@@ -78,7 +85,7 @@ def test_a_killed_process_is_replaced_and_the_result_is_the_same(tmp_path: Path)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "start again" in err
-    assert weights_hash(tmp_path / "killed") == weights_hash(tmp_path / "whole")
+    assert weights_hash(tmp_path / "killed") == weights_hash(whole)
 
 
 def test_a_stopped_training_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
@@ -106,3 +113,13 @@ def test_an_ensemble_is_refused_in_one_message(tmp_path: Path) -> None:
 def test_the_option_is_not_passed_on() -> None:
     arguments = ["train", "cora", "--devices", "2", "--seeds", "0", "--devices=3"]
     assert without_devices(arguments) == ["train", "cora", "--seeds", "0"]
+
+
+def test_a_seed_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The loss of both seeds becomes infinite; both processes report it and end."""
+    process = start(tmp_path / "run", 2, "--seeds", "0,1", "--set", "train.lr=1e30")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert err.count("error:") == 1
+    assert "seed 0" in err
+    assert "seed 1" in err

@@ -15,15 +15,16 @@ Read this file first. `unimp train` calls `run`, which calls `run_seed` once per
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
 from unimp.config.arguments import FilePath, check_arguments
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.seeds import check_seeds
 from unimp.errors import RecipeError, TrainingError
+from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.fitting import fit_recipe, scored_run
 from unimp.runs.folder.files import write_run, write_task
@@ -36,7 +37,7 @@ from unimp.runs.reporting import write_report
 from unimp.runs.run import Run
 from unimp.runs.seeds import Runs
 from unimp.tasks.task import Task
-from unimp.training.loop import Epoch
+from unimp.training.loop import Epoch, Fit
 from unimp.training.ranks import Ranks, join_ranks, use_own_gpu
 
 
@@ -126,9 +127,19 @@ def run_seed(experiment: Experiment) -> Run:
             write_task(folder, experiment.own_task)
         experiment = replace(experiment, recipe=found.recipe)
         experiment, model, fit = fit_recipe(experiment, task, data_hash, run_seed)
-        if not ranks.is_first:  # the first process scores the same weights
-            metrics = ranks.agreed(None)
-            return Run(experiment.recipe, seed, task, model, metrics, device).succeeded()
+        if ranks.is_first:
+            run = finished_run(experiment, task, model, fit, data_hash)
+        else:  # the first process scores the same weights, and writes
+            run = Run(experiment.recipe, seed, task, model, first_metrics(ranks), device)
+    return run.succeeded()
+
+
+def finished_run(
+    experiment: Experiment, task: Task, model: NodeModel, fit: Fit, data_hash: str
+) -> Run:
+    """Score a trained model, write its run, and tell the other processes its metrics."""
+    folder, metrics = experiment.output, None
+    try:
         run, probabilities = scored_run(experiment, model, task, fit)
         if refits(experiment.recipe, task):
             run = refitted_run(experiment, run, run_seed)
@@ -137,8 +148,18 @@ def run_seed(experiment: Experiment) -> Run:
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
-        ranks.agreed(run.metrics)
-    return run.succeeded()
+        metrics = run.metrics
+    finally:  # after an error too, because the others wait
+        experiment.ranks.agreed(metrics)
+    return run
+
+
+def first_metrics(ranks: Ranks) -> Mapping[str, Any]:
+    """The metrics that the first process computed."""
+    metrics: Mapping[str, Any] | None = ranks.agreed(None)
+    if metrics is None:
+        raise TrainingError("the first process could not score or write the run")
+    return metrics
 
 
 def ranks_for(recipe: Recipe, device: str) -> Ranks:
