@@ -96,7 +96,7 @@ def fetch_data(
 
 @data_app.command("build")
 def build_data(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe with [tables].")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe of tables.")],
     folder: Annotated[Path, typer.Option("--out", metavar="NAME.graph", help="Store to write.")],
     memory: Annotated[str, typer.Option(help="Memory to use, such as 2G.")] = "4G",
     precision: Annotated[
@@ -106,8 +106,8 @@ def build_data(
 ) -> None:
     """Build a graph on disk from tables in many files, for graphs larger than memory.
 
-    [tables] may name folders and patterns, such as edges/*.parquet. After an interruption, the same
-    command resumes.
+    The tables of a recipe may be folders and patterns, such as edges/*.parquet. After an
+    interruption, the same command resumes.
     """
     from unimp.config.recipe import load_recipe
     from unimp.data.memory import gib

@@ -17,10 +17,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 
 from unimp.cli.console import LOST, err
+from unimp.errors import RecipeError
 from unimp.training.interruption import SIGNALS
+from unimp.training.started import RENDEZVOUS, were_started
 
 LOST_ANOTHER = (LOST, -signal.SIGKILL)
 """Exit codes of the first process after which all processes are started again."""
@@ -32,14 +35,19 @@ GRACE = 10.0
 
 def train_on_devices(arguments: Sequence[str], count: int) -> int:
     """Run the command with these arguments in `count` processes, and return its exit code."""
+    if were_started():
+        raise RecipeError("--devices starts processes itself; omit it, or do not use torchrun")
     for left in range(RESTARTS, -1, -1):
         with tempfile.TemporaryDirectory(prefix="unimp-") as place:
-            code, problems = Processes(arguments, count, Path(place)).wait()
-        if code not in LOST_ANOTHER or not left:
+            processes = Processes(arguments, count, Path(place))
+            code, problems = processes.run()
+        if code == -signal.SIGKILL and processes.stopped_by is not None:
+            code = 128 + processes.stopped_by
+        if code not in LOST_ANOTHER or processes.stopped_by is not None or not left:
             break
         err.print(f"a process of this training ended; all {count} start again and resume")
-    if problems and code:
-        err.print(problems)
+    if problems:
+        err.print(problems.strip())
     return code if code >= 0 else 128 - code
 
 
@@ -56,68 +64,93 @@ def without_devices(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
+def end_with_launcher() -> None:
+    """End this process when the launcher that started it ends, also if that was killed.
+
+    The launcher holds the other end of the standard input, and writes nothing to it.
+    """
+    if RENDEZVOUS in os.environ:
+        Thread(target=lambda: (os.read(0, 1), os._exit(LOST)), daemon=True).start()
+
+
 class Processes:
     """The processes of one attempt; their files are in the folder `place`."""
 
     def __init__(self, arguments: Sequence[str], count: int, place: Path) -> None:
-        self._place, self._stopped = place, False
+        self._command = [sys.executable, "-m", "unimp", *arguments]
+        self._count, self._place = count, place
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._handlers = {number: signal.signal(number, self._pass_on) for number in SIGNALS}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        loopback = "lo0" if sys.platform == "darwin" else "lo"
-        common = {
-            "OMP_NUM_THREADS": str(max(1, (cores or 1) // count)),
-            "GLOO_SOCKET_IFNAME": loopback,
-            "NCCL_SOCKET_IFNAME": loopback,
-            **os.environ,
-            "WORLD_SIZE": str(count),
-            "UNIMP_RENDEZVOUS": str(place / "rendezvous"),
-        }
-        command = [sys.executable, "-m", "unimp", *arguments]
-        for rank in range(count):
-            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            if rank == 0:
-                self._processes.append(subprocess.Popen(command, env=own))
-                continue
-            # Only the first process prints. What another one printed is shown if it failed first.
-            with self._errors_of(rank).open("wb") as errors:
-                self._processes.append(
-                    subprocess.Popen(command, env=own, stdout=errors, stderr=errors)
-                )
+        self.stopped_by: int | None = None  # the signal that asked to stop
 
-    def _errors_of(self, rank: int) -> Path:
-        return self._place / f"process-{rank}.txt"
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Stop the first process, which stores its state; the others end with it."""
-        self._stopped = True
-        if self._processes:
-            self._processes[0].send_signal(number)
-
-    def wait(self) -> tuple[int, str]:
-        """The exit code of the first process, or of one that failed before it, and its message."""
-        first, others = self._processes[0], self._processes[1:]
-        kill_at = math.inf
+    def run(self) -> tuple[int, str]:
+        """Return the exit code of the first process, or of one that failed before it, and the
+        message of the latter."""
+        handlers = {number: signal.signal(number, self._pass_on) for number in SIGNALS}
         try:
-            while first.poll() is None:
-                time.sleep(0.1)
-                if any(other.poll() for other in others):
-                    kill_at = min(kill_at, time.monotonic() + GRACE)
-                if time.monotonic() > kill_at:
-                    first.kill()
-            end_at = time.monotonic() + GRACE
-            for other in others:
-                with suppress(subprocess.TimeoutExpired):
-                    other.wait(max(0.0, end_at - time.monotonic()))
+            for rank in range(self._count):
+                self._start(rank)
+            if self.stopped_by is not None:  # before there was a process
+                self._processes[0].send_signal(self.stopped_by)
+            self._wait()
         finally:
             for process in self._processes:
                 process.kill()  # it has no effect on a process that has ended
                 process.wait()
-            for number, handler in self._handlers.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
-        if self._stopped or first.returncode not in LOST_ANOTHER:
-            return first.returncode, ""
-        for rank, other in enumerate(others, 1):
-            if other.returncode > 0 and other.returncode != LOST:  # it was not killed, it failed
-                return other.returncode, self._errors_of(rank).read_text("utf-8", "replace").strip()
-        return first.returncode, ""
+        first, *others = (process.returncode for process in self._processes)
+        if first == 0 or first in LOST_ANOTHER:
+            for rank, code in enumerate(others, 1):
+                if code > 0 and code != LOST:  # it was not killed, it failed
+                    return first or code, self._output_of(rank).read_text("utf-8", "replace")
+        return first, ""
+
+    def _start(self, rank: int) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        environment = {
+            "OMP_NUM_THREADS": str(max(1, (cores or 1) // self._count)),
+            "GLOO_SOCKET_IFNAME": loopback,
+            "NCCL_SOCKET_IFNAME": loopback,
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._count),
+            RENDEZVOUS: str(self._place / "rendezvous"),
+        }
+        # Only the first process prints. What another one printed is shown if it failed itself.
+        with self._output_of(rank).open("wb") as output:
+            self._processes.append(
+                subprocess.Popen(
+                    self._command,
+                    env=environment,
+                    stdin=subprocess.PIPE,  # see `end_with_launcher`
+                    stdout=output if rank else None,
+                    stderr=output if rank else None,
+                    start_new_session=True,  # Ctrl-C reaches this process, which passes it on once
+                )
+            )
+
+    def _output_of(self, rank: int) -> Path:
+        return self._place / f"process-{rank}.txt"
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Stop the first process, which stores its state; the others end with it."""
+        self.stopped_by = number
+        if self._processes:
+            self._processes[0].send_signal(number)
+
+    def _wait(self) -> None:
+        """Wait for the first process, and then a little for the others."""
+        first, others = self._processes[0], self._processes[1:]
+        kill_at = math.inf
+        while first.poll() is None:
+            time.sleep(0.1)
+            if any(other.poll() for other in others):
+                kill_at = min(kill_at, time.monotonic() + GRACE)
+            if time.monotonic() > kill_at:
+                first.kill()
+        end_at = time.monotonic() + GRACE
+        for other in others:
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(max(0.0, end_at - time.monotonic()))

@@ -14,7 +14,7 @@ import typer
 from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.cli.from_tables import tables_in
 from unimp.cli.init import Label, Near
-from unimp.cli.processes import train_on_devices, without_devices
+from unimp.cli.processes import end_with_launcher, train_on_devices, without_devices
 from unimp.config.presets import PRESETS, preset_help
 from unimp.config.run_files import GUESSED
 from unimp.config.seeds import parse_seeds
@@ -102,12 +102,17 @@ def train(
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
+    end_with_launcher()
     use_own_gpu(recipe.train.device)
     ranks = ranks_for(recipe, device_of(recipe, None))
     if not ranks.is_first:  # the first process prints, writes and stops; the others end with it
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        run(recipe, seeds=numbers, out=ranks.agreed(None), progress=False)
+        place = ranks.agreed(None)
+        if len(numbers) > 1:
+            run(recipe, seeds=numbers, out=place, progress=False)
+        else:
+            run(recipe, seed=numbers[0], out=place, progress=False)
         return
     chosen = folder or interrupted_folder(Path("runs"), recipe, numbers)
     if tables is not None:

@@ -16,6 +16,7 @@ from unimp.config.recipe import Recipe
 from unimp.errors import ModelError
 from unimp.model.table import find_model
 from unimp.tasks.task import Task
+from unimp.training.masks import derived_seed
 
 FEW_PER_CLASS = 60
 """The most train labels per class, on average, for which members with few_labels are trained."""
@@ -307,7 +308,7 @@ def is_copy(name: str) -> bool:
 def seed_of(name: str, seed: int) -> int:
     """The seed of a member of an ensemble with a seed: the same, except for copies."""
     _, found, number = name.partition(COPY)
-    return seed + 1000 * (int(number) - 1) if found else seed
+    return derived_seed(seed, "copy", int(number)) % 2**32 if found else seed
 
 
 def settings_of(member: Member, task: Task) -> dict[str, Any]:

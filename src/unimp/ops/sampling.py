@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.errors import GraphError
 from unimp.graph.csr import index_dtype, pick_rows
 from unimp.graph.graph import Graph, number_nodes
 from unimp.graph.hop import Hop
@@ -38,9 +39,12 @@ def sample_hops(
     nodes = graph.checked_nodes(seeds)
     # A table of the nodes of the batch needs less memory than an array over all nodes, but it is
     # slower.
-    local = None if is_native and graph.num_nodes > LARGEST_ARRAY else _take_numbers(graph)
+    small = is_native and ALL not in fanout and graph.num_nodes > LARGEST_ARRAY
+    local = None if small else _take_numbers(graph)
     if local is not None:
         number_nodes(nodes, local)
+    elif len(torch.unique(nodes)) < len(nodes):
+        raise GraphError("a node occurs twice; list each node once")
     hops: list[Hop] = []
     for layer, take in enumerate(reversed(fanout)):
         draw = _draw_natively if is_native else _draw

@@ -94,10 +94,11 @@ def fit_model(
         experiment.output,
         experiment.ranks,
     )
-    if ranks.size > 1 and model.mixes_rows:
+    if ranks.size > 1 and (model.mixes_rows or not model.by_layer):
         raise RecipeError(
-            "several processes cannot train a model with a batch norm, because each would "
-            "normalize its own rows; set model.norm=layer"
+            "several processes cannot train a model with a batch norm, or a module that runs on "
+            "the whole graph at once, because each process computes only a part of the rows; use "
+            "another norm or model, or one process"
         )
     origin = depends_on(
         recipe,
@@ -184,7 +185,8 @@ def fit_model(
             precision=options.precision,
             consistency=consistency_of(recipe),
             further=None if teacher is None else teacher.loss,
-            replay=options.replay and model.by_layer,  # Python code of a module is not replayed
+            # Neither Python code of a module nor the draws of a step are replayed.
+            replay=options.replay and model.by_layer and options.draws == "entry",
             resume=state,
             keep=keep,
             ranks=ranks,

@@ -48,8 +48,8 @@ def whole_only(recipe: Recipe, processes: int) -> str:
     """Why several processes cannot divide the batches of a recipe; empty if they can."""
     if recipe.ensemble.portfolio != "none":
         return (
-            "it trains an ensemble, whose members are trained at the same time already. Set "
-            "ensemble.portfolio=none to train one model"
+            "it trains an ensemble, whose members are trained at the same time already. Add "
+            "--set ensemble.portfolio=none to train one model"
         )
     if recipe.train.teacher or recipe.train.consistency or recipe.train.samples > 1:
         return (

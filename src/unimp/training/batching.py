@@ -65,7 +65,7 @@ class FullBatch:
             mask = self.masks.at(epoch, 0)
             seeds = self.ranks.deal(torch.nonzero(mask.hidden).squeeze(1))
             everyone = (ALL,) * self.num_layers
-            labels = self.masks.shown(self.labels, epoch, 0)
+            labels = self.masks.shown(self.labels, epoch, 0).to(self.graph.device)
             yield sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
             return
         _ = self.graph.hop.transpose  # computed once, outside a model that may be compiled

@@ -7,8 +7,10 @@ the same optimizer step. Only the first process, rank 0, scores the model and wr
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,11 +21,8 @@ from torch import Tensor, distributed
 
 from unimp.errors import RanksError, RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
-from unimp.training.started import were_started
+from unimp.training.started import RENDEZVOUS, were_started
 
-RENDEZVOUS = "UNIMP_RENDEZVOUS"
-"""The variable with a file by which processes of one machine find each other; otherwise, torchrun
-names an address."""
 LONGEST_SCORING = timedelta(days=1)
 """How long the other processes wait while the first one scores the model."""
 
@@ -93,9 +92,10 @@ class Ranks:
         """Refuse to continue if the processes have different weights."""
         if self.size == 1:
             return
-        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
-        words = weights.contiguous().view(torch.int32)
-        if not self.are_equal(int(words.sum(dtype=torch.int64))):
+        code = 0
+        for values in model.state_dict().values():
+            code = zlib.crc32(values.detach().cpu().contiguous().numpy().tobytes(), code)
+        if not self.are_equal(code):
             raise TrainingError(
                 "the processes have different weights; they need the same data, the same recipe "
                 "and the same version of torch"
@@ -122,6 +122,7 @@ class Joined(Ranks):
                     rank=self.rank,
                     world_size=self.size,
                 )
+                atexit.register(distributed.destroy_process_group)
             # Values are exchanged on CPU, whatever the model is on.
             limit = timedelta(seconds=timeout)
             self._prompt = distributed.new_group(timeout=limit, backend="gloo")
@@ -156,11 +157,10 @@ class Joined(Ranks):
         try:
             yield
         except RuntimeError as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
             raise RanksError(
                 f"process {self.rank} of {self.size} could not {purpose}: another process ended "
-                f"or did not answer within {self.timeout:g} s ({first}). To resume, run the same "
-                "command again."
+                f"or did not answer within {self.timeout:g} s. Training resumes from the last "
+                "checkpoint when the processes are started again."
             ) from error
 
 
@@ -173,6 +173,11 @@ def use_own_gpu(device: str) -> None:
         raise RecipeError(
             f"process {number} of this machine has no GPU, because the machine has {count}; start "
             f"at most {count} processes on it, or set train.device=cpu"
+        )
+    if device not in ("auto", "cuda", f"cuda:{number}"):
+        raise RecipeError(
+            f"train.device is {device!r}, but each of several processes uses its own GPU; set "
+            "train.device=cuda"
         )
     torch.cuda.set_device(number)
 

@@ -6,6 +6,9 @@ import os
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 """The variables that torchrun sets in each process."""
+RENDEZVOUS = "UNIMP_RENDEZVOUS"
+"""The variable with a file by which processes of one machine find each other; otherwise, torchrun
+names an address."""
 
 
 def were_started() -> bool:

@@ -8,7 +8,7 @@ their addresses, so each batch is copied into static memory: see `training/place
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,8 +86,7 @@ class Step:
             loss.backward()  # type: ignore[no-untyped-call]
 
     def _loss(self, batch: Batch) -> Tensor:
-        draws = nullcontext() if batch.draws is None else drawn_per_node(batch.nodes, batch.draws)
-        with autocast(self.labels.device, self.precision), draws:
+        with autocast(self.labels.device, self.precision), _draws_of(batch):
             inputs = batch.x, batch.observed, batch.hops
             passes = [_at_least_float(self.model(*inputs)) for _ in range(self.consistency.samples)]
         labels = self.labels[batch.seeds]
@@ -105,10 +104,16 @@ class Step:
             )
             loss = loss + self.consistency.weight * extra
         if self.model.regularizer_weight:
-            spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
+            with _draws_of(batch):
+                spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
             extra = masked_label_loss(_at_least_float(spread), labels, batch.hidden)
             loss = loss + self.model.regularizer_weight * extra
         return loss
+
+
+def _draws_of(batch: Batch) -> AbstractContextManager[None]:
+    """Draw dropout per node if the batch has a seed for it."""
+    return nullcontext() if batch.draws is None else drawn_per_node(batch.nodes, batch.draws)
 
 
 def _at_least_float(logits: Tensor) -> Tensor:

@@ -293,7 +293,10 @@ def sample(
     edges, numbers = _pointers(graph.indptr, graph.source), _pointers(nodes)
     place = ctypes.c_void_p() if local is None else _pointers(local)[0]
     drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn), ctypes.c_int64(len(nodes)))
-    return int(library().unimp_sample(*_are_wide(graph), *edges, place, *numbers, *drawing))
+    count = int(library().unimp_sample(*_are_wide(graph), *edges, place, *numbers, *drawing))
+    if count < 0:
+        raise MemoryError("there is not enough memory for the nodes of a batch")
+    return count
 
 
 def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:

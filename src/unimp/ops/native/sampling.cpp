@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -172,9 +173,13 @@ int64_t unimp_sample(int wide_indptr, int wide_source, const void *indptr, const
                           out_indptr, slots, out_source);
         };
         if (local) return run(Array{local});
-        Table table(most);
-        for (int64_t i = 0; i < num_nodes; ++i) table[nodes[i]] = int32_t(i);
-        return run(std::move(table));
+        try {
+            Table table(most);
+            for (int64_t i = 0; i < num_nodes; ++i) table[nodes[i]] = int32_t(i);
+            return run(std::move(table));
+        } catch (const std::bad_alloc &) {
+            return int64_t(-1);  // Python raises an error; none may leave this library
+        }
     });
 }
 

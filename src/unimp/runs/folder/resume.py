@@ -337,6 +337,9 @@ def _different(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
     stored, recipe = (Recipe.model_validate(values["recipe"]) for values in (begun, wanted))
     stored = stored.with_settings({"train.time_limit": recipe.train.time_limit})
     other = differences(stored, recipe)
+    if stored.train.draws != recipe.train.draws:  # then numbers of threads do not matter
+        hint = "with --devices 1" if stored.train.draws == "node" else "without --devices"
+        return [*other, f"it was started by several processes or one: resume it {hint}"]
     for key in wanted.keys() - {"recipe"}:
         before, now = begun.get(key), wanted[key]
         if before == now or (key == "threads" and str(begun.get("device")).startswith("cuda")):
