@@ -48,6 +48,8 @@ def content_of(manifest: dict[str, Any]) -> str:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check the manifest of a store, and the sizes of its files."""
     path = folder / MANIFEST
+    if not folder.exists():
+        raise TaskError(f"there is no folder {folder}; move the store back to this place")
     if not path.exists():
         building = (folder / BUILDING).is_dir()
         why = (

@@ -45,8 +45,8 @@ def extend_task(
     transforms = task.tables
     if not isinstance(transforms, Transforms) or task.node_names is None:
         raise TaskError(
-            f"{task.name} was not built from tables, so other tables cannot be added to it. "
-            "Train on tables first."
+            f"{task.name} was not built from tables in memory, so other tables cannot be added to "
+            "it. Train on tables first; a store does not accept new nodes."
         )
     import pyarrow as pa
 
