@@ -105,7 +105,7 @@ class FewerEdges:
     """Batches from which each step leaves out a random share of the edges.
 
     Layers that share one hop still share it afterward. The edge of a node to itself stays. Whether
-    another edge stays is a function of (seed, epoch, step, layer, source, target).
+    another edge stays is a function of (seed, epoch, step, source, target), in all layers.
     """
 
     batches: Batches
@@ -115,9 +115,9 @@ class FewerEdges:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
             fewer: dict[int, Hop] = {}
-            for layer, hop in enumerate(batch.hops):
+            seed = derived_seed(self.seed, "edges", epoch, step)
+            for hop in batch.hops:
                 if id(hop) not in fewer:
-                    seed = derived_seed(self.seed, "edges", epoch, step, layer)
                     fewer[id(hop)] = self._of(hop, batch.nodes, seed)
             yield replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
 
