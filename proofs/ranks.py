@@ -1,7 +1,7 @@
 """Train with several processes, and check that they train as one does.
 
 python proofs/ranks.py                              50 tasks, 50 kills → results/ranks.json
-python proofs/ranks.py --tasks 4 --kills 2          a short form
+python proofs/ranks.py --tasks 4 --kills 2          a short form; 0 leaves a part as it is
 
 equality   random tasks (all regimes, batches with fewer seeds than processes, classes without
            a train label, dropout, propagated labels, left-out edges) in double precision, on 1,
@@ -290,16 +290,19 @@ def main() -> None:
         work(options.tasks, options.work)
         return
     with tempfile.TemporaryDirectory(prefix="unimp-") as name:
-        result = {
+        origin = {
             "command": f"python proofs/ranks.py --tasks {options.tasks} --kills {options.kills}",
-            "equality": equality(options.tasks, Path(name)),
-            "kills": kills(options.kills, Path(name)),
-            "stopped": stopped(Path(name)),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "torch": torch.__version__,
             "unimp": __version__,
             "code": code_origin(),
         }
+        result = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
+        if options.tasks:
+            result["equality"] = {**equality(options.tasks, Path(name)), **origin}
+        if options.kills:
+            result["kills"] = {**kills(options.kills, Path(name)), **origin}
+            result["stopped"] = {**stopped(Path(name)), **origin}
     print(json.dumps(result, indent=1))
     write_atomically(options.out, (json.dumps(result, indent=1) + "\n").encode())
 

@@ -222,7 +222,7 @@ def predictions_in_words() -> str:
 def ranks_in_words() -> str:
     result = read("ranks")
     equal, kills, stopped = result["equality"], result["kills"], result["stopped"]
-    commit = (result["code"]["commit"] or "unknown")[:12]
+    first, second = ((part["code"]["commit"] or "unknown")[:12] for part in (equal, kills))
     counts = ", ".join(map(str, equal["processes"]))
     return (
         f"\n\n- {equal['tasks']} tasks, {equal['steps']:,} steps, {counts} processes: the relative "
@@ -234,7 +234,8 @@ def ranks_in_words() -> str:
         f"weights.\n- A process that stopped was noticed after "
         f"{stopped['timeout_s']} seconds, the limit of this test, and the training ended with "
         f"{'bitwise the same' if stopped['equal'] else 'other'} weights.\n\n"
-        f"(`{result['command']}`, {result['machine']}, commit {commit})\n"
+        f"(`{equal['command']}`, commit {first}; `{kills['command']}`, commit {second}; "
+        f"{equal['machine']})\n"
     )
 
 
