@@ -34,7 +34,7 @@ from results import FOLDER, provenance, put_between
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
 from unimp.ensemble.calibration import fit_calibration
-from unimp.ensemble.portfolio import OWN, PORTFOLIO, is_copy
+from unimp.ensemble.portfolio import COPY, OWN, PORTFOLIO, is_copy
 from unimp.ensemble.selection import choose_weights, mixed
 from unimp.tasks.means import mean_text
 from unimp.tasks.metrics import score
@@ -44,14 +44,22 @@ PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
 BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
 
 OF_LABELS = "labels as inputs"
+
+
+def original(name: str) -> str:
+    """The name of the member of which this one may be a copy."""
+    return name.partition(COPY)[0]
+
+
 # The members that one lever added to `best`. The ensemble without them shows what the lever gains.
 LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     OF_LABELS: lambda member: member["takes_labels"],
     "ridge regression": lambda member: member["name"].startswith("ridge"),
     "boosted trees": lambda member: member["name"].startswith("trees"),
     "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
-    "structural columns": lambda member: member["name"].endswith("-structure"),
-    "deep models": lambda member: member["name"].endswith("-deep"),
+    "structural columns": lambda member: original(member["name"]).endswith("-structure"),
+    "deep models": lambda member: original(member["name"]).endswith("-deep"),
+    "wide models": lambda member: original(member["name"]).endswith("-wide"),
     "copies of members": lambda member: is_copy(member["name"]),
     "UniMP": lambda member: member["name"].startswith(("unimp", "recipe")),
 }
@@ -174,6 +182,7 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
             for preset in ("good", "quick")
         }
         parts["quick"].discard(OWN)
+        parts["good"] |= {f"{name}{COPY}2" for name in parts["good"]}
         row = {
             "set": name,
             "seed": seed,

@@ -45,6 +45,7 @@ PRESETS: dict[Portfolio, Preset] = {
         "an ensemble within 3 minutes",
         180.0,
         {"train.epochs": 500, "train.eval_every": 2, "train.patience": 100},
+        copies=2,
     ),
     "best": Preset(
         "a larger ensemble within 10 minutes",
@@ -115,10 +116,11 @@ def recipe_with_preset(
         if bundled:  # it was tuned for its task, so only the length of training changes
             filled = {name: value for name, value in filled.items() if name.startswith("train.")}
     else:
-        seconds = PRESETS[preset].seconds
-        filled = {"ensemble.portfolio": preset, "train.time_limit": seconds}
-        if PRESETS[preset].copies > 1:
-            filled["ensemble.copies"] = PRESETS[preset].copies
+        filled = {
+            "ensemble.portfolio": preset,
+            "ensemble.copies": PRESETS[preset].copies,
+            "train.time_limit": PRESETS[preset].seconds,
+        }
         if not bundled and not loaded.tables.directed:
             filled["task.symmetrize"] = True
     values = loaded.model_dump(exclude_unset=True)

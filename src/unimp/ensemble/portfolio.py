@@ -92,6 +92,7 @@ DEEP = {
     "model.dropout": 0.2,
     "model.input_dropout": 0.2,
 }
+WIDE = {"model.width": 256, "train.lr": 0.003}
 GRAND = {
     "model.name": "grand",
     "model.width": 16,
@@ -235,21 +236,32 @@ PORTFOLIO: tuple[Member, ...] = (
     ),
     Member("sage-deep", "deep", {"model.name": "sage", "model.inputs": "X,A", **DEEP}, BEST, 2.0),
     Member(
-        "gcn-plain",
+        "gcn-wide",
         "convolution",
+        {"model.name": "gcn", "model.inputs": "X,A", "model.dropout": 0.5, **WIDE, **LINEAR},
+        BEST,
+        2.5,
+    ),
+    Member(
+        "sage-wide",
+        "sage",
         {
-            "model.name": "gcn",
-            "model.inputs": "X,A",
-            "model.layers": 2,
-            "model.dropout": 0.6,
-            "model.input_dropout": 0.5,
-            "model.head": "linear",
-            "train.lr": 0.01,
-            **HOMOPHILOUS,
+            "model.name": "sage",
+            "model.propagated_labels": True,
+            "model.dropout": 0.5,
+            **WIDE,
+            **LINEAR,
         },
         BEST,
+        2.5,
     ),
-    Member("unimp-labels", "labels", {"model.inputs": "A,Y"}, BEST, 2.0),
+    Member(
+        "unimp-wide",
+        "attention",
+        {"model.propagated_labels": True, **WIDE, "model.width": 128},
+        BEST,
+        4.0,
+    ),
 )
 
 
