@@ -114,9 +114,9 @@ def _compare(edges: Tensor, known: _Grouped) -> Guess:
         equal = all(torch.equal(part, copy) for part, copy in pairs)
         return Guess(known.result, edges, torch.tensor(equal))
     with torch.cuda.device(edges.device):
-        equal = [(part == copy).all() for part, copy in pairs]
-        both = equal[0] if len(equal) == 1 else torch.stack(equal).all()
-        is_equal = both.to("cpu", non_blocking=True)  # into pinned memory
+        found = [(part == copy).all() for part, copy in pairs]
+        every = found[0] if len(found) == 1 else torch.stack(found).all()
+        is_equal = every.to("cpu", non_blocking=True)  # into pinned memory
         compared = torch.cuda.Event()  # type: ignore[no-untyped-call]
         compared.record()
     return Guess(known.result, edges, is_equal, compared)

@@ -143,8 +143,9 @@ class TransformerConv(nn.Module):
         while True:
             guess = in_edges(edge_index, *sizes, flow=self.flow, device=targets.device)
             edges = guess.edges
-            if not with_weights and sources is targets and self._can_fuse(x, edges, edge_attr):
-                out, weights = self._fused(x, edges, edge_attr), None
+            is_square = sources is targets and not with_weights
+            if is_square and self._can_fuse(sources, edges, edge_attr):
+                out, weights = self._fused(sources, edges, edge_attr), None
             else:
                 out, weights = self._by_parts(sources, targets, edges, edge_attr, with_weights)
             if guess.holds():
@@ -193,8 +194,7 @@ class TransformerConv(nn.Module):
             and (edge_attr is None or not edge_attr.requires_grad)
             and can_fuse(x, edges.hop, "auto")
             and all(_is_plain(linear) for linear in self.children())
-            and not _has_any_global_hook()
-            and not torch._C._are_functorch_transforms_active()
+            and not _has_any_global_hook()  # type: ignore[no-untyped-call]
             and _have_matching_types(x, self.lin_query.weight)
         )
 
@@ -202,15 +202,16 @@ class TransformerConv(nn.Module):
         """Compute the output in one step; on a GPU, repeated calls are recorded and replayed."""
         self._edge_weight(edge_attr, edges)  # checks the features
         linears = (self.lin_query, self.lin_skip, self.lin_key, self.lin_value)
-        weights = Weights(
-            *(linear.weight for linear in linears),
-            *(linear.bias for linear in linears),
+        projections = Weights._make(
+            [*(one.weight for one in linears), *(one.bias for one in linears), *[None] * 6]
+        )
+        weights = projections._replace(
             edge=None if self.lin_edge is None else self.lin_edge.weight,
             gate=None if self.lin_beta is None else self.lin_beta.weight,
         )
         shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
         seed = self._seed(x.device)
-        if not (self.replay and x.is_cuda):
+        if not self.replay:
             hop = edges.hop_with(edge_attr)
             return attention_layer(x, hop, weights, shape, seed=seed, backend="auto")
         return replayed_layer(

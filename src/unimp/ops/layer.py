@@ -173,15 +173,15 @@ def attention_of_rows(
     message, _ = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    vectors = _residual_vectors(weights, shape)
-    step = Residual(*vectors, shape.eps, shape.relu)
+    step = _residual_step(weights, shape)
     return residual.kernels("native").residual_forward(message, parts.kept, step)[0]
 
 
-def _residual_vectors(weights: Weights, shape: Shape) -> tuple[Tensor | None, ...]:
-    """The first five fields of `Residual`."""
+def _residual_step(weights: Weights, shape: Shape) -> Residual:
+    """The step that follows the message."""
     gate = gate_vectors(weights.gate, kept_first=shape.kept_first)
-    return *gate, weights.gate_bias, weights.norm, weights.norm_bias
+    vectors = (*gate, weights.gate_bias, weights.norm, weights.norm_bias)
+    return Residual(*vectors, shape.eps, shape.relu)
 
 
 class Saved:
@@ -235,12 +235,11 @@ def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
         message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    vectors = _residual_vectors(weights, shape)
-    step = Residual(*vectors, shape.eps, shape.relu)
+    step = _residual_step(weights, shape)
     out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
         operands = _Operands(h, weight, bias, parts.of_targets, message, seed)
-        ctx.save_for_backward(*operands, *row_stats, *vectors, *edges, *attention)
+        ctx.save_for_backward(*operands, *row_stats, *step[:5], *edges, *attention)
         ctx.attention_kind = type(attention)
         ctx.shape, ctx.kernel = shape, kernel
         ctx.dtypes = [None if w is None else w.dtype for w in weights]

@@ -7,7 +7,8 @@ does not depend on what a recording is; `ops/replay.py` makes them.
     a call is recorded    after it was seen WARMUP times with an equal `CallKey`
     a slot is busy        from a forward pass until its backward pass, or until its result is freed
     a busy slot           is never used: the call runs normally, or gets a slot of its own
-    slots are kept        MOST_SLOTS at most; one is replaced if it was not used for IDLE calls
+    slots are kept        MOST_SLOTS at most; one is replaced if it was not used for IDLE calls, and
+                          one whose edges were freed is dropped at the next call without a slot
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class Recordings(Generic[Recording]):
 
     def should_record(self, key: CallKey) -> bool:
         """Count a call without a free slot; return whether it should be recorded now."""
+        self._slots = [slot for slot in self._slots if slot.key.edges() is not None]
         if self.gave_up:
             return False
         count = self._seen.pop(key, 0)
@@ -123,8 +125,7 @@ class Recordings(Generic[Recording]):
         self._seen.clear()
 
     def _has_room(self) -> bool:
-        """Drop slots whose edges were freed, and the least recently used one if it is idle."""
-        self._slots = [slot for slot in self._slots if slot.key.edges() is not None]
+        """Make room for one more slot: the least recently used one is dropped if it is idle."""
         if len(self._slots) < MOST_SLOTS:
             return True
         oldest = min(self._slots, key=lambda slot: slot.last_call)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,7 @@ from unimp.ops.projection import Shape
 from unimp.ops.recording import MOST_EDGES, CallKey, Recordings, Slot
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 PLAIN = (Tensor, nn.Parameter)
 """Types of tensors that can be recorded; subclasses may give operations another meaning."""
@@ -55,53 +57,89 @@ _LOCK = threading.RLock()
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
-class Recording:
-    """The passes of one layer on one hop as CUDA graphs, and the memory that they work on."""
+class GraphRecorder:
+    """Records functions as CUDA graphs that replay on the current stream."""
 
-    def __init__(self, h: Tensor, edge_attr: Tensor | None, weights: Weights, call: Call) -> None:
-        """Run both passes once, for compilation and allocation on first use; then record them."""
-        self.trains = _trains(h, weights, call)
-        # The kernels read these tensors, also after the hop itself is freed.
-        self._edges = (call.hop.indptr, call.hop.source, call.hop.derived)
-        device = h.device
-        stream = _recording_stream(device, torch.cuda.current_stream(device).cuda_stream)
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._current = device, torch.cuda.current_stream(device)
+        self._stream = _recording_stream(device, self._current.cuda_stream)
         # A pool of its own: memory that one recording only uses for a moment could otherwise be
         # what another one saves for its backward pass.
-        pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
-        with torch.cuda.device(device), torch.inference_mode(False), torch.no_grad():
-            self.h = torch.empty(h.shape, dtype=h.dtype, device=device)
-            self.edge_attr = None if edge_attr is None else _empty_like(edge_attr)
-            self.seed = torch.zeros((), dtype=torch.int64, device=device)
-            self.put(h, edge_attr, None, call.seed)
-            hop = call.hop.with_edge_attr(self.edge_attr)
-            call = call._replace(hop=hop, seed=self.seed)
-            needs_grad = (h.requires_grad, *(w is not None and w.requires_grad for w in weights))
-            saved = Saved(needs_grad)
-            self._warm_up(stream, Saved(needs_grad), weights, call)
-            self._forward = torch.cuda.CUDAGraph()
-            with _recorded(self._forward, stream, pool):
-                self.out = layer_forward(saved, self.h, weights, call)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(self, function: Callable[[], object]) -> None:
+        """Run a function on the stream that records: it may compile, and allocate on first use."""
+        with torch.cuda.device(self._device):
+            self._stream.wait_stream(self._current)
+            with torch.cuda.stream(self._stream):
+                function()
+            self._current.wait_stream(self._stream)
+
+    def record(self, function: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
+        """Record a function; returns its result and what replays it, into the same memory."""
+        graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[self._device.index]
+        before = generator.clone_state()
+        try:
+            # Other threads, such as those of data loaders, may use the GPU meanwhile.
+            mode = "thread_local"
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode),
+            ):
+                result = function()
+        except RuntimeError:
+            generator.graphsafe_set_state(before)  # the failed recording left it in capture mode
+            raise
+        return result, graph.replay
+
+
+class Recording:
+    """Both passes of a layer on one hop, and the memory that they work on."""
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __init__(
+        self,
+        recorder: GraphRecorder,
+        h: Tensor,
+        edge_attr: Tensor | None,
+        weights: Weights,
+        call: Call,
+    ) -> None:
+        """Run both passes once, and then record them; edge features have the order of the hop."""
+        self.h, self.seed = _empty_like(h), torch.zeros_like(call.seed)
+        self.edge_attr = None if edge_attr is None else _empty_like(edge_attr)
+        self.put(h, edge_attr, None, call.seed)
+        needs_grad = (h.requires_grad, *(w is not None and w.requires_grad for w in weights))
+        self.trains = call.grad_enabled and any(needs_grad)
+        # The kernels read these tensors, even after the hop itself is freed.
+        self._edges = (call.hop.indptr, call.hop.source, call.hop.derived)
+        self._saved = saved = Saved(needs_grad)  # the memory that both passes share
+        self._like = [w.detach() for w in weights if w is not None]
+        self._has_weight = [w is not None for w in weights]
+        call = call._replace(hop=call.hop.with_edge_attr(self.edge_attr), seed=self.seed)
+
+        def forward() -> Tensor:
+            return layer_forward(saved, self.h, weights, call)
+
+        def backward() -> tuple[Tensor | None, Tensor]:
+            d_h, d_weights = layer_backward(saved, self.grad)
+            # One tensor, because one copy takes less time than ten.
+            flat: Tensor = _flatten_dense_tensors([g for g in d_weights if g is not None])  # type: ignore[no-untyped-call]
+            return d_h, flat
+
+        def both() -> None:
+            self.grad = torch.zeros_like(forward())
+            if self.trains:
+                backward()
+
+        with without_autocast(h.device.type):
+            recorder.run(both)
+            self.out, self._replay_forward = recorder.record(forward)
             if self.trains:
                 self.grad = _empty_like(self.out)
-                self._backward = torch.cuda.CUDAGraph()
-                with _recorded(self._backward, stream, pool):
-                    self.d_h, grads = layer_backward(saved, self.grad)
-                    # One tensor, because one copy takes less time than ten.
-                    self.d_weights = _flatten_dense_tensors([g for g in grads if g is not None])
-            self._saved = saved  # the passes share this memory
-            self._like = [w.detach() for w in weights if w is not None]
-            self._has_weight = [w is not None for w in weights]
-
-    def _warm_up(
-        self, stream: torch.cuda.Stream, saved: Saved, weights: Weights, call: Call
-    ) -> None:
-        current = torch.cuda.current_stream(self.h.device)
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            out = layer_forward(saved, self.h, weights, call)
-            if self.trains:
-                layer_backward(saved, torch.zeros_like(out))
-        current.wait_stream(stream)
+                (self.d_h, self.d_weights), self._replay_backward = recorder.record(backward)
 
     def put(
         self, h: Tensor, edge_attr: Tensor | None, order: Tensor | None, seed: Tensor | None
@@ -118,14 +156,14 @@ class Recording:
 
     def forward(self) -> Tensor:
         """Replay the forward pass on the inputs that were put, and copy the output."""
-        self._forward.replay()
+        self._replay_forward()
         return self.out.clone()
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
         """Replay the backward pass, and copy the gradients of h and of each weight."""
         self.grad.copy_(grad)
-        self._backward.replay()
-        found = iter(_unflatten_dense_tensors(self.d_weights.clone(), self._like))
+        self._replay_backward()
+        found = iter(_unflatten_dense_tensors(self.d_weights.clone(), self._like))  # type: ignore[no-untyped-call]
         d_weights = tuple(next(found) if has else None for has in self._has_weight)
         return None if self.d_h is None else self.d_h.clone(), d_weights
 
@@ -159,16 +197,23 @@ def replayed_layer(
 
 
 def can_replay(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weights) -> bool:
-    """Whether a recording of this call could be used, apart from the rules of `Recordings`."""
-    given = [t for t in (h, edge_attr, *weights) if t is not None]
+    """Whether this call may be replayed, apart from the rules of `Recordings`."""
     return (
         h.is_cuda
-        and 0 < hop.num_edges <= MOST_EDGES
+        and is_recordable(h, edge_attr, hop, weights)
+        and not torch.cuda.is_current_stream_capturing()
+        and not is_observed()
+    )
+
+
+def is_recordable(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weights) -> bool:
+    """Whether the operands are ordinary tensors of a moderate size."""
+    given = [t for t in (h, edge_attr, *weights) if t is not None]
+    return (
+        0 < hop.num_edges <= MOST_EDGES
         and h.numel() > 0
         and all(type(t) in PLAIN and t.device == h.device for t in given)
         and len({t.dtype for t in weights if t is not None}) == 1
-        and not torch.cuda.is_current_stream_capturing()
-        and not is_observed()
     )
 
 
@@ -218,21 +263,27 @@ def _slot_for(
     slot = recordings.free_slot(key)
     if slot is not None or not recordings.should_record(key):
         return slot
-    if not _fits(h, weights, call):
-        recordings.give_up()
-        return None
     in_order = _with_features(call.hop, edge_attr, order).edge_attr
-    generator = torch.cuda.default_generators[h.device.index]
-    before = generator.clone_state()
     try:
-        with without_autocast("cuda"):
-            recording = Recording(h, in_order, weights, call)
+        recording = Recording(recorder_for(h, weights, call), h, in_order, weights, call)
     except RuntimeError as error:
-        generator.graphsafe_set_state(before)  # the failed recording left it in capture mode
-        logger.warning("A layer cannot be recorded; its kernels are launched one by one: %s", error)
+        logger.warning("A layer is not recorded; its kernels are launched one by one: %s", error)
         recordings.give_up()
         return None
     return recordings.add(key, recording)
+
+
+def recorder_for(h: Tensor, weights: Weights, call: Call) -> GraphRecorder:
+    """A recorder for a layer; an error if recordings would occupy much of the free memory."""
+    columns = sum(len(w) for w in weights[:4] if w is not None)
+    # h and its gradient; projections and theirs; messages, outputs and theirs.
+    numbers = len(h) * (2 * h.shape[1] + 2 * columns + 6 * call.shape.heads * call.shape.width)
+    numbers += 2 * call.hop.num_edges * call.shape.heads  # the gradients of scores
+    free = torch.cuda.mem_get_info(h.device)[0]
+    free += torch.cuda.memory_reserved(h.device) - torch.cuda.memory_allocated(h.device)
+    if 4 * numbers > MOST_MEMORY * free:
+        raise RuntimeError("a recording would occupy too much of the memory that is free")
+    return GraphRecorder(h.device)
 
 
 class _Replayed(torch.autograd.Function):
@@ -271,29 +322,11 @@ def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor
         return layer_backward(saved, grad)
 
 
-def _trains(h: Tensor, weights: Weights, call: Call) -> bool:
-    """Whether a backward pass may follow."""
-    given = (h, *weights)
-    return call.grad_enabled and any(t is not None and t.requires_grad for t in given)
-
-
 def _with_features(hop: Hop, edge_attr: Tensor | None, order: Tensor | None) -> Hop:
     """The hop with edge features that are given in the order of an edge list."""
     if edge_attr is not None and order is not None:
         edge_attr = edge_attr.index_select(0, order)
     return hop.with_edge_attr(edge_attr)
-
-
-def _fits(h: Tensor, weights: Weights, call: Call) -> bool:
-    """Whether a recording occupies little of the free memory."""
-    columns = sum(len(w) for w in weights[:4] if w is not None)
-    # h and its gradient; projections and theirs; messages, outputs and theirs.
-    numbers = len(h) * (2 * h.shape[1] + 2 * columns + 6 * call.shape.heads * call.shape.width)
-    numbers += 2 * call.hop.num_edges * call.shape.heads  # the gradients of scores
-    device = h.device
-    free = torch.cuda.mem_get_info(device)[0]
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return numbers * max(4, h.element_size()) <= MOST_MEMORY * (free + unused)
 
 
 @cache
@@ -302,17 +335,12 @@ def _recording_stream(device: torch.device, replays_on: int) -> torch.cuda.Strea
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _recorded(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Any:
-    # Other threads, such as those of data loaders, may use the GPU meanwhile.
-    return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
-
-
 def _matmul_precision() -> Any:
     """The setting that chooses the kernels of matrix products in single precision."""
     matmul = torch.backends.cuda.matmul
-    # Newer versions of torch refuse to read one of the two names after the other one was set.
+    # Newer versions of torch refuse to read the older name after the newer one was set.
     if hasattr(torch._C, "_get_fp32_precision_getter"):
-        return matmul.fp32_precision, torch.backends.fp32_precision
+        return matmul.fp32_precision, getattr(torch.backends, "fp32_precision", None)
     return matmul.allow_tf32
 
 
