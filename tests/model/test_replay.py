@@ -456,6 +456,29 @@ def test_weights_that_are_given_for_one_call(device: str, replays: Replays) -> N
     assert replays.backward == CALLS - WARMUP
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # read by the compiler
+def test_a_compiled_model_runs_the_layer_as_it_is(device: str, replays: Replays) -> None:
+    """The compiler neither splits the layer nor prevents replays."""
+
+    class Model(nn.Module):
+        def __init__(self, layer: TransformerConv) -> None:
+            super().__init__()
+            self.layer, self.last = layer, nn.Linear(HEADS * WIDTH, 3).to(device)
+
+        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+            return self.last(torch.relu(self.layer(2.0 * x, edges)))  # type: ignore[no-any-return]
+
+    model = Model(two_layers(device, beta=True)[0])
+    plain = copy.deepcopy(model)
+    plain.layer.replay = False
+    compiled = torch.compile(model, backend="aot_eager")
+    edges = edge_list(device)
+    for turn in range(CALLS):
+        x = rows(device, turn)
+        assert_same(outcome(compiled, x, edges), outcome(plain, x, edges))
+    assert replays.backward == CALLS - WARMUP
+
+
 @GPU
 def test_another_stream_has_its_own_recording(replays: Replays) -> None:
     layer, other = two_layers("cuda")

@@ -137,6 +137,17 @@ class TransformerConv(nn.Module):
         With `return_attention_weights` (True or, as in PyG, False), also returns (edge_index, α);
         α [E, heads] is before dropout, in the order of the edges, and takes no gradient.
         """
+        if torch.compiler.is_compiling():
+            return self._untraced(x, edge_index, edge_attr, return_attention_weights)
+        return self._forward(x, edge_index, edge_attr, return_attention_weights)
+
+    def _forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        return_attention_weights: bool | None,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         sizes = sources.shape[:-1].numel(), targets.shape[:-1].numel()
         with_weights = isinstance(return_attention_weights, bool)
@@ -151,6 +162,9 @@ class TransformerConv(nn.Module):
             if guess.holds():
                 break
         return out if weights is None else (out, (edge_index, edges.in_list_order(weights)))
+
+    # A compiler would split what the layer has fused, and it could not replay it.
+    _untraced = torch._disable_dynamo(_forward)
 
     def _by_parts(
         self,
