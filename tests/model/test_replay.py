@@ -5,6 +5,7 @@ works on the same static memory, but cannot show that a GPU would.
 """
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -489,6 +490,7 @@ def test_another_stream_has_its_own_recording(replays: Replays) -> None:
         for stream in streams:
             with torch.cuda.stream(stream):
                 assert_same(*(outcome(one, x, edges) for one in (layer, other)))
+            torch.cuda.synchronize()
     assert replays.backward == 2 * (CALLS - WARMUP)
     assert len(_RECORDINGS[layer]) == 2
 
@@ -521,13 +523,14 @@ def test_a_step_that_is_recorded_as_a_whole_contains_the_layer(replays: Replays)
 @GPU
 def test_memory_is_freed_with_the_layer() -> None:
     edges = edge_list("cuda")
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    layer, _ = two_layers("cuda")
-    for turn in range(CALLS):
-        outcome(layer, rows("cuda", turn), edges)
-    del layer, _
-    torch.cuda.synchronize()
-    # What is derived from the edges and a workspace of matrix products stay.
-    assert torch.cuda.memory_allocated() - before < 64 * 2**20
-    assert not len(_RECORDINGS)
+    held = []
+    for _ in range(3):  # the first one also allocates what stays, such as workspaces
+        layer, _ = two_layers("cuda")
+        for turn in range(CALLS):
+            outcome(layer, rows("cuda", turn), edges)
+        assert len(_RECORDINGS[layer]) == 1
+        del layer, _
+        gc.collect()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_allocated())
+    assert held[2] == held[1]

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn.modules.module import _has_any_global_hook
 
 from unimp.config.arguments import Range, Size, checked
@@ -164,7 +165,7 @@ class TransformerConv(nn.Module):
         return out if weights is None else (out, (edge_index, edges.in_list_order(weights)))
 
     # A compiler would split what the layer has fused, and it could not replay it.
-    _untraced = torch._disable_dynamo(_forward)
+    _untraced = _disable_dynamo(_forward)
 
     def _by_parts(
         self,
@@ -207,21 +208,19 @@ class TransformerConv(nn.Module):
             and self.lin_query.bias is not None
             and (edge_attr is None or not edge_attr.requires_grad)
             and can_fuse(x, edges.hop, "auto")
-            and all(_is_plain(linear) for linear in self.children())
+            and all(map(_is_plain, self._modules.values()))
             and not _has_any_global_hook()  # type: ignore[no-untyped-call]
             and _have_matching_types(x, self.lin_query.weight)
         )
 
     def _fused(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> Tensor:
         """Compute the output in one step; on a GPU, repeated calls are recorded and replayed."""
-        self._edge_weight(edge_attr, edges)  # checks the features
+        self._check_features(edge_attr, edges)
         linears = (self.lin_query, self.lin_skip, self.lin_key, self.lin_value)
-        projections = Weights._make(
-            [*(one.weight for one in linears), *(one.bias for one in linears), *[None] * 6]
-        )
-        weights = projections._replace(
-            edge=None if self.lin_edge is None else self.lin_edge.weight,
-            gate=None if self.lin_beta is None else self.lin_beta.weight,
+        edge, gate = (None if one is None else one.weight for one in (self.lin_edge, self.lin_beta))
+        further = (edge, None, gate, None, None, None)
+        weights = Weights._make(
+            [*(one.weight for one in linears), *(one.bias for one in linears), *further]
         )
         shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
         seed = self._seed(x.device)
@@ -247,13 +246,19 @@ class TransformerConv(nn.Module):
 
     def _edge_weight(self, edge_attr: Tensor | None, edges: InEdges) -> Tensor | None:
         """The weights that encode edge features: [H, C, edge_dim]; None without edge features."""
+        self._check_features(edge_attr, edges)
+        if self.lin_edge is None:
+            return None
+        return self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+
+    def _check_features(self, edge_attr: Tensor | None, edges: InEdges) -> None:
         if self.lin_edge is None:
             if edge_attr is not None:
                 raise GraphError(
                     "edge_attr is given, but the layer was built without edge_dim; build it with "
                     f"edge_dim={edge_attr.shape[-1]}, or leave edge_attr out"
                 )
-            return None
+            return
         if edge_attr is None:
             raise GraphError(
                 f"the layer was built with edge_dim={self.edge_dim}, but edge_attr is missing; "
@@ -267,7 +272,6 @@ class TransformerConv(nn.Module):
                 f"edge_attr has shape {tuple(edge_attr.shape)}; for these edges and this layer it "
                 f"needs {expected}: one row per edge, in the order of edge_index"
             )
-        return self.lin_edge.weight.view(self.heads, self.out_channels, -1)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)
@@ -300,9 +304,12 @@ _HOOKS = (
 )
 
 
-def _is_plain(linear: nn.Module) -> bool:
+def _is_plain(linear: nn.Module | None) -> bool:
     """Whether calling a module would only apply its weight and bias."""
-    return type(linear) is nn.Linear and not any(getattr(linear, name) for name in _HOOKS)
+    if type(linear) is not nn.Linear:
+        return linear is None
+    state = linear.__dict__
+    return not any(state[name] for name in _HOOKS)
 
 
 def _have_matching_types(x: Tensor, weight: Tensor) -> bool:
