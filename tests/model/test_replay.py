@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from unimp.model.transformer_conv import _RECORDINGS, TransformerConv
-from unimp.ops import replay
+from unimp.ops import native, replay
 from unimp.ops.recording import WARMUP
 from unimp.ops.replay import Recording
 
@@ -56,6 +56,8 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "cpu":
+        if not native.available():
+            pytest.skip("the native core is not built")
 
         def can_replay(*given: Any) -> bool:
             return replay.is_recordable(*given) and not replay.is_observed()
