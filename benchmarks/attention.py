@@ -13,22 +13,28 @@ six; "to five" compares with the five rows that it reads.
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 from torch_geometric.nn import TransformerConv as PyGConv
 
 from measure import FOLDER, Figures, cpu_gib, edge_index_of, gpu_gib, hop_of_size, seconds
 from unimp.graph.hop import Hop
-from unimp.model.layers import EdgeEncoder, GraphTransformerLayer
+from unimp.model.transformer_conv import TransformerConv
 from unimp.model.unimp import UniMP
 from unimp.ops.allocator import keep_freed_memory
 from unimp.ops.attention import graph_attention
+from unimp.ops.recording import WARMUP
 from unimp.tasks.task import Sizes
 
 ARXIV = {"num_nodes": 169_343, "num_edges": 2_484_941}
@@ -170,26 +176,18 @@ def memory_of(which: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def pyg_layer(hop: Hop, in_width: int, heads: int, width: int) -> PyGConv:
+def conv(kind: Any, hop: Hop, heads: int, width: int) -> Any:
+    """A layer with a gate: PyG's, or ours, which takes the same arguments."""
     edge_width = None if hop.edge_attr is None else hop.edge_attr.shape[1]
-    return PyGConv(in_width, width, heads, beta=True, edge_dim=edge_width)
-
-
-def our_layer(hop: Hop, in_width: int, heads: int, width: int) -> GraphTransformerLayer:
-    encoder = None
-    if hop.edge_attr is not None:
-        encoder = EdgeEncoder(hop.edge_attr.shape[1], heads * width)
-    return GraphTransformerLayer(
-        in_width, width, heads=heads, residual="gated", gate_bias=False, edge_encoder=encoder
-    )
+    return kind(heads * width, width, heads, beta=True, edge_dim=edge_width)
 
 
 def on_gpu(figures: Figures, repeats: int, cases: list[str]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     if "arxiv" in cases:
         aims = {
-            "float32": ("≥ 7", "≥ 4.5", "≥ 2"),
-            "bfloat16": ("≥ 10", "≥ 6", "≥ 2"),
+            "float32": ("≥ 8", "≥ 5.5", "≥ 2"),
+            "bfloat16": ("≥ 11", "≥ 6.5", "≥ 2"),
         }
         layer_ratios(figures, "arxiv", ARXIV, 2, 128, aims, repeats)
     if "proteins-part" in cases:
@@ -212,7 +210,6 @@ def layer_ratios(
 ) -> None:
     hop = hop_of_size(**size, device="cuda")  # type: ignore[arg-type]
     edges = edge_index_of(hop)
-    _ = hop.source_schedule, hop.schedule
     for precision, aimed in aims.items():
         one_precision(figures, name, hop, edges, heads, width, precision, aimed, repeats)
 
@@ -231,37 +228,48 @@ def one_precision(
     dtype = getattr(torch, precision)
     x = torch.randn(hop.num_targets, heads * width, device="cuda", dtype=dtype).requires_grad_()
     direction = torch.randn_like(x)
-    ours = our_layer(hop, heads * width, heads, width).cuda().to(dtype)
-    pyg = pyg_layer(hop, heads * width, heads, width).cuda().to(dtype)
-    compiled, ours_compiled = (torch.compile(m, dynamic=False) for m in (pyg, ours))
     attr = None if hop.edge_attr is None else hop.edge_attr.to(dtype)
-    cast = hop.with_edge_attr(attr)
+    pyg = conv(PyGConv, hop, heads, width).cuda().to(dtype)
+    ours, launched, ours_compiled = (
+        conv(TransformerConv, hop, heads, width).cuda().to(dtype) for _ in range(3)
+    )
+    launched.replay = False
+    layers: dict[str, Any] = {
+        "launched": launched,
+        "ours": ours,
+        "ours-compiled": torch.compile(ours_compiled, dynamic=False),
+        "eager": pyg,
+        "compiled": torch.compile(pyg, dynamic=False),
+    }
     calls: dict[str, Callable[[], Tensor]] = {
-        "ours": lambda: ours(x, cast),
-        "ours-compiled": lambda: ours_compiled(x, cast),
-        "eager": lambda: pyg(x, edges, attr),
-        "compiled": lambda: compiled(x, edges, attr),
+        who: partial(layer, x, edges, attr) for who, layer in layers.items()
     }
 
-    def training_of(call: Callable[[], Tensor]) -> Callable[[], None]:
+    def training_of(call: Callable[[], Tensor], weights: list[Tensor]) -> Callable[[], None]:
         def train() -> None:
             # As in training: another thread for the backward pass costs both sides time.
             with torch.autograd.set_multithreading_enabled(False):
                 call().backward(direction)
-            x.grad = None
+            for leaf in (x, *weights):
+                leaf.grad = None
 
         return train
 
-    steps = {who: training_of(call) for who, call in calls.items()}
-    steps |= {
-        "ours-recorded": training_of(recorded(ours, x, cast)),
-        "compiled-recorded": training_of(recorded(compiled, x, edges, attr)),
-    }
-    training = seconds(steps, repeats=repeats, device="cuda")
-    without = {who: no_grad(call) for who, call in calls.items()}
-    forward = seconds(without, repeats=repeats, device="cuda")
+    steps = {who: training_of(call, [*layers[who].parameters()]) for who, call in calls.items()}
     short = {"float32": "fp32", "bfloat16": "bf16"}[precision]
     what, label = f"H200, {name} size, {short}, whole layer", f"gpu-{name}-{short}"
+    steps["launched"]()
+    before = reserved_gib()
+    repeat(steps["ours"])  # until it is recorded
+    held = reserved_gib() - before
+    figures.add(f"{label}-recording-gib", held, f"{what}, GiB that a recording occupies")
+    whole = recorded(layers["compiled"], x, edges, attr)
+    steps["compiled-recorded"] = training_of(whole, [*pyg.parameters()])
+    without = {who: no_grad(call) for who, call in calls.items()}
+    for step in (*steps.values(), *without.values()):
+        repeat(step)
+    training = seconds(steps, repeats=repeats, device="cuda")
+    forward = seconds(without, repeats=repeats, device="cuda")
     for step, took, aim_of in (
         ("training", training, {"eager": aims[0], "compiled": aims[1]}),
         ("forward", forward, {"eager": "", "compiled": aims[2]}),
@@ -273,15 +281,73 @@ def one_precision(
         ratio = took["compiled"] / took["ours-compiled"]
         of = f"{what}, {step}, speedup, both compiled"
         figures.add(f"{label}-{step}-both-compiled", ratio, of)
-        if "ours-recorded" in took:
-            ratio = took["compiled-recorded"] / took["ours-recorded"]
+        if "compiled-recorded" in took:
+            ratio = took["compiled-recorded"] / took["ours"]
             of = f"{what}, {step}, both recorded as CUDA graphs, speedup over PyG compiled"
             figures.add(f"{label}-{step}-both-recorded", ratio, of, aim_of["compiled"])
         for who, value in took.items():
             figures.add(f"{label}-{step}-ms-{who}", 1e3 * value, f"{what}, {step}, ms, {who}")
-    for who in calls:  # a recording keeps its memory
+    for who in ("ours", "launched", "compiled"):
+        of = f"{what}, training, {who}"
+        gpu = gpu_milliseconds(steps[who], f"{label} training {who}")
+        figures.add(f"{label}-training-gpu-ms-{who}", gpu, f"{of}, ms in which the GPU works")
+        cpu = 1e3 * launching_seconds(steps[who], repeats)
+        figures.add(f"{label}-training-cpu-ms-{who}", cpu, f"{of}, ms until Python continues")
+    floor = 1e3 * 5 * hop.num_edges * heads * width * x.element_size() / copied_per_second()
+    of = f"{what}, training, ms to read five rows per edge at the bandwidth of a copy"
+    figures.add(f"{label}-training-floor-ms", floor, of)
+    for who in calls:
         gib = gpu_gib(steps[who])
         figures.add(f"{label}-training-gib-{who}", gib, f"{what}, training, extra GiB, {who}")
+
+
+def repeat(call: Callable[[], object]) -> None:
+    """Call often enough for compilation and recording."""
+    for _ in range(WARMUP + 2):
+        call()
+
+
+def reserved_gib() -> float:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved() / 2**30
+
+
+def gpu_milliseconds(call: Callable[[], object], name: str, times: int = 5) -> float:
+    """The time of all kernels and copies of a call, without gaps; prints the longest ones."""
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(times):
+            call()
+        torch.cuda.synchronize()
+    kernels = sorted(found.key_averages(), key=lambda one: -one.self_device_time_total)
+    for one in kernels[:16]:
+        took = one.self_device_time_total / times
+        print(
+            f"kernel {name}: {took:8.1f} µs, {one.count // times:3d} × {one.key[:90]}", flush=True
+        )
+    return sum(float(one.self_device_time_total) for one in kernels) / times / 1e3
+
+
+def launching_seconds(call: Callable[[], object], repeats: int) -> float:
+    """The median time until a call returns, while the GPU may still work."""
+    taken = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    torch.cuda.synchronize()
+    return statistics.median(taken)
+
+
+def copied_per_second() -> float:
+    """The bytes that a copy reads and writes per second."""
+    rows = torch.empty(2**28, device="cuda")
+    other = torch.empty_like(rows)
+    took = seconds({"copy": lambda: other.copy_(rows)}, repeats=5, device="cuda")["copy"]
+    return 2 * rows.numel() * rows.element_size() / took
 
 
 def recorded(layer: Callable[..., Tensor], x: Tensor, *rest: object) -> Callable[[], Tensor]:

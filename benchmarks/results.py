@@ -491,6 +491,19 @@ SHOWN = {
             "gpu-proteins-part-bf16-training-both-compiled",
             "gpu-proteins-part-fp32-training-both-recorded",
             "gpu-proteins-part-bf16-training-both-recorded",
+            *(
+                f"gpu-{size}-{precision}-{figure}"
+                for size in ("arxiv", "proteins-part")
+                for precision in ("fp32", "bf16")
+                for figure in (
+                    "training-ms-ours",
+                    "training-ms-launched",
+                    "training-gpu-ms-ours",
+                    "training-cpu-ms-ours",
+                    "training-floor-ms",
+                    "recording-gib",
+                )
+            ),
             "gpu-proteins-step-seconds",
             "gpu-proteins-step-gib",
             "gpu-products-inference-seconds",

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimp.errors import GraphError, ModelError, UnimpError
 from unimp.graph.csr import group
-from unimp.model import transformer_conv as module
+from unimp.model import edge_list as module
 from unimp.model.transformer_conv import TransformerConv
 
 IN, IN_TARGET, WIDTH, EDGE_WIDTH = 6, 7, 5, 4

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import MutableMapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch._compile import _disable_dynamo
+from torch.nn.modules.module import _has_any_global_hook
 
 from unimp.config.arguments import Range, Size, checked
 from unimp.errors import GraphError, ModelError
-from unimp.graph.csr import group, index_dtype, row_of_entry
-from unimp.graph.hop import Hop
+from unimp.model.edge_list import InEdges, in_edges
 from unimp.ops.attention import attention_weights, graph_attention
-from unimp.ops.residual import Residual, mix
+from unimp.ops.layer import Weights, attention_layer, can_fuse
+from unimp.ops.projection import Shape
+from unimp.ops.recording import Recordings
+from unimp.ops.replay import Recording, replayed_layer
+from unimp.ops.residual import Residual, gate_vectors, mix
 
 Channels = Annotated[int, Range(-1, 65_537)]
 """A width; −1 means the width of the first input."""
 FLOWS = ("source_to_target", "target_to_source")
+
+# Beside the layers, so that copies, pickles and checkpoints of a layer contain no recording.
+_RECORDINGS: MutableMapping[nn.Module, Recordings[Recording]] = WeakKeyDictionary()
 
 
 class TransformerConv(nn.Module):
@@ -43,7 +51,14 @@ class TransformerConv(nn.Module):
 
     Of the options of PyG's base class, only `flow` can be changed. The others accept only their
     default, because this layer has no messages to which another value could apply.
+
+    On a GPU, calls that are repeated with the same edges, shapes and precision are recorded as CUDA
+    graphs and then replayed. Results are the same, and nothing changes for your code. A recording
+    occupies memory as long as the layer and the edges exist. `layer.replay = False` turns this off
+    for one layer, and `TransformerConv.replay = False` for all.
     """
+
+    replay = True
 
     @checked
     def __init__(
@@ -123,46 +138,127 @@ class TransformerConv(nn.Module):
         With `return_attention_weights` (True or, as in PyG, False), also returns (edge_index, α);
         α [E, heads] is before dropout, in the order of the edges, and takes no gradient.
         """
+        if torch.compiler.is_compiling():
+            return self._untraced(x, edge_index, edge_attr, return_attention_weights)
+        return self._forward(x, edge_index, edge_attr, return_attention_weights)
+
+    def _forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        return_attention_weights: bool | None,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         sources, targets = (x, x) if isinstance(x, Tensor) else x
+        sizes = sources.shape[:-1].numel(), targets.shape[:-1].numel()
+        with_weights = isinstance(return_attention_weights, bool)
+        while True:
+            guess = in_edges(edge_index, *sizes, flow=self.flow, device=targets.device)
+            edges = guess.edges
+            is_square = sources is targets and not with_weights
+            if is_square and self._can_fuse(sources, edges, edge_attr):
+                out, weights = self._fused(sources, edges, edge_attr), None
+            else:
+                out, weights = self._by_parts(sources, targets, edges, edge_attr, with_weights)
+            if guess.holds():
+                break
+        return out if weights is None else (out, (edge_index, edges.in_list_order(weights)))
+
+    # A compiler would split what the layer has fused, and it could not replay it.
+    _untraced = _disable_dynamo(_forward)
+
+    def _by_parts(
+        self,
+        sources: Tensor,
+        targets: Tensor,
+        edges: InEdges,
+        edge_attr: Tensor | None,
+        with_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the output step by step, and α on request."""
         query = self._by_head(self.lin_query(targets))
         key = self._by_head(self.lin_key(sources))
         value = self._by_head(self.lin_value(sources))
-        edges = in_edges(edge_index, len(key), len(query), flow=self.flow, device=query.device)
         edge_weight = self._edge_weight(edge_attr, edges)
         hop = edges.hop_with(edge_attr)
-        dropout = self.dropout if self.training else 0.0
         message = graph_attention(
             query,
             key,
             value,
             hop,
             edge_weight=edge_weight,
-            dropout=dropout,
-            seed=torch.randint(2**31, (), device=query.device) if dropout else 0,
+            dropout=self._dropout(),
+            seed=self._seed(query.device),
         )
         out = message.flatten(1) if self.concat else message.mean(1)
         if self.root_weight:
             kept = self.lin_skip(targets)
-            if self.lin_beta is None:
-                out = out + kept
-            else:
-                on_message, on_kept, on_difference = self.lin_beta.weight.view(3, -1)
-                # w·[m; r; m−r] = (w1+w3)·m + (w2−w3)·r, so nothing is concatenated.
-                out = mix(out, kept, Residual(on_kept - on_difference, on_message + on_difference))
-        if not isinstance(return_attention_weights, bool):
-            return out
-        weights = attention_weights(query, key, hop, edge_weight=edge_weight)
-        return out, (edge_index, edges.in_list_order(weights))
+            gate = None if self.lin_beta is None else self.lin_beta.weight
+            out = mix(out, kept, Residual(*gate_vectors(gate, kept_first=False)))
+        if not with_weights:
+            return out, None
+        return out, attention_weights(query, key, hop, edge_weight=edge_weight)
+
+    def _can_fuse(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> bool:
+        """Whether the layer can run as one step, which reads weights but calls no linear map."""
+        return (
+            self.root_weight
+            and x.ndim == 2
+            and x.layout == torch.strided
+            and self.lin_query.bias is not None
+            and (edge_attr is None or not edge_attr.requires_grad)
+            and can_fuse(x, edges.hop, "auto")
+            and all(map(_is_plain, self._modules.values()))
+            and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+            and _have_matching_types(x, self.lin_query.weight)
+        )
+
+    def _fused(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> Tensor:
+        """Compute the output in one step; on a GPU, repeated calls are recorded and replayed."""
+        self._check_features(edge_attr, edges)
+        linears = (self.lin_query, self.lin_skip, self.lin_key, self.lin_value)
+        edge, gate = (None if one is None else one.weight for one in (self.lin_edge, self.lin_beta))
+        further = (edge, None, gate, None, None, None)
+        weights = Weights._make(
+            [*(one.weight for one in linears), *(one.bias for one in linears), *further]
+        )
+        shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
+        seed = self._seed(x.device)
+        if not self.replay:
+            hop = edges.hop_with(edge_attr)
+            return attention_layer(x, hop, weights, shape, seed=seed, backend="auto")
+        return replayed_layer(
+            _RECORDINGS.setdefault(self, Recordings()),
+            x,
+            edges.hop,
+            weights,
+            shape,
+            edge_attr=edge_attr,
+            order=edges.order,
+            seed=seed,
+        )
+
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _seed(self, device: torch.device) -> Tensor | int:
+        return torch.randint(2**31, (), device=device) if self._dropout() else 0
 
     def _edge_weight(self, edge_attr: Tensor | None, edges: InEdges) -> Tensor | None:
         """The weights that encode edge features: [H, C, edge_dim]; None without edge features."""
+        self._check_features(edge_attr, edges)
+        if self.lin_edge is None:
+            return None
+        return self.lin_edge.weight.view(self.heads, self.out_channels, -1)
+
+    def _check_features(self, edge_attr: Tensor | None, edges: InEdges) -> None:
         if self.lin_edge is None:
             if edge_attr is not None:
                 raise GraphError(
                     "edge_attr is given, but the layer was built without edge_dim; build it with "
                     f"edge_dim={edge_attr.shape[-1]}, or leave edge_attr out"
                 )
-            return None
+            return
         if edge_attr is None:
             raise GraphError(
                 f"the layer was built with edge_dim={self.edge_dim}, but edge_attr is missing; "
@@ -176,162 +272,12 @@ class TransformerConv(nn.Module):
                 f"edge_attr has shape {tuple(edge_attr.shape)}; for these edges and this layer it "
                 f"needs {expected}: one row per edge, in the order of edge_index"
             )
-        return self.lin_edge.weight.view(self.heads, self.out_channels, -1)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)
 
     def __repr__(self) -> str:
         return f"TransformerConv({self.in_channels}, {self.out_channels}, heads={self.heads})"
-
-
-class InEdges(NamedTuple):
-    """An edge list, grouped by target."""
-
-    hop: Hop
-    order: Tensor | None  # [E] the edge in each slot; None: the list is already grouped
-
-    def hop_with(self, edge_attr: Tensor | None) -> Hop:
-        """The hop with edge features that are given in the order of the list."""
-        if edge_attr is not None and self.order is not None:
-            edge_attr = edge_attr.index_select(0, self.order)
-        return self.hop.with_edge_attr(edge_attr)
-
-    def in_list_order(self, rows: Tensor) -> Tensor:
-        """Reorder one row per slot to the order of the list."""
-        if self.order is None:
-            return rows
-        return torch.empty_like(rows).index_copy_(0, self.order.long(), rows)
-
-
-class _Grouped(NamedTuple):
-    """The result for an edge list, and what it was computed from."""
-
-    copies: tuple[Tensor, ...]  # of the tensors that hold the edges
-    sizes: tuple[object, ...]  # number of sources and targets, flow and device
-    result: InEdges
-
-
-# The keys are weak references to the tensors themselves: an entry is deleted with its edge list,
-# and all layers of a model share one entry.
-_CACHE: MutableMapping[Tensor, _Grouped] = WeakTensorKeyDictionary()
-
-
-def in_edges(
-    edge_index: Tensor, num_sources: int, num_targets: int, *, flow: str, device: torch.device
-) -> InEdges:
-    """Group the edges of a list [2, E] or a sparse matrix [T, S] by target, on a device.
-
-    The last result for each list is reused until the content of the list changes, by any kind of
-    write. While a CUDA graph is recorded, nothing can be compared; the content of a known list must
-    not have changed then.
-    """
-    edges = _checked_list(edge_index, num_sources, num_targets, flow)
-    sizes = (num_sources, num_targets, flow, device)
-    known = _CACHE.get(edges)
-    if known is not None and known.sizes == sizes and _is_unchanged(edges, known.copies):
-        return known.result
-    result = _grouped(edges, num_sources, num_targets, flow, device)
-    with torch.inference_mode(False), torch.no_grad():
-        copies = tuple(part.clone() for part in _stored_parts(edges))
-    _CACHE[edges] = _Grouped(copies, sizes, result)
-    return result
-
-
-def _is_unchanged(edges: Tensor, copies: tuple[Tensor, ...]) -> bool:
-    """Compare an edge list with copies of an earlier state.
-
-    torch's version counter does not count writes through `.data`, numpy or inference mode, so the
-    content itself is compared. This reads 32 bytes per edge, where attention reads at least
-    8 · heads · width, and waits for the GPU if the list is there. It needs a copy of the list.
-    """
-    parts = _stored_parts(edges)
-    if [(t.shape, t.dtype, t.device) for t in parts] != [
-        (t.shape, t.dtype, t.device) for t in copies
-    ]:
-        return False
-    if edges.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return True
-    return all(torch.equal(part, copy) for part, copy in zip(parts, copies, strict=True))
-
-
-def _stored_parts(edges: Tensor) -> tuple[Tensor, ...]:
-    """The tensors that hold the edges of a list or a sparse matrix."""
-    if edges.layout == torch.sparse_csr:
-        return edges.crow_indices(), edges.col_indices()
-    return (edges._indices(),) if edges.layout == torch.sparse_coo else (edges,)
-
-
-def _grouped(
-    edges: Tensor, num_sources: int, num_targets: int, flow: str, device: torch.device
-) -> InEdges:
-    # Training may reuse the result, and it refuses tensors that were created in inference mode.
-    with torch.inference_mode(False), torch.no_grad():
-        source, target = (end.to(device) for end in _ends(edges))
-        if flow == "target_to_source":
-            source, target = target, source
-        _check_range(source, num_sources, "source")
-        _check_range(target, num_targets, "target")
-        dtype = index_dtype(max(source.numel(), num_sources, num_targets))
-        indptr, order = group(target.to(dtype), num_targets)
-        source = source.to(dtype)[order.long()]  # a copy: the result must not keep the list alive
-        is_grouped = bool((target[1:] >= target[:-1]).all())
-        return InEdges(Hop(indptr.to(dtype), source, num_sources), None if is_grouped else order)
-
-
-def _ends(edges: Tensor) -> tuple[Tensor, Tensor]:
-    """The sources and targets of messages: [E] each, in the order in which edges are stored."""
-    if edges.layout == torch.sparse_csr:
-        return edges.col_indices(), row_of_entry(edges.crow_indices())
-    if edges.layout == torch.sparse_coo:
-        target, source = edges._indices()  # duplicate entries are separate edges
-        return source, target
-    return edges[0], edges[1]
-
-
-def _checked_list(edge_index: Any, num_sources: int, num_targets: int, flow: str) -> Tensor:
-    # PyG's EdgeIndex wraps the tensor that contains the edges.
-    edges = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
-    if not isinstance(edges, Tensor):
-        raise GraphError(
-            f"edge_index is a {type(edges).__name__}; it must be a tensor [2, E] or a torch.sparse "
-            "matrix (convert a SparseTensor with adj_t.to_torch_sparse_csr_tensor())"
-        )
-    if edges.layout in (torch.sparse_coo, torch.sparse_csr):
-        if flow == "target_to_source":
-            raise GraphError(
-                "the direction of messages follows from a sparse matrix itself; with "
-                "flow='target_to_source' pass edge_index, or omit the flow and pass adj_t.t()"
-            )
-        if edges.shape[:2] != (num_targets, num_sources):
-            raise GraphError(
-                f"the sparse matrix has shape {tuple(edges.shape[:2])} for {num_targets} targets "
-                f"and {num_sources} sources; it needs one row per target and one column per source "
-                "(the transposed adjacency)"
-            )
-        return edges
-    if edges.layout != torch.strided:
-        raise GraphError(f"edge_index has layout {edges.layout}; convert it: .to_sparse_csr()")
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise GraphError(
-            f"edge_index has shape {tuple(edges.shape)}; it needs shape (2, E): a row of sources "
-            f"and a row of targets{hint}"
-        )
-    if edges.dtype.is_floating_point or edges.dtype.is_complex or edges.dtype == torch.bool:
-        raise GraphError(f"edge_index is {edges.dtype}; it must contain integer node numbers")
-    return edges
-
-
-def _check_range(nodes: Tensor, count: int, name: str) -> None:
-    if nodes.numel() == 0:
-        return
-    least, most = (int(end) for end in torch.stack(torch.aminmax(nodes)))
-    if least < 0 or most >= count:
-        raise GraphError(
-            f"edge_index contains the {name} {least if least < 0 else most}, but x has {count} "
-            f"{name} rows, numbered 0..{count - 1}; give x one row per node, or renumber the edges"
-        )
 
 
 def _require(accepted: bool, given: str, because: str, instead: str) -> None:
@@ -348,3 +294,27 @@ def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that lazy modules are new
         return nn.LazyLinear(out_width, bias=bias)
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def _is_plain(linear: nn.Module | None) -> bool:
+    """Whether calling a module would only apply its weight and bias."""
+    if type(linear) is not nn.Linear:
+        return linear is None
+    state = linear.__dict__
+    return not any(state[name] for name in _HOOKS)
+
+
+def _have_matching_types(x: Tensor, weight: Tensor) -> bool:
+    """Whether a linear map would accept x; autocast does not cast double precision."""
+    if x.dtype == weight.dtype:
+        return True
+    casts = torch.is_autocast_enabled(x.device.type)
+    return casts and torch.float64 not in (x.dtype, weight.dtype) and x.is_floating_point()

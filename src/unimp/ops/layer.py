@@ -54,7 +54,7 @@ class Weights(NamedTuple):
     norm_bias: Tensor | None = None  # [C]
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """The arguments that take no gradient."""
 
     hop: Hop
@@ -128,7 +128,14 @@ def attention_layer(
             raise ModelError(
                 f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
             )
-    call = _Call(
+    call = call_of(h, hop, shape, seed=seed, backend=backend)
+    out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]
+    return out
+
+
+def call_of(h: Tensor, hop: Hop, shape: Shape, *, seed: Tensor | int, backend: str) -> Call:
+    """Collect the arguments of a layer that take no gradient."""
+    return Call(
         hop,
         shape,
         as_seed(seed, h.device),
@@ -136,8 +143,6 @@ def attention_layer(
         _dtype(h),
         torch.is_grad_enabled(),
     )
-    out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]
-    return out
 
 
 def can_store_projections(h: Tensor, backend: str) -> bool:
@@ -164,13 +169,30 @@ def attention_of_rows(
     cut = rows.shape[1] - 2 * shape.heads * shape.width
     parts = Projection(rows[:, :cut].index_select(0, targets), rows[:, cut:], shape)
     edges = fused.edges_of(hop, "native", backward=False)
-    call = _Call(hop, shape, as_seed(0, rows.device), "native", rows.dtype, grad_enabled=False)
+    call = Call(hop, shape, as_seed(0, rows.device), "native", rows.dtype, grad_enabled=False)
     message, _ = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    vectors = (*gate_vectors(weights.gate), weights.gate_bias, weights.norm, weights.norm_bias)
-    step = Residual(*vectors, shape.eps, shape.relu)
+    step = _residual_step(weights, shape)
     return residual.kernels("native").residual_forward(message, parts.kept, step)[0]
+
+
+def _residual_step(weights: Weights, shape: Shape) -> Residual:
+    """The step that follows the message."""
+    gate = gate_vectors(weights.gate, kept_first=shape.kept_first)
+    vectors = (*gate, weights.gate_bias, weights.norm, weights.norm_bias)
+    return Residual(*vectors, shape.eps, shape.relu)
+
+
+class Saved:
+    """What a layer saves between its passes where autograd does not run them."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad  # of h and of each weight
+        self.saved_tensors: tuple[Tensor | None, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors
 
 
 class _Layer(torch.autograd.Function):
@@ -179,17 +201,18 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, *given: Any) -> Tensor:
         with without_autocast(h.device.type):
-            return _forward(ctx, h, Weights(*given[:-1]), given[-1])
+            return layer_forward(ctx, h, Weights(*given[:-1]), given[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         with without_autocast(grads[0].device.type):
-            d_h, found = _backward(ctx, grads[0])
+            d_h, found = layer_backward(ctx, grads[0])
         return d_h, *found, None
 
 
-def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
+def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
+    """Run the forward pass; `ctx` is a `FunctionCtx` or a `Saved`."""
     hop, shape, seed, kernel, dtype, grad_enabled = call
     # Parameters require gradients in inference too; then nothing is saved for them.
     trains = grad_enabled and any(ctx.needs_input_grad)
@@ -212,12 +235,11 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
         message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    vectors = (*gate_vectors(weights.gate), weights.gate_bias, weights.norm, weights.norm_bias)
-    step = Residual(*vectors, shape.eps, shape.relu)
+    step = _residual_step(weights, shape)
     out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
         operands = _Operands(h, weight, bias, parts.of_targets, message, seed)
-        ctx.save_for_backward(*operands, *row_stats, *vectors, *edges, *attention)
+        ctx.save_for_backward(*operands, *row_stats, *step[:5], *edges, *attention)
         ctx.attention_kind = type(attention)
         ctx.shape, ctx.kernel = shape, kernel
         ctx.dtypes = [None if w is None else w.dtype for w in weights]
@@ -225,7 +247,7 @@ def _forward(ctx: Any, h: Tensor, weights: Weights, call: _Call) -> Tensor:
     return out
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """Compute the gradients of h and of each weight."""
     shape, kernel, tensors = ctx.shape, ctx.kernel, iter(ctx.saved_tensors)
     h, weight, bias, of_targets, message, seed = _take(_Operands, tensors)
@@ -252,12 +274,15 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
             attention, edges, shape.dropout, seed, parts.by_head(found.query),
         )  # fmt: skip
     d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0], by_sources)
+    d_gate = None
+    if step.on_kept is not None:
+        d_gate = grad_of_gate(sums.on_kept, sums.on_message, kept_first=shape.kept_first)
     gradients: tuple[Tensor | None, ...] = (
         *torch.split(d_weight.to(ctx.dtypes[0]), ctx.widths),
         *torch.split(d_bias.to(ctx.dtypes[4]), ctx.widths),
         d_edge,
         d_edge_bias,
-        None if step.on_kept is None else grad_of_gate(sums.on_kept, sums.on_message),
+        d_gate,
         sums.gate_bias,
         sums.weight,
         sums.bias,
@@ -270,7 +295,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | Non
 
 
 def _attend(
-    parts: Projection, weights: Weights, edges: Edges, call: _Call
+    parts: Projection, weights: Weights, edges: Edges, call: Call
 ) -> tuple[Tensor, _Attended]:
     """Compute the messages [T, H·D] by attention over projected sources."""
     shape, dtype = call.shape, call.dtype

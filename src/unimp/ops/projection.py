@@ -19,6 +19,7 @@ class Shape(NamedTuple):
     dropout: float = 0.0
     eps: float = 1e-5  # of the norm
     relu: bool = False
+    kept_first: bool = True  # the order of the gate's weight; see `residual.gate_vectors`
 
 
 class Projection(NamedTuple):

@@ -92,18 +92,29 @@ def mix(message: Tensor, kept: Tensor, residual: Residual) -> Tensor:
     return F.relu(y) if residual.relu else y
 
 
-def gate_vectors(gate: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Split a gate's weight [1, 3C]: w·[r; m; m−r] = a·r + b·m, a = w1 − w3, b = w2 + w3."""
+def gate_vectors(
+    gate: Tensor | None, *, kept_first: bool = True
+) -> tuple[Tensor | None, Tensor | None]:
+    """Split a gate's weight [1, 3C]: w·[r; m; m−r] = a·r + b·m, a = w1 − w3, b = w2 + w3.
+
+    Without `kept_first`, the weight is for [m; r; m−r], as PyG stores it.
+    """
     if gate is None:
         return None, None
     on_kept, on_message, on_difference = gate.view(3, -1)
+    if not kept_first:
+        on_kept, on_message = on_message, on_kept
     return on_kept - on_difference, on_message + on_difference
 
 
-def grad_of_gate(grad_on_kept: Tensor, grad_on_message: Tensor) -> Tensor:
+def grad_of_gate(
+    grad_on_kept: Tensor, grad_on_message: Tensor, *, kept_first: bool = True
+) -> Tensor:
     """Compute the gradient of a gate's weight from those of a and b."""
-    grads = (grad_on_kept, grad_on_message, grad_on_message - grad_on_kept)
-    return torch.cat(grads)[None]
+    first, second = grad_on_kept, grad_on_message
+    if not kept_first:
+        first, second = second, first
+    return torch.cat((first, second, grad_on_message - grad_on_kept))[None]
 
 
 def kernels(kernel: str) -> ResidualKernels:

@@ -22,12 +22,9 @@ from torch import Tensor
 
 from unimp.graph.features import join_features, split_features
 from unimp.graph.hop import PIECE, Derived, Hop, Schedule, Transpose
+from unimp.ops.recording import MOST_EDGES
 from unimp.tasks.labels import UNLABELED
 from unimp.training.batch import Batch
-
-MOST_EDGES = 4_000_000
-"""The largest part, in edges, that is recorded. A larger part keeps a GPU busy for longer than its
-kernels take to launch, so recording it would save no time and occupy memory."""
 
 
 def place_for(batch: Batch, before: Place | None, padding: int | None) -> Place:

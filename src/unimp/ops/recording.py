@@ -1,0 +1,135 @@
+"""Which calls of a layer are recorded, and which recording a call may use.
+
+A recording works on fixed addresses: its inputs are copied in, and what the forward pass saves for
+the backward pass stays in place until the next forward pass. This module contains the rules. It
+does not depend on what a recording is; `ops/replay.py` makes them.
+
+    a call is recorded    after it was seen WARMUP times with an equal `CallKey`
+    a slot is busy        from a forward pass until its backward pass, or until its result is freed
+    a busy slot           is never used: the call runs normally, or gets a slot of its own
+    slots are kept        MOST_SLOTS at most; one is replaced if it was not used for IDLE calls, and
+                          one whose edges were freed is dropped at the next call without a slot
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from unimp.graph.hop import Hop
+
+MOST_EDGES = 4_000_000
+"""The largest graph, in edges, that is recorded. A larger graph keeps a GPU busy for longer than
+its kernels take to launch, so recording it would save no time and occupy memory."""
+WARMUP = 3
+"""Calls that run normally before a call is recorded."""
+MOST_SLOTS = 4
+MOST_CANDIDATES = 8
+IDLE = 256
+
+Recording = TypeVar("Recording")
+
+
+class CallKey(NamedTuple):
+    """What two calls must have in common for one recording to serve both."""
+
+    edges: weakref.ref[Hop]  # equal for the same hop only, and to nothing after it is freed
+    inputs: tuple[Any, ...]  # shapes and types
+    weights: tuple[Any, ...]  # addresses, shapes and types
+    settings: tuple[Any, ...]  # precision, dropout, gradients, stream
+
+
+class Use:
+    """One forward pass on a slot; it lives as long as autograd may ask for the backward pass."""
+
+    __slots__ = ("__weakref__", "is_finished")
+
+    def __init__(self) -> None:
+        self.is_finished = False
+
+
+def _no_use() -> None:
+    return None
+
+
+@dataclass(eq=False)
+class Slot(Generic[Recording]):
+    """A recording and its latest use."""
+
+    key: CallKey
+    recording: Recording
+    last_call: int
+    _latest: Callable[[], Use | None] = field(default=_no_use)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing needs what the latest forward pass saved."""
+        use = self._latest()
+        return use is None or use.is_finished
+
+    def take(self) -> Use:
+        """Start a forward pass, which overwrites what the latest one saved."""
+        use = Use()
+        self._latest = weakref.ref(use)
+        return use
+
+    def holds(self, use: Use) -> bool:
+        """Whether the saved tensors are still those of this forward pass."""
+        return self._latest() is use
+
+
+class Recordings(Generic[Recording]):
+    """The recordings of one layer."""
+
+    def __init__(self) -> None:
+        self._slots: list[Slot[Recording]] = []
+        self._seen: dict[CallKey, int] = {}  # normal calls; the latest is last
+        self._calls = 0
+        self.gave_up = False
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def free_slot(self, key: CallKey) -> Slot[Recording] | None:
+        """Find a free slot for a call; None: the call has to run normally."""
+        self._calls += 1
+        for slot in self._slots:
+            if slot.key == key and slot.is_free:
+                slot.last_call = self._calls
+                return slot
+        return None
+
+    def should_record(self, key: CallKey) -> bool:
+        """Count a call without a free slot; return whether it should be recorded now."""
+        self._slots = [slot for slot in self._slots if slot.key.edges() is not None]
+        if self.gave_up:
+            return False
+        count = self._seen.pop(key, 0)
+        self._seen[key] = count + 1
+        if len(self._seen) > MOST_CANDIDATES:
+            del self._seen[next(iter(self._seen))]
+        return count >= WARMUP and self._has_room()
+
+    def add(self, key: CallKey, recording: Recording) -> Slot[Recording]:
+        """Store a recording; `should_record` has made room for it."""
+        self._seen.pop(key, None)
+        slot = Slot(key, recording, self._calls)
+        self._slots.append(slot)
+        return slot
+
+    def give_up(self) -> None:
+        """Record nothing more, because a recording failed."""
+        self.gave_up = True
+        self._seen.clear()
+
+    def _has_room(self) -> bool:
+        """Make room for one more slot: the least recently used one is dropped if it is idle."""
+        if len(self._slots) < MOST_SLOTS:
+            return True
+        oldest = min(self._slots, key=lambda slot: slot.last_call)
+        if self._calls - oldest.last_call < IDLE:
+            return False
+        self._slots.remove(oldest)
+        return True
