@@ -67,7 +67,7 @@ def test_it_equals_scikit_learn_on_explicit_features(
     if method == "gradients":
         monkeypatch.setattr(ridge_problem, "MAX_SIDE", 0)
         monkeypatch.setattr(least_squares, "TOLERANCE", 1e-12)
-        monkeypatch.setattr(least_squares, "MAX_STEPS", 1000)
+        monkeypatch.setattr(ridge_problem, "MAX_STEPS", 1000)
     task = task_of(num_features=20)
     known = torch.arange(train)
     empty = torch.empty(0, dtype=torch.int64)

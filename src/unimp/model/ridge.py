@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from typing import Literal
 
 import torch
@@ -140,8 +139,8 @@ class Ridge(SolvedModel):
         if self.propagated_labels is not None:
             labels = self._beside(graph, known, seed)
             sizes = LABEL_SIZES if has_val else LABEL_SIZES[:1]
-            found = [problem.solutions((best.hops,), strengths, labels, size) for size in sizes]
-            with_labels, more = best_of(chain(*found))
+            found = problem.solutions((best.hops,), strengths, labels, sizes)
+            with_labels, more = best_of(found)
             best, count = max(best, with_labels, key=lambda one: one.quality), count + more
             if not has_val:
                 best = with_labels
@@ -157,7 +156,7 @@ class Ridge(SolvedModel):
         graph, (strength, factor, size) = graph.to("cpu"), self.chosen.tolist()
         problem = LeastSquares(graph, known, len(self.bias), average=self.average)
         labels = self._beside(graph, known, seed) if size else None
-        [found] = problem.solutions((int(self.steps),), (strength,), labels, size)
+        [found] = problem.solutions((int(self.steps),), (strength,), labels, (size,))
         self._take(found, factor)
 
     def _beside(self, graph: Graph, known: KnownLabels, seed: int) -> Array:

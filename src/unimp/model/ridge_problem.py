@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.model.least_squares import solve_by_gradients, solve_directly
+from unimp.model.least_squares import Linear, Products, solve_by_gradients
 from unimp.model.solved_model import KnownLabels
+from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.means import FEW_NODES
 from unimp.tasks.metrics import score
@@ -24,9 +25,13 @@ from unimp.tasks.metrics import score
 Array = NDArray[np.float64]
 
 MAX_SIDE = 3500
-MAX_ENTRIES = 100_000_000
+MAX_ENTRIES = 250_000_000
 """Larger matrices, by their smaller side or by their entries, are not computed: the system is then
 solved by conjugate gradients."""
+MAX_STEPS, FEWEST_STEPS = 100, 10
+WORK = 1e10
+"""Conjugate gradients take at most MAX_STEPS steps, and fewer, but at least FEWEST_STEPS, if they
+would need more multiplications than this number."""
 BLOCK = 64
 """Columns that are propagated at a time; limits memory."""
 
@@ -39,7 +44,7 @@ class Solution:
     weight: Array  # [F, terms, C]
     label_weight: Array | None  # [Q, C]
     bias: Array  # [C]
-    train: Array  # outputs of the train nodes: [n, C]
+    deviation: float  # standard deviation of the outputs of the train nodes
     val: Array  # outputs of the validation nodes: [m, C]
     quality: tuple[float, float]  # score and negative squared error on validation
 
@@ -47,9 +52,8 @@ class Solution:
 class LabelsBeside:
     """Propagated labels beside the features, centered and divided by their length."""
 
-    def __init__(self, labels: Array | None, size: float, count: int, num_train: int) -> None:
+    def __init__(self, labels: Array | None, count: int, num_train: int) -> None:
         self.given = labels is not None
-        self.size = size if self.given else 0.0
         rows = np.zeros((count, 0)) if labels is None else labels
         self.middle = rows[:num_train].mean(0)
         rows = rows - self.middle
@@ -80,7 +84,8 @@ class LeastSquares:
         # Row i of Â: √(d_i/d_j) divided by the number of in-edges.
         weight = weight.double()[:, 0] / graph.in_degree.double()[graph.target.long()]
         entries = (weight.numpy(), graph.source.numpy(), graph.indptr.numpy())
-        self.spread = csr_array(entries, shape=(graph.num_nodes, graph.num_nodes))
+        self.matrix = csr_array(entries, shape=(graph.num_nodes, graph.num_nodes))
+        self.spread, self.back = product_with(self.matrix), product_with(self.matrix.T.tocsr())
         self.nodes = torch.cat((known.train, known.val)).numpy()
         self.num_train = known.train.numel()
         target = _targets(known.labels[torch.from_numpy(self.nodes)], classes)
@@ -89,70 +94,83 @@ class LeastSquares:
         seen = ~np.isnan(self.target)
         self.mean = np.nansum(self.target, 0) / seen.sum(0).clip(min=1)
         self.centered = np.where(seen, self.target - self.mean, 0.0)
+        self._computed: dict[int, Array] = {}  # rows of the known nodes, per number of hops
 
     def solutions(
         self,
         hops: Sequence[int],
         strengths: Sequence[float],
         labels: Array | None = None,
-        label_size: float = 1.0,
+        label_sizes: Sequence[float] = (0.0,),
     ) -> Iterator[Solution]:
-        """Solve for each number of hops and each strength.
+        """Solve for each number of hops, each size of the labels and each strength.
 
         labels: further columns of the train nodes and then the validation nodes, which are not
-        propagated: [n + m, Q]; label_size: the length of their rows relative to those of features.
+        propagated: [n + m, Q]; label_sizes: lengths of their rows relative to those of features.
         """
-        beside = LabelsBeside(labels, label_size, len(self.nodes), self.num_train)
+        beside = LabelsBeside(labels, len(self.nodes), self.num_train)
         columns = self.x.shape[1] * (1 if self.average else hops[-1] + 1) + beside.rows.shape[1]
         slots = len(hops) if self.average else 1
         side = min(self.num_train, columns)
         if side <= MAX_SIDE and len(self.nodes) * columns * slots <= MAX_ENTRIES:
             for number, rows in self._rows(hops):
-                yield from self._direct(number, rows, strengths, beside)
+                yield from self._direct(number, rows, strengths, beside, label_sizes)
         else:
-            # Gradients take long, so that only some numbers of hops are compared.
+            # Gradients take long, so that only some settings are compared.
             middle = len(hops) // 2
             for number in hops[::2] if self.average else hops[middle : middle + 1]:
-                yield from self._by_gradients(number, strengths, beside)
+                yield from self._by_gradients(number, strengths, beside, label_sizes[0])
 
     def _direct(
-        self, hops: int, rows: Array, strengths: Sequence[float], beside: LabelsBeside
+        self,
+        hops: int,
+        rows: Array,
+        strengths: Sequence[float],
+        beside: LabelsBeside,
+        label_sizes: Sequence[float],
     ) -> Iterator[Solution]:
         """rows: of the train nodes, then of the validation nodes: [n + m, terms, F]."""
         flat = rows.reshape(len(rows), -1)
         middle = flat[: self.num_train].mean(0)
         flat = flat - middle
-        unit = _positive(np.square(flat[: self.num_train]).sum() / self.num_train)
-        scale = beside.size * math.sqrt(unit)
-        flat = np.concatenate((flat, scale * beside.rows), 1)
+        train, val = np.split(flat, [self.num_train])
+        beside_train, beside_val = np.split(beside.rows, [self.num_train])
+        unit = _positive(np.square(train).sum() / self.num_train)
         penalties = [unit * one for one in strengths]
-        weights = solve_directly(flat[: self.num_train], self.centered, penalties)
-        for strength, weight in zip(strengths, weights, strict=True):
-            own, label_weight = np.split(weight, [len(middle)])
-            by_term = own.reshape(*rows.shape[1:], -1)
-            yield self._solution(
-                (hops, strength, beside.size),
-                by_term,
-                middle @ own,
-                beside.scaled(label_weight, scale),
-                flat @ weight,
-            )
+        products = Products(train, beside_train, self.centered)
+        for size in label_sizes:
+            scale = size * math.sqrt(unit)
+            found = products.weights(scale, penalties)
+            for strength, (own, other, squares) in zip(strengths, found, strict=True):
+                yield self._solution(
+                    (hops, strength, size),
+                    own.reshape(*rows.shape[1:], -1),
+                    middle @ own,
+                    beside.scaled(other, scale),
+                    squares,
+                    val @ own + scale * beside_val @ other,
+                )
 
     def _by_gradients(
-        self, hops: int, strengths: Sequence[float], beside: LabelsBeside
+        self, hops: int, strengths: Sequence[float], beside: LabelsBeside, size: float
     ) -> Iterator[Solution]:
         terms, features = 1 if self.average else hops + 1, self.x.shape[1]
         own, train = terms * features, slice(self.num_train)
         scale = 0.0
+        times, times_transposed = (
+            (product_with(self.x), product_with(self.x.T.tocsr()))
+            if hasattr(self.x, "tocsr")
+            else (self.x.__matmul__, self.x.T.__matmul__)
+        )
 
         def outputs(weight: Array) -> Array:
             """Z W of the known nodes, by Horner's form: [n + m, C]."""
             by_term = weight[:own].reshape(terms, features, -1)
-            start = self.x @ by_term[-1]
+            start = times(by_term[-1])
             total = start
             for hop in reversed(range(hops)):
-                start = start if self.average else self.x @ by_term[hop]
-                total = self.spread @ total + start
+                start = start if self.average else times(by_term[hop])
+                total = self.spread(total) + start
             rows = total[self.nodes] / (hops + 1 if self.average else 1)
             return rows + scale * beside.rows @ weight[own:]  # type: ignore[no-any-return]
 
@@ -162,32 +180,40 @@ class LeastSquares:
 
         def adjoint(rows: Array) -> Array:
             rows = rows - rows.mean(0)
-            total = np.zeros((self.spread.shape[0], rows.shape[1]))
+            total = np.zeros((self.matrix.shape[0], rows.shape[1]))
             total[self.nodes[train]] = rows
-            back, start, parts = self.spread.T, total, []
+            start, parts = total, []
             for _ in range(hops):
                 if self.average:
-                    total = back @ total + start
+                    total = self.back(total) + start
                 else:
-                    parts.append(self.x.T @ total)
-                    total = back @ total
-            parts.append(self.x.T @ total / (hops + 1 if self.average else 1))
+                    parts.append(times_transposed(total))
+                    total = self.back(total)
+            parts.append(times_transposed(total) / (hops + 1 if self.average else 1))
             return np.concatenate((*parts, scale * beside.rows[train].T @ rows))
 
         # The mean squared length of a centered row, estimated with random signs.
         signs = np.random.Generator(np.random.PCG64(0)).choice((-1.0, 1.0), (own, 32))
         signs = np.pad(signs, ((0, beside.rows.shape[1]), (0, 0)))
         unit = _positive(np.square(forward(signs)).sum(0).mean() / self.num_train)
-        scale = beside.size * math.sqrt(unit)
+        scale = size * math.sqrt(unit)
         penalties = [unit * one for one in strengths]
-        weights = solve_by_gradients(forward, adjoint, self.centered, penalties)
+        entries = self.x.nnz if hasattr(self.x, "nnz") else self.x.size
+        per_step = 2 * self.centered.shape[1] * (entries * terms + self.matrix.nnz * hops)
+        steps = min(MAX_STEPS, max(FEWEST_STEPS, int(WORK / per_step)))
+        weights = solve_by_gradients(forward, adjoint, self.centered, penalties, steps)
         for strength, weight in zip(strengths, weights, strict=True):
             found = outputs(weight)
             middle = found[train].mean(0)
-            by_term = weight[:own].reshape(terms, features, -1)
-            label_weight = beside.scaled(weight[own:], scale)
-            setting = (hops, strength, beside.size)
-            yield self._solution(setting, by_term, middle, label_weight, found - middle)
+            found = found - middle
+            yield self._solution(
+                (hops, strength, size if beside.given else 0.0),
+                weight[:own].reshape(terms, features, -1),
+                middle,
+                beside.scaled(weight[own:], scale),
+                float(np.square(found[train]).sum()),
+                found[self.num_train :],
+            )
 
     def _solution(
         self,
@@ -195,11 +221,12 @@ class LeastSquares:
         weight: Array,
         middle: Array,
         label_weight: tuple[Array, Array] | None,
-        centered: Array,
+        squares: float,
+        val: Array,
     ) -> Solution:
-        """middle: W z̄; centered: the outputs of the known nodes without the mean of train nodes;
-        label_weight: V and V l̄."""
-        train, val = np.split(centered + self.mean, [self.num_train])
+        """middle: W z̄; squares and val: the sum of squared outputs of the train nodes, and the
+        outputs of the validation nodes, both without the mean; label_weight: V and V l̄."""
+        val = val + self.mean
         error = float(np.nansum(np.square(val - self.val_target)))
         labels = self.known.labels[self.known.val]
         value = score(self.known.metric, torch.from_numpy(val), labels) if len(val) else 0.0
@@ -208,8 +235,9 @@ class LeastSquares:
         if label_weight is not None:
             of_labels, shift = label_weight
             bias = bias - shift
+        deviation = math.sqrt(squares / self.centered.size + float(np.var(self.mean)))
         weight = np.moveaxis(weight, 0, 1)
-        return Solution(*setting, weight, of_labels, bias, train, val, quality)
+        return Solution(*setting, weight, of_labels, bias, deviation, val, quality)
 
     def _rows(self, hops: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Yield the propagated features of the known nodes for each number of hops.
@@ -217,6 +245,12 @@ class LeastSquares:
         Columns of X are propagated to the nodes, or columns of the identity from the nodes back to
         all nodes, whichever are fewer.
         """
+        if not set(hops) <= self._computed.keys():
+            self._compute_rows(hops)
+        for number in hops:
+            yield number, self._computed[number]
+
+    def _compute_rows(self, hops: Sequence[int]) -> None:
         count, width = len(self.nodes), self.x.shape[1]
         found = np.empty((count, len(hops) if self.average else hops[-1] + 1, width))
         if width <= count:
@@ -227,30 +261,44 @@ class LeastSquares:
                 for slot, rows in self._slots(self.spread, part, hops):
                     found[:, slot, columns] = rows[self.nodes]
         else:
-            back = self.spread.T.tocsr()
             for begin in range(0, count, BLOCK):
                 chosen = self.nodes[begin : begin + BLOCK]
-                part = np.zeros((self.spread.shape[0], len(chosen)))
+                part = np.zeros((self.matrix.shape[0], len(chosen)))
                 part[chosen, np.arange(len(chosen))] = 1.0
-                for slot, rows in self._slots(back, part, hops):
+                for slot, rows in self._slots(self.back, part, hops):
                     found[begin : begin + BLOCK, slot] = (self.x.T @ rows).T
         for slot, number in enumerate(hops):
             terms = slice(slot, slot + 1) if self.average else slice(0, number + 1)
-            yield number, found[:, terms]
+            self._computed[number] = found[:, terms]
 
-    def _slots(self, spread: Any, part: Array, hops: Sequence[int]) -> Iterator[tuple[int, Array]]:
+    def _slots(
+        self, spread: Linear, part: Array, hops: Sequence[int]
+    ) -> Iterator[tuple[int, Array]]:
         """Yield averages of Mᵏ part up to each number of hops, or every Mᵏ part."""
         total = part
         if not self.average:
             yield 0, part
         for hop in range(1, hops[-1] + 1):
-            part = spread @ part
+            part = spread(part)
             if not self.average:
                 yield hop, part
                 continue
             total = total + part
             if hop in hops:
                 yield hops.index(hop), total / (hop + 1)
+
+
+def product_with(matrix: Any) -> Linear:
+    """The product of a sparse SciPy matrix with dense columns, on all cores."""
+    indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    indptr, column = indices
+    weight = torch.from_numpy(matrix.data)
+
+    def product(rows: Array) -> Array:
+        given = torch.from_numpy(np.ascontiguousarray(rows))
+        return sum_rows(indptr, column, weight, given).numpy()
+
+    return product
 
 
 def best_of(found: Iterable[Solution]) -> tuple[Solution, int]:
@@ -282,7 +330,7 @@ def factor_of(found: Solution, known: KnownLabels) -> float:
     With few validation labels, the outputs of train nodes get a standard deviation of 2, which is a
     probability of about 0.98 for a class if the labels are fitted exactly.
     """
-    usual = 2.0 / _positive(float(found.train.std()))
+    usual = 2.0 / _positive(found.deviation)
     if len(found.val) < FEW_NODES:
         return usual
     outputs, labels = torch.from_numpy(found.val), known.labels[known.val]
