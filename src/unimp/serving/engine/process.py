@@ -302,6 +302,15 @@ def lower_priority(niceness: int) -> None:
         os.nice(niceness)
 
 
+def end_with_front() -> None:
+    """Ignore signals that a terminal or a supervisor sends to all processes of the service.
+
+    The front decides when this process ends, by closing its input.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def own_stdout() -> BinaryIO:
     """The stream to the front; whatever is printed from now on must not damage it."""
     out = os.fdopen(os.dup(1), "wb")
@@ -312,8 +321,7 @@ def own_stdout() -> BinaryIO:
 
 def main() -> None:
     """Serve a run on stdin and stdout."""
-    # Ctrl-C in a terminal reaches both processes; the front decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_front()
     given, out = sys.stdin.buffer, own_stdout()
     lower_priority(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
