@@ -11,6 +11,7 @@ from starlette.responses import Response
 from unimp.errors import InvalidWriteError
 from unimp.serving.events import (
     LONGEST_NAME,
+    MOST_VERSIONS,
     Label,
     NewEdge,
     NewNode,
@@ -127,7 +128,7 @@ async def add_labels(
     nodes changed since, nothing is stored, and the answer lists these nodes.
     """
     kind = request.headers.get("content-type", "")
-    several = service.published.several if service.published else False
+    several = service.several
     body = await request.body()
     given = await asyncio.to_thread(labels_of, kind, body, several=several)
     writes = await asyncio.to_thread(_label_writes, given, given.source or source)
@@ -201,15 +202,16 @@ async def remove_edges(
 async def undo(
     service: TheService, caller: Caller, given: UndoRequest, key: Key = None
 ) -> Response:
-    """Undo an event, or withdraw all labels of a source."""
+    """Undo events, or withdraw all labels of a source."""
     if (given.version is None) == (given.source is None):
         raise ProblemError(422, "invalid", "give either a version or a source.")
-    write: Write
-    if given.version is not None:
-        write = Undo(undoes=given.version)
+    writes: list[Write]
+    if given.version is None:
+        writes = [Withdrawal(withdrawn=str(given.source))]
     else:
-        write = Withdrawal(withdrawn=str(given.source))
-    return written(await service.write(caller.name, [write], key=key))
+        end = min(given.version + given.count, MOST_VERSIONS)
+        writes = [Undo(undoes=version) for version in range(given.version, end)]
+    return written(await service.write(caller.name, writes, key=key))
 
 
 async def _check(service: Service, nodes: list[Any], edges: list[Any]) -> None:
