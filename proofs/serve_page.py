@@ -590,6 +590,22 @@ def log_undo(site: Site) -> None:
     wait_for(lambda: site.server.node(name)["label"] is None)
 
 
+@scenario("withdraw a source in the log")
+def withdraw(site: Site) -> None:
+    names = site.server.unlabeled(2)
+    labels = [{"node": name, "label": "vcs"} for name in names]
+    site.server.send("POST", "/v1/labels", {"labels": labels, "source": f"rule {RAN}"})
+    page = site.open("#/log")
+    page.click(f"text=rule {RAN}")  # the source is a text, not a link
+    page.click("text=Withdraw source…")
+    page.wait_for_selector("dialog >> text=one event")
+    page.click("dialog >> text=Withdraw >> nth=-1")
+    wait_for(lambda: all(site.server.node(name)["label"] is None for name in names))
+    page.wait_for_selector("text=withdrew the source")
+    page.click("[aria-label^='Undo version'] >> nth=0")
+    wait_for(lambda: all(site.server.node(name)["label"] == "vcs" for name in names))
+
+
 @scenario("search nodes")
 def search_nodes(site: Site) -> None:
     page = site.open("#/label")

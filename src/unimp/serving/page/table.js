@@ -64,8 +64,7 @@ function Stored({ stored, forget, again }) {
   const [error, setError] = useState(null);
   const undo = async () => {
     try {
-      if (may("withdraw")) await write("POST", "v1/undo", { source: stored.source });
-      else for (let version = stored.first; version < stored.first + stored.count; version++) await write("POST", "v1/undo", { version });
+      await write("POST", "v1/undo", may("withdraw") ? { source: stored.source } : { version: stored.first, count: stored.count });
       forget();
       again();
     } catch (problem) {
