@@ -78,10 +78,13 @@ class Process:
             "details": self._details,
         }
 
-    def run(self, given: BinaryIO) -> None:
-        """Apply what is stored, say hello, and serve until the front ends."""
+    def start(self) -> None:
+        """Apply what is stored, and send the first predictions."""
         self._applied.apply()
         self._hello()
+
+    def run(self, given: BinaryIO) -> None:
+        """Serve until the front ends."""
         thread = threading.Thread(target=self._read, args=(given,), daemon=True)
         thread.start()
         while True:
@@ -323,7 +326,6 @@ def main() -> None:
     """Serve a run on stdin and stdout."""
     end_with_front()
     given, out = sys.stdin.buffer, own_stdout()
-    lower_priority(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
     folder, *more = map(Path, sys.argv[1:])
@@ -332,7 +334,10 @@ def main() -> None:
             run, split = load_with_split(folder, more[0] if more else None)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
             process = Process(run, split, reader, out)
+            process.start()
             gc.freeze()
+            gc.enable()
+            lower_priority(NICENESS)  # not before: until then, nothing can be read
             process.run(given)
         except UnimpError as error:
             send(out, Message({"kind": "failed", "detail": str(error)}))
