@@ -498,6 +498,20 @@ def bulk(site: Site) -> None:
     wait_for(lambda: all(site.server.node(name)["label"] is None for name in names))
 
 
+@scenario("bulk labels for all nodes of a filter")
+def bulk_by_filter(site: Site) -> None:
+    server = site.serve(site.copy())
+    names = server.unlabeled(1000)
+    page = site.open("#/table?state=unlabeled&q=package-")
+    page.get_by_label("Choose all nodes of this page", exact=True).check()
+    page.click(f"text=Choose all {len(names)}")
+    page.get_by_label("Class", exact=True).select_option(label="games")
+    page.click("text=Continue")
+    page.click(f"dialog >> text=Store {len(names)} labels")
+    wait_for(lambda: not server.unlabeled())
+    assert all(server.node(name)["label"] == "games" for name in names)
+
+
 @scenario("audit: accept and keep")
 def audit(site: Site) -> None:
     page = site.open("#/audit")
