@@ -793,14 +793,12 @@ def generations(site: Site) -> None:
     page.click("dialog >> text=Start the training")
     page.locator("tr button >> text=Activate").click(timeout=400_000)
     page.click("dialog >> text=Switch to generation 1")
-
-    def is_switched() -> bool:
-        # With so few labels, chance decides whether the gate refuses the model.
-        if (anyway := page.locator("dialog >> text=Switch nevertheless")).count():
-            anyway.click()
-        return bool(server.get("/v1/model")["generation"] == 1)
-
-    wait_for(is_switched)
+    # With so few labels, chance decides whether the gate refuses the model.
+    anyway = page.locator("dialog >> text=Switch nevertheless")
+    wait_for(lambda: server.get("/v1/model")["generation"] == 1 or anyway.count())
+    if anyway.count():
+        anyway.click()
+    wait_for(lambda: server.get("/v1/model")["generation"] == 1, 60)
     page.locator("tr button >> text=Roll back").click()
     page.click("dialog >> text=Switch to generation 0")
     wait_for(lambda: server.get("/v1/model")["generation"] == 0)
