@@ -11,7 +11,6 @@ from starlette.responses import Response
 from unimp.errors import InvalidWriteError
 from unimp.serving.events import (
     LONGEST_NAME,
-    MOST_VERSIONS,
     Label,
     NewEdge,
     NewNode,
@@ -208,10 +207,16 @@ async def undo(
     writes: list[Write]
     if given.version is None:
         writes = [Withdrawal(withdrawn=str(given.source))]
+    elif given.version + given.count - 1 > service.acknowledged:
+        what = f"the last event is {service.acknowledged}; undo events that exist."
+        raise ProblemError(422, "invalid", what)
     else:
-        end = min(given.version + given.count, MOST_VERSIONS)
-        writes = [Undo(undoes=version) for version in range(given.version, end)]
+        writes = await asyncio.to_thread(_undos, given.version, given.count)
     return written(await service.write(caller.name, writes, key=key))
+
+
+def _undos(first: int, count: int) -> list[Write]:
+    return [Undo(undoes=version) for version in range(first, first + count)]
 
 
 async def _check(service: Service, nodes: list[Any], edges: list[Any]) -> None:
