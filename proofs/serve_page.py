@@ -129,12 +129,16 @@ class Server:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Start the process, and do not wait until it answers."""
         command = [sys.executable, "-m", "unimp", "serve", str(self.folder)]
         if self.token_file is not None:
             command += ["--token-file", str(self.token_file)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen([*command, "--port", str(self.port)], **quiet)
+
+    def start(self) -> None:
+        self.launch()
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
@@ -218,10 +222,14 @@ class Site:
     def serve(self, run: Path, *, tokens: bool = False) -> Server:
         """Serve another run for this scenario, which then uses its server."""
         file = self.folder() / "token" if tokens else None
-        self.server = Server(run, free_port(), file)
-        self._more.append(self.server)
+        self.serve_later(Server(run, free_port(), file))
         self.server.start()
         return self.server
+
+    def serve_later(self, server: Server) -> None:
+        """Use another server for this scenario, which the scenario starts."""
+        self.server = server
+        self._more.append(server)
 
     def copy(self) -> Path:
         """A copy of the run, without what was labeled."""
@@ -479,6 +487,21 @@ def restart(site: Site) -> None:
     site.server.start()
     wait_for(lambda: site.server.node(name)["label"] is not None, 30)
     page.wait_for_selector(".live.is-live")
+
+
+@scenario("the page waits while the model is loading", "503")
+def loading(site: Site) -> None:
+    server = Server(site.copy(), free_port())
+    site.serve_later(server)
+    server.launch()
+    assert server.process is not None
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    (engine,) = wait_for(lambda: [int(pid) for pid in children.read_text().split()])
+    os.kill(engine, signal.SIGSTOP)
+    page = site.open()
+    page.wait_for_selector("text=The model is loading")
+    os.kill(engine, signal.SIGCONT)
+    page.wait_for_selector(".choice", timeout=60_000)
 
 
 @scenario("bulk labels with a confirmation")
