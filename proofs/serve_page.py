@@ -757,6 +757,25 @@ def signing_in(site: Site) -> None:
     page.wait_for_selector(".sign-in")
 
 
+@scenario("a restart ends the session, and no answer is lost", "ERR_|401|503|Failed to load")
+def session_ends(site: Site) -> None:
+    server = site.serve(site.copy(), tokens=True)
+    token, (name,) = server.token_of("eva", "labeler"), server.unlabeled()
+    page = site.open(node_hash(name))
+    sign_in(page, token)
+    page.wait_for_selector(".choice")
+    page.wait_for_selector(".live.is-live")
+    server.stop(signal.SIGKILL)
+    page.wait_for_selector(".banner >> text=Offline")
+    page.keyboard.press("1")
+    page.wait_for_selector("text=not stored yet")
+    server.start()
+    page.wait_for_selector(".sign-in", timeout=30_000)
+    sign_in(page, token)
+    wait_for(lambda: server.node(name)["label"] is not None, 30)
+    page.wait_for_selector(".live.is-live")
+
+
 @scenario("a reader cannot label", "401")
 def reader(site: Site) -> None:
     server = site.serve(site.copy(), tokens=True)
