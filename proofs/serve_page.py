@@ -496,7 +496,14 @@ def loading(site: Site) -> None:
     server.launch()
     assert server.process is not None
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-    (engine,) = wait_for(lambda: [int(pid) for pid in children.read_text().split()])
+
+    def engines() -> list[int]:
+        """Not before its program runs: until then, the server waits for it and answers nothing."""
+        found = [int(pid) for pid in children.read_text().split()]
+        name = b"unimp.serving.engine"
+        return [pid for pid in found if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    (engine,) = wait_for(engines)
     os.kill(engine, signal.SIGSTOP)
     page = site.open()
     page.wait_for_selector("text=The model is loading")
