@@ -58,6 +58,7 @@ def audit(
     chances: Callable[[Tensor], Tensor],
     folds: int | None = None,
     by_group: bool = False,
+    given: Tensor | None = None,
     seed: int = 0,
     on_part: Callable[[int, int], None] = lambda done, total: None,
 ) -> Audit:
@@ -67,7 +68,8 @@ def audit(
     exact; k hides a random k-th of the labels at a time, which takes k predictions for any number
     of labels; None hides labels alone unless that would compute more than `MAX_EDGES` edges.
     by_group: hide a label together with all labels of its group, so that related nodes cannot
-    give it away. `on_part(done, total)` is called as the audit proceeds.
+    give it away. given: the labels that are inputs, if they differ from those of the task.
+    `on_part(done, total)` is called as the audit proceeds.
     """
     if by_group and task.groups is None:
         raise TaskError(f"{task.name} has no groups. Hide its labels one by one instead.")
@@ -93,7 +95,8 @@ def audit(
         on_part(min(begin + together, len(parts)), len(parts))
     node = torch.cat(nodes)
     compare = _of_entries if task.is_multilabel else _of_classes
-    found = compare(task.labels[node], chances(torch.cat(logits)))
+    labels = task.labels if given is None else given
+    found = compare(labels[node], chances(torch.cat(logits)))
     found["node"] = node[found.pop("row")] if task.is_multilabel else node
     log_given, log_suggested = (
         found[name].clamp(min=1e-12).log() for name in ("p_given", "p_suggested")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,6 +87,7 @@ def serve_run(
 
 
 def _server() -> Any:
+    gc.disable()  # importing creates many objects and hardly any garbage
     try:
         from unimp.serving.front import server
     except ModuleNotFoundError as error:
@@ -94,6 +96,8 @@ def _server() -> Any:
         raise RunError(
             f"`unimp serve` needs {error.name}; install it with: pip install 'unimp[serve]'"
         ) from None
+    finally:
+        gc.enable()
     return server
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -29,17 +29,18 @@ class Layout:
 
     width: float
     columns: tuple[float, float, float]  # the node, its neighbors, nodes farther away
-    room: int  # letters of a name
+    rooms: tuple[int, int, int]  # letters of a name in each column
     shown: int = 8  # strongest labels, and strongest edges
+    corner: bool = False  # the text of the node is in the corner above it, not beside it
 
 
 LAYOUTS = {
-    "wide": Layout(1000.0, (250.0, 480.0, 760.0), 28),
-    "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11),
+    "wide": Layout(1000.0, (250.0, 480.0, 760.0), (28, 28, 28)),
+    "narrow": Layout(362.0, (9.0, 118.0, 252.0), (12, 16, 12), corner=True),
 }
 SMALL = {
-    "wide": Layout(560.0, (150.0, 250.0, 400.0), 17, shown=5),
-    "narrow": Layout(362.0, (110.0, 176.0, 258.0), 11, shown=5),
+    "wide": Layout(560.0, (150.0, 250.0, 400.0), (17, 17, 17), shown=5),
+    "narrow": replace(LAYOUTS["narrow"], shown=5),
 }
 """For a report, which shows several."""
 
@@ -228,25 +229,28 @@ def _node(
 ) -> str:
     """A dot and its text, placed where few lines are: beside the node, around a neighbor."""
     x, y = place
+    anchor, room = "start", layout.rooms[layout.columns.index(x)]
+    kind = words = shown = number = ""
     if name == found["node"]:
-        kind, words = "self", f"{found['class']} {percent(found['probability'])}"
-    elif label is None:
-        kind, words = "", ""
-    else:
-        kind = f"known {kind_of(label['effect'])}"
-        moved = "" if label["effect"] is None else f" {points(label['effect'])}"
-        words = f"{label_text(label['label'])}{moved}"
+        kind, words, number = "self", found["class"], f" {percent(found['probability'])}"
+    elif label is not None:
+        kind, words = f"known {kind_of(label['effect'])}", label_text(label["label"])
+        number = "" if label["effect"] is None else f" {points(label['effect'])}"
+    if words:
+        left = room + 2 - len(number)  # the number stays, the class is cut
+        shown = (words if len(words) <= left else f"{words[: left - 1].rstrip()}…") + number
     if x == layout.columns[1]:
-        anchor, side, above, below = "start", -4, y - 9, y + 17
+        side, above, below = -4, y - 9, y + 17
+    elif name == found["node"] and layout.corner:
+        side, above, below = -5, 14, 28
     else:
         anchor, side = ("end", -9) if name == found["node"] else ("start", 9)
         above, below = (y - 2, y + 11) if words else (y + 4, y)
-    name_text = text((x + side, above), str(name), kind="name", room=layout.room, anchor=anchor)
-    about = text((x + side, below), words, kind="about", room=layout.room + 2, anchor=anchor)
-    return (
-        f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'/>"
-        f"{name_text}{about if words else ''}"
-    )
+    name_text = text((x + side, above), str(name), kind="name", room=room, anchor=anchor)
+    about = text((x + side, below), shown, kind="about", anchor=anchor) if shown else ""
+    full = tooltip(f"{name}: {words}{number}" if words else str(name))
+    dot = f"<circle class='node {kind}' cx='{x:.1f}' cy='{y:.1f}' r='5'>{full}</circle>"
+    return f"{dot}{name_text}{about}"
 
 
 def edge_text(one: Mapping[str, Any], node: Any = None) -> str:

@@ -175,6 +175,30 @@ def test_a_source_can_be_withdrawn(server: Server) -> None:
     assert read(server, "n10", min_version=written["version"]).node.label is None
 
 
+def test_a_write_of_many_labels_is_undone_as_a_whole(server: Server) -> None:
+    before = [read(server, name).node.label for name in ("n20", "n22", "n24")]
+    labels = [{"node": name, "label": "green"} for name in ("n20", "n22", "n24")]
+    stored = server.client.post("/v1/labels", json={"labels": labels}).json()
+    too_many = {"version": stored["first"], "count": stored["count"] + 1}
+    assert server.client.post("/v1/undo", json=too_many).status_code == 422
+    whole = {"version": stored["first"], "count": stored["count"]}
+    undone = server.client.post("/v1/undo", json=whole).json()
+    assert undone["count"] == 3
+    after = [
+        read(server, name, min_version=undone["version"]).node.label
+        for name in ("n20", "n22", "n24")
+    ]
+    assert after == before
+    assert server.client.post("/v1/undo", json=whole).status_code == 422  # it was undone
+
+
+def test_a_table_without_the_columns_is_refused_with_its_first_line(server: Server) -> None:
+    headers = {"Content-Type": "text/csv"}
+    answer = server.client.post("/v1/labels", content="node;label\nn6;red\n", headers=headers)
+    assert answer.status_code == 422
+    assert "'node;label'" in answer.json()["detail"]
+
+
 def test_the_queue_offers_free_nodes_and_a_lease_ends_with_the_answer(server: Server) -> None:
     items = [
         schemas.ItemAnswer.model_validate_json(

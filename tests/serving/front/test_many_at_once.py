@@ -1,5 +1,6 @@
 """Many requests at the same time, and many labels in one request."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,22 @@ def test_a_large_request_is_stored_as_a_whole(server: Server) -> None:
         json={"ids": ["n0", "n1", "n59"]},
     ).json()
     assert [node["label"] for node in found["nodes"]] == list(COLORS)
+
+
+def test_all_nodes_may_have_the_same_label(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as server:
+        rows = "".join(f"n{k},red\n" for k in range(60))
+        version = server.client.post(
+            "/v1/labels", content="node,label\n" + rows, headers={"Content-Type": "text/csv"}
+        ).json()["version"]
+        at = {"min_version": version}
+        assert server.client.get("/v1/suggest", params=at).json()["suggestions"] == []
+        assert server.client.post("/v1/queue/next").json()["item"] is None
+        found = server.client.get("/v1/nodes/n0/explanation.json", params=at).json()
+        assert found["explanation"]["observed"] == "red"
+        audit = server.client.get("/v1/audit", params=at).json()
+        assert audit["total"] == 60
+        assert {doubt["given"] for doubt in audit["doubts"]} == {"red"}
 
 
 def test_labels_are_stored_and_published_during_an_audit(server: Server) -> None:

@@ -1,38 +1,24 @@
-"""The server as a process: its start, its end, and what survives when it is killed."""
+"""The server as a process: its start, its options, and the processes that it starts."""
 
-import re
+import asyncio
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 from live_server import serving
 
+from unimp.config.run_files import WEIGHTS
 from unimp.errors import RunError, ServiceError
+from unimp.serving.front.application import create_app
+from unimp.serving.front.engine_link import RefusedError, ask_once
+from unimp.serving.front.names import write_names
 from unimp.serving.front.server import Options, admin_token, check_options
-
-
-def start(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], str]:
-    """Start `unimp serve`; return the process and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unimp", "serve", str(folder), "--port", str(port)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := re.search(r"http://\S+?(?=/ )", line):
-            return process, found[0]
-    raise AssertionError("the server did not start")
-
-
-@contextmanager
-def client_of(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, headers={"Origin": address}, timeout=10) as client:
-        yield client
+from unimp.serving.front.service import Service
 
 
 def test_the_front_does_not_import_torch() -> None:
@@ -56,6 +42,49 @@ def test_after_an_error_of_the_disk_labels_are_refused_and_predictions_are_not(
         assert answer.json()["type"].endswith("broken")
         assert server.client.get("/v1/nodes/n0").status_code == 200
         assert server.client.get("/readyz").status_code == 503
+
+
+def test_the_engine_ends_only_when_the_front_decides(copied: Callable[[], Path]) -> None:
+    """A terminal or a supervisor may send the signal to all processes of the service."""
+    with serving(copied()) as server:
+        assert server.service.engine.pid is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(server.service.engine.pid, number)
+        written = server.client.put("/v1/nodes/n0/label", json={"label": "red"}).json()
+        at = {"min_version": written["version"]}
+        assert server.client.get("/v1/nodes", params=at).status_code == 200
+        assert server.service.engine.starts == 1
+
+
+def test_labels_of_binary_tasks_are_read_from_tables_before_the_model_is_loaded(
+    copied: Callable[[], Path],
+) -> None:
+    folder = copied()
+    write_names(folder, ["n0", "n1"], ["red", "green"], several=True)
+    service = Service(folder)  # its engine is not started
+    app = create_app(service, local=True)
+
+    async def post() -> httpx.Response:
+        transport, address = httpx.ASGITransport(app), "http://127.0.0.1"
+        headers = {"Content-Type": "text/csv", "Origin": address}
+        async with httpx.AsyncClient(transport=transport, base_url=address) as client:
+            body = "node,label\nn0,red;green\n"
+            return await client.post("/v1/labels", content=body, headers=headers)
+
+    try:
+        assert asyncio.run(post()).status_code == 200
+        (event,) = service.store.reader.events()
+        assert set(event.write.label) == {"red", "green"}
+    finally:
+        service.store.close()
+
+
+def test_the_auditor_states_why_it_cannot_answer(copied: Callable[[], Path]) -> None:
+    folder = copied()
+    Service(folder).store.close()
+    (folder / WEIGHTS).write_bytes(b"damaged")
+    with pytest.raises(RefusedError, match=WEIGHTS):
+        asyncio.run(ask_once("auditor", [str(folder)], timeout=60))
 
 
 def test_two_servers_cannot_serve_one_run(copied: Callable[[], Path]) -> None:
@@ -91,3 +120,5 @@ def test_the_token_of_the_admin_is_in_a_private_file(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(ServiceError, match="chmod 600"):
         admin_token(path)
+    with pytest.raises(ServiceError, match="is not a file"):
+        admin_token(tmp_path)

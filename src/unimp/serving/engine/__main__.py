@@ -1,5 +1,9 @@
 """`python -m unimp.serving.engine RUN [WEIGHTS]`, started by the front."""
 
-from unimp.serving.engine.process import main
+import gc
+
+gc.disable()  # imports and loading create many objects and hardly any garbage; `main` enables it
+
+from unimp.serving.engine.process import main  # noqa: E402
 
 main()

@@ -184,23 +184,27 @@ class Applied:
 
     @cached_property
     def task(self) -> Task:
-        """The task as it is now: names, graph and labels that are inputs; ids are texts."""
+        """The task as it is now, with its names and its graph; ids are texts.
+
+        Its labels state which nodes have a label. The values of labels are in `observed`: events
+        may give all nodes the same label, which a task refuses because it could not be learned.
+        """
         return replace(
             self.run.task,
             graph=self.graph,
-            labels=self._known_now(),
+            labels=self._labels_of_task(),
             node_names=tuple(self.ids),
             groups=None,
             positions=None,
             tables=None,
         )
 
-    def _known_now(self) -> Tensor:
-        """The labels of the run that are not inputs, and those that are."""
+    def _labels_of_task(self) -> Tensor:
+        """The labels of the run, and the first labels of other nodes."""
         more = len(self.observed) - len(self.run.task.labels)
         unknown = self.observed.new_full((more, *self.observed.shape[1:]), UNLABELED)
         labels = torch.cat((self.run.task.labels, unknown))
-        return torch.where(self.observed >= 0, self.observed, labels)
+        return torch.where(labels >= 0, labels, self.observed)
 
     def _as_tensor(self, label: str | Sequence[str] | None) -> Tensor:
         """A label in the form of the task's labels; None is an unknown label."""

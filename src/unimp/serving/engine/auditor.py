@@ -9,7 +9,6 @@ has a low priority and stores no projections, so it needs less memory than the e
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -19,7 +18,12 @@ import torch
 from unimp.errors import UnimpError
 from unimp.serving.engine.applied import Applied
 from unimp.serving.engine.estimate import check_memory
-from unimp.serving.engine.process import load_with_split, lower_priority, own_stdout
+from unimp.serving.engine.process import (
+    end_with_front,
+    load_with_split,
+    lower_priority,
+    own_stdout,
+)
 from unimp.serving.engine.questions import Questions
 from unimp.serving.reader import Reader
 from unimp.serving.wire import Message, send
@@ -29,7 +33,7 @@ NICENESS = 10
 
 def main() -> None:
     """Write the audit to stdout; end early if stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_front()
     out = own_stdout()
     lower_priority(NICENESS)
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))

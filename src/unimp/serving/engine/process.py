@@ -78,10 +78,13 @@ class Process:
             "details": self._details,
         }
 
-    def run(self, given: BinaryIO) -> None:
-        """Apply what is stored, say hello, and serve until the front ends."""
+    def start(self) -> None:
+        """Apply what is stored, and send the first predictions."""
         self._applied.apply()
         self._hello()
+
+    def run(self, given: BinaryIO) -> None:
+        """Serve until the front ends."""
         thread = threading.Thread(target=self._read, args=(given,), daemon=True)
         thread.start()
         while True:
@@ -302,6 +305,15 @@ def lower_priority(niceness: int) -> None:
         os.nice(niceness)
 
 
+def end_with_front() -> None:
+    """Ignore signals that a terminal or a supervisor sends to all processes of the service.
+
+    The front decides when this process ends, by closing its input.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def own_stdout() -> BinaryIO:
     """The stream to the front; whatever is printed from now on must not damage it."""
     out = os.fdopen(os.dup(1), "wb")
@@ -312,10 +324,8 @@ def own_stdout() -> BinaryIO:
 
 def main() -> None:
     """Serve a run on stdin and stdout."""
-    # Ctrl-C in a terminal reaches both processes; the front decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_front()
     given, out = sys.stdin.buffer, own_stdout()
-    lower_priority(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="engine: %(levelname)s: %(message)s")
     keep_freed_memory()
     folder, *more = map(Path, sys.argv[1:])
@@ -324,7 +334,10 @@ def main() -> None:
             run, split = load_with_split(folder, more[0] if more else None)
             send(out, Message({"kind": "estimate", "detail": check_memory(run)}))
             process = Process(run, split, reader, out)
+            process.start()
             gc.freeze()
+            gc.enable()
+            lower_priority(NICENESS)  # not before: until then, nothing can be read
             process.run(given)
         except UnimpError as error:
             send(out, Message({"kind": "failed", "detail": str(error)}))

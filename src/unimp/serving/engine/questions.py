@@ -64,6 +64,7 @@ class Questions:
             known,
             chances=applied.run.probabilities_of,
             folds=0 if len(known) <= ALONE else None,
+            given=applied.observed,
         )
         rows = [
             {name: str(v) if name in ("given", "suggested") else v for name, v in row.items()}

@@ -121,7 +121,13 @@ def _text(value: Any) -> str:
 def _places(header: Sequence[str]) -> tuple[int, int]:
     missing = [name for name in ("node", "label") if name not in header]
     if missing:
-        raise ProblemError(422, "invalid", f"the file has no column {missing[0]!r}.")
+        there = ", ".join(repr(name[:100]) for name in header[:20]) or "empty"
+        raise ProblemError(
+            422,
+            "invalid",
+            f"the file has no column {missing[0]!r}; its first line is {there}. Name the columns "
+            "node and label, and separate them by commas.",
+        )
     return header.index("node"), header.index("label")
 
 

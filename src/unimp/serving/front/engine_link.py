@@ -189,7 +189,7 @@ async def ask_once(module: str, arguments: Sequence[str], *, timeout: float) -> 
     )
     assert process.stdout is not None
     try:
-        return _checked(await asyncio.wait_for(receive_async(process.stdout), timeout))
+        answer = await asyncio.wait_for(receive_async(process.stdout), timeout)
     except (TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
         why = f"within {timeout:g} s" if isinstance(error, TimeoutError) else "before it ended"
         raise EngineError(f"the {module} did not answer {why}. Try again later.") from None
@@ -197,6 +197,7 @@ async def ask_once(module: str, arguments: Sequence[str], *, timeout: float) -> 
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+    return _checked(answer)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

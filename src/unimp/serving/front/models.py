@@ -55,7 +55,13 @@ class Models:
         self.loaded[self.active].link.start()
         self._mark_active()
         if (job := self.jobs.running) is not None:  # the service was stopped meanwhile
-            self._continue(job)
+            self._in_background(self._continue_when_ready(job))
+
+    async def _continue_when_ready(self, job: Job) -> None:
+        """Continue a training as soon as there are predictions, which it would only delay."""
+        while self._service.published is None:
+            await asyncio.sleep(0.1)
+        self._continue(job)
 
     async def close(self) -> None:
         """Stop trainings and end all engines."""

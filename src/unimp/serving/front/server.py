@@ -76,6 +76,8 @@ def admin_token(path: Path) -> str:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
+        if not path.is_file():
+            raise ServiceError(f"{path} is not a file. Name a file for the token.") from None
         if os.name == "posix" and path.stat().st_mode & 0o077:
             raise ServiceError(
                 f"{path} can be read by other users. Run: chmod 600 {path}"

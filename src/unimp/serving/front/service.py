@@ -92,6 +92,12 @@ class Service:
         """The predictions of the active model."""
         return self.models.loaded[self.generation].published
 
+    @property
+    def several(self) -> bool:
+        """Whether a label is a set of names; False if the names of the run are not known yet."""
+        names = self.published or self._names
+        return names is not None and names.several
+
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.models.start()

@@ -127,7 +127,7 @@ async def add_labels(
     nodes changed since, nothing is stored, and the answer lists these nodes.
     """
     kind = request.headers.get("content-type", "")
-    several = service.published.several if service.published else False
+    several = service.several
     body = await request.body()
     given = await asyncio.to_thread(labels_of, kind, body, several=several)
     writes = await asyncio.to_thread(_label_writes, given, given.source or source)
@@ -201,15 +201,22 @@ async def remove_edges(
 async def undo(
     service: TheService, caller: Caller, given: UndoRequest, key: Key = None
 ) -> Response:
-    """Undo an event, or withdraw all labels of a source."""
+    """Undo events, or withdraw all labels of a source."""
     if (given.version is None) == (given.source is None):
         raise ProblemError(422, "invalid", "give either a version or a source.")
-    write: Write
-    if given.version is not None:
-        write = Undo(undoes=given.version)
+    writes: list[Write]
+    if given.version is None:
+        writes = [Withdrawal(withdrawn=str(given.source))]
+    elif given.version + given.count - 1 > service.acknowledged:
+        what = f"the last event is {service.acknowledged}; undo events that exist."
+        raise ProblemError(422, "invalid", what)
     else:
-        write = Withdrawal(withdrawn=str(given.source))
-    return written(await service.write(caller.name, [write], key=key))
+        writes = await asyncio.to_thread(_undos, given.version, given.count)
+    return written(await service.write(caller.name, writes, key=key))
+
+
+def _undos(first: int, count: int) -> list[Write]:
+    return [Undo(undoes=version) for version in range(first, first + count)]
 
 
 async def _check(service: Service, nodes: list[Any], edges: list[Any]) -> None:

@@ -10,7 +10,7 @@ import { PARTS, address, useRoute } from "./route.js";
 import { share, shared, useShared } from "./store.js";
 import { TablePart } from "./table.js";
 import { Dialog } from "./dialog.js";
-import { Failure, Key, html, render, several, useEffect, useState } from "./view.js";
+import { Empty, Failure, Key, html, render, several, useEffect, useState } from "./view.js";
 
 const SHOW = { label: LabelPart, table: TablePart, audit: AuditPart, log: LogPart, model: ModelPart, people: PeoplePart };
 const NAMES = { label: "Label", table: "Table", audit: "Audit", log: "Log", model: "Model", people: "People" };
@@ -116,7 +116,7 @@ function App() {
       connect();
     } catch (problem) {
       if (problem.status !== 401) setError(problem);
-      if (problem.status === 0) setTimeout(start, 2000);
+      if (problem.status === 0 || problem.status === 503) setTimeout(start, 1000);
       if (problem.status === 401 && signedOut) throw problem;
     }
   };
@@ -143,6 +143,7 @@ function App() {
   }, []);
 
   if (signedOut) return html`<${SignIn} done=${start} />`;
+  if (!model && error?.status === 503) return html`<main class="sheet"><${Empty} title="The model is loading">This page opens as soon as it is ready. The server says: ${error.message}<//></main>`;
   if (!me || !model) return error ? html`<main class="sheet"><${Failure} error=${error} retry=${start} /></main>` : html`<p class="loading">Loading…</p>`;
   const Part = SHOW[route.part];
   const lost = connection === "lost";

@@ -27,6 +27,15 @@ function data(event) {
   }
 }
 
+/** Whether the session has ended, as after a restart of the server: an event source does not tell. */
+async function isSignedOut() {
+  try {
+    return (await fetch("v1/me", { credentials: "same-origin", cache: "no-store" })).status === 401;
+  } catch {
+    return false; // the server does not answer
+  }
+}
+
 /** Connect, and connect again whenever the connection is lost. */
 export function connect() {
   clearTimeout(timer);
@@ -38,12 +47,17 @@ export function connect() {
     share({ connection: "live" });
     if (again) tell(null); // events of the time in between were missed
   };
-  source.onerror = () => {
+  source.onerror = async () => {
     // A browser stops for good after some errors, so the page makes every attempt itself.
     source.close();
-    if (!shared.signedOut) share({ connection: "lost" });
+    if (shared.signedOut) return; // signing in connects again
+    share({ connection: "lost" });
     timer = setTimeout(connect, wait);
     wait = Math.min(LONGEST_WAIT, wait * 2);
+    if (await isSignedOut()) {
+      clearTimeout(timer);
+      share({ signedOut: true });
+    }
   };
   source.addEventListener("published", (event) => {
     const published = data(event);

@@ -74,15 +74,16 @@ function Surroundings({ answer }) {
   return html`<dl class="columns"><dt>Neighbors</dt><dd>${several(total, "neighbor")}${total > neighbors.length ? `, of which ${neighbors.length} are shown` : ""}; ${known ? `${known} with a label: ` : "none with a label"}${most.map(([name, number], place) => html`${place > 0 && ", "}<span>${number} × <b>${name}</b></span>`)}</dd></dl>`;
 }
 
-function State({ node, history, drawn, why }) {
+function State({ node, history, drawn, why, remove }) {
   const by = history.find((event) => event.version === node.label_version);
-  return html`<p class="node-meta">
+  return html`<div class="node-meta">
     ${node.label === null
       ? html`<span class="chip">No label yet</span>`
-      : html`<span class="chip mine">Label: ${labelText(node.label)}</span><span>${by ? `by ${by.actor}, ${when(by.at)}` : "from the run"}</span>`}
+      : html`<span class="chip mine">Label: ${labelText(node.label)}</span><span>${by ? `by ${by.actor}, ${when(by.at)}` : "from the run"}</span>
+        ${remove && html`<button class="button plain compact" onClick=${remove}>Remove label</button>`}`}
     ${drawn === "random" && html`<span class="chip" title="One item in ten is random. Only these measure accuracy without bias.">Random check</span>`}
     ${why && html`<span>${why}</span>`}
-  </p>`;
+  </div>`;
 }
 
 /** Whether a key belongs to what has the focus rather than to the node. */
@@ -212,7 +213,7 @@ export function NodePanel({ id, details, item, advance, previous }) {
     <${Notice} />
     <header class="node-head">
       <h1 ref=${heading} tabindex="-1">${node.id}</h1>
-      <${State} node=${node} history=${answer.history} drawn=${item?.drawn} why=${item?.why} />
+      <${State} node=${node} history=${answer.history} drawn=${item?.drawn} why=${item?.why} remove=${writable && !busy ? () => give(null) : null} />
     </header>
     ${changedMeanwhile && html`<div class="message doubt" role="status"><p>The label of this node changed while you had it open. It is <b>${labelText(node.label)}</b> now.</p></div>`}
     ${!answer.complete && !details.lateError && html`<p class="soft small">Loading its columns…</p>`}
@@ -233,12 +234,11 @@ export function NodePanel({ id, details, item, advance, previous }) {
     ${!mode && !more && (view?.classes.length ?? 0) > FEW && html`<div><button class="button plain compact under" onClick=${() => setMore(true)}>Show ${view.classes.length - FEW} more</button></div>`}
     ${!writable && me && html`<p class="message">You can read everything here. Giving labels needs the role labeler.</p>`}
     <div class="answer-bar"><${WhatIf} node=${node} label=${label} /><div class="actions">
-      <button class="button main" disabled=${!writable || busy || proposal === null} onClick=${agree}>${isSet
-        ? `Save: ${labelText(on)}` : sameLabel(proposal, node.label) ? `Confirm ${labelText(proposal)}` : `Agree: ${labelText(proposal)}`} <${Key}>⏎<//></button>
+      <button class="button main" disabled=${!writable || busy || proposal === null} onClick=${agree}><span class="cut">${isSet
+        ? `Save: ${labelText(on)}` : sameLabel(proposal, node.label) ? `Confirm ${labelText(proposal)}` : `Agree: ${labelText(proposal)}`}</span> <${Key}>⏎<//></button>
       <button class="button" disabled=${!writable} aria-expanded=${String(mode === "classes")} onClick=${() => setMode("classes")}>Other class <${Key}>/<//></button>
       <button class="button" disabled=${!writable || busy} onClick=${skipIt}>Skip <${Key}>S<//></button>
       <button class="button" disabled=${!writable} onClick=${() => setMode("note")}>Note <${Key}>N<//></button>
-      ${node.label !== null && html`<button class="button" disabled=${!writable || busy} onClick=${() => give(null)}>Remove label</button>`}
     </div></div>
     <${History} events=${answer.history} />
   </div></section>`;

@@ -31,6 +31,8 @@ export function PeoplePart() {
       setError(problem);
     }
   };
+  // The server refuses changes of your own access, and of requests without a token.
+  const fixed = (person) => person.name === shared.me.name || person.name === "local";
   const path = (person, rest) => `v1/people/${encodeURIComponent(person.name)}${rest}`;
   const add = (event) => {
     event.preventDefault();
@@ -47,11 +49,12 @@ export function PeoplePart() {
     <${Failure} error=${error} /><${Failure} error=${people.error} retry=${people.again} />
     ${people.value && html`<div class="card scroll"><table class="stacked-rows"><thead><tr><th>Name</th><th>Role</th><th>Access</th></tr></thead>
       <tbody>${people.value.people.map((person) => html`<tr key=${person.name} class=${person.revoked ? "undone" : ""}><td class="id"><span class="what">${person.name}</span></td>
-        <td><select class="field narrow" aria-label=${`Role of ${person.name}`} value=${person.role} disabled=${person.name === shared.me.name}
+        <td><select class="field narrow" aria-label=${`Role of ${person.name}`} value=${person.role} disabled=${fixed(person)}
           onChange=${(event) => act(() => write("PUT", path(person, "/role"), { role: event.target.value }))}>
           ${Object.keys(ROLES).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></td>
-        <td><div class="actions"><button class="button compact" onClick=${() => act(() => write("POST", path(person, "/token")))}>New token</button>
-          ${person.revoked ? html`<span class="small soft">revoked</span>` : person.name !== shared.me.name && html`<button class="button compact" onClick=${() => act(() => write("DELETE", path(person, "")))}>Revoke</button>`}</div></td></tr>`)}</tbody></table></div>
+        <td>${fixed(person) ? html`<span class="small soft">${person.name === shared.me.name ? "you" : "this computer"}</span>` : html`<div class="actions">
+          <button class="button compact" onClick=${() => act(() => write("POST", path(person, "/token")))}>New token</button>
+          ${person.revoked ? html`<span class="small soft">revoked</span>` : html`<button class="button compact" onClick=${() => act(() => write("DELETE", path(person, "")))}>Revoke</button>`}</div>`}</td></tr>`)}</tbody></table></div>
       <form class="card panel" onSubmit=${add}><h2>Add a person or a program</h2>
         <div class="filters"><label class="stacked">Name<input class="field" required maxlength="100" value=${name} onInput=${(event) => setName(event.target.value)} /></label>
           <label class="stacked">Role<select class="field" value=${role} onChange=${(event) => setRole(event.target.value)}>${Object.entries(ROLES).map(([one, words]) => html`<option key=${one} value=${one} title=${words}>${one}</option>`)}</select></label>

@@ -8,6 +8,8 @@ import { share, shared, useShared } from "./store.js";
 import { Bar, Empty, Failure, count, html, labelText, percent, several, useEffect, useRef, useState } from "./view.js";
 
 const PAGE = 50;
+const MOST = 10000; // nodes that can be chosen at once
+const READ = 1000; // nodes of one request
 const FEW = 20; // labels that one request of a labeler may contain
 
 function Filters({ params, change }) {
@@ -64,8 +66,7 @@ function Stored({ stored, forget, again }) {
   const [error, setError] = useState(null);
   const undo = async () => {
     try {
-      if (may("withdraw")) await write("POST", "v1/undo", { source: stored.source });
-      else for (let version = stored.first; version < stored.first + stored.count; version++) await write("POST", "v1/undo", { version });
+      await write("POST", "v1/undo", may("withdraw") ? { source: stored.source } : { version: stored.first, count: stored.count });
       forget();
       again();
     } catch (problem) {
@@ -96,6 +97,25 @@ export function TablePart({ route }) {
     for (const node of marked) on ? next.set(node.id, node) : next.delete(node.id);
     setChosen(next);
   };
+  const [choosing, setChoosing] = useState(false);
+  const [failed, setFailed] = useState(null);
+  const matching = Math.min(page.value?.total ?? 0, MOST);
+  const chooseMatching = async () => {
+    setChoosing(true);
+    setFailed(null);
+    try {
+      const found = new Map();
+      for (let begin = 0; begin < matching; begin += READ) {
+        const part = await read("v1/nodes", { q, state, prediction, label, sort, offset: begin, limit: Math.min(READ, matching - begin) });
+        for (const node of part.nodes) found.set(node.id, node);
+      }
+      setChosen(found);
+    } catch (problem) {
+      setFailed(problem);
+    } finally {
+      setChoosing(false);
+    }
+  };
   const labelFor = () => (target === "remove" ? null : model.several ? [target.slice(1)] : target.slice(1));
   const done = (written, source) => {
     setStored({ ...written, source });
@@ -110,7 +130,7 @@ export function TablePart({ route }) {
       ${page.value && html`<p class="soft">${several(page.value.total, "node")}</p>`}</header>
     <${Filters} params=${params} change=${change} />
     ${stored && html`<${Stored} stored=${stored} forget=${() => setStored(null)} again=${page.again} />`}
-    <${Failure} error=${page.error} retry=${page.again} />
+    <${Failure} error=${failed} /><${Failure} error=${page.error} retry=${page.again} />
     ${page.value && !nodes.length && html`<${Empty} title="No node matches">Change the filters above.<//>`}
     ${nodes.length > 0 && html`<div class="card scroll"><table class="stacked-rows">
       <thead><tr><th><input type="checkbox" aria-label="Choose all nodes of this page" checked=${all} onChange=${(event) => mark(nodes, event.target.checked)} /></th>
@@ -134,6 +154,7 @@ export function TablePart({ route }) {
         <option value="remove">Remove the labels</option>
       </select>
       <button class="button main" disabled=${!target || !may("label")} onClick=${() => setAsking(true)}>Continue</button>
+      ${all && matching > chosen.size && html`<button class="button" disabled=${choosing} onClick=${chooseMatching}>Choose ${matching < page.value.total ? "the first" : "all"} ${count(matching)}</button>`}
       <button class="button plain" onClick=${() => setChosen(new Map())}>Clear</button>
     </div>`}
     ${asking && html`<${Confirm} nodes=${[...chosen.values()]} label=${labelFor()} close=${() => setAsking(false)} done=${done} />`}

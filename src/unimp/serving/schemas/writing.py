@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from unimp.serving.events import LONGEST_NOTE, Classes, Id, Name, Values, Version
+from unimp.serving.events import LONGEST_NOTE, MOST_WRITES, Classes, Id, Name, Values, Version
 
 
 class LabelRequest(BaseModel):
@@ -81,10 +81,15 @@ class EdgesRequest(BaseModel):
 
 
 class UndoRequest(BaseModel):
-    """POST /v1/undo: undo one event, or withdraw all labels of a source. Give one of both."""
+    """POST /v1/undo: undo events, or withdraw all labels of a source. Give one of both.
+
+    count: the number of events from `version` on, all of which are undone or none. To undo a write
+    of many labels, give `first` as the version and `count` from its answer.
+    """
 
     model_config = ConfigDict(extra="forbid")
     version: Version | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_WRITES)] = 1
     source: Name | None = None
 
 

@@ -31,7 +31,8 @@ function short(schema, all, depth = 0) {
 function route(method, path, about, all) {
   const parts = [];
   const words = about.description ?? about.summary ?? "";
-  if (words) parts.push(element("p", {}, words));
+  const [first, ...rest] = words.split("\n\n");
+  for (const paragraph of rest) parts.push(element("p", {}, paragraph));
   if (about.parameters?.length) {
     const rows = about.parameters.map((one) =>
       element(
@@ -55,6 +56,7 @@ function route(method, path, about, all) {
     {},
     element("span", { className: "method" }, method.toUpperCase()),
     element("code", {}, path),
+    element("span", { className: "words" }, first),
   );
   return element("details", {}, title, ...parts);
 }
