@@ -95,18 +95,31 @@ def stored_facts(folder: Path, manifest: Mapping[str, Any]) -> Facts | None:
         table = file.read()
     except (OSError, pa.ArrowException, ValidationError):
         return None
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    tasks = [f"label_{t}" for t in range(len(about.names))]
-    numbers = all(column.dtype.kind in "if" for column in columns.values())
-    if not (numbers and {"in_edges", "known_neighbors"} <= columns.keys()):
+    columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names}
+    places = {name: columns.pop(name, None) for name in ("x", "y")}
+    in_edges, known = (columns.pop(name, None) for name in ("in_edges", "known_neighbors"))
+    labels: list[Any] = (
+        [columns.get(f"label_{t}") for t in range(len(about.names))] if columns else []
+    )
+    if not all(_are_whole(column, 0, 2**62) for column in (in_edges, known)):
         return None
-    if ("x" in columns) != ("y" in columns):
+    if not all(_are_whole(column, -1, 1) for column in labels):
+        return None
+    given = [column for column in places.values() if column is not None]
+    if len(given) == 1 or not all(column.dtype.kind == "f" for column in given):
         return None
     return Facts(
         about.names,
-        columns["in_edges"],
-        columns["known_neighbors"],
-        np.stack([columns[c].astype(np.float32) for c in "xy"], 1) if "y" in columns else None,
-        np.stack([columns[t] for t in tasks], 1) if columns.keys() >= {*tasks} else None,
+        in_edges,
+        known,
+        np.stack(given, 1).astype(np.float32) if given else None,
+        np.stack(labels, 1) if labels else None,
         about.label_rates,
     )
+
+
+def _are_whole(column: Array | None, least: int, most: int) -> bool:
+    """Whether a column exists and contains integers between two bounds."""
+    if column is None or column.dtype.kind != "i":
+        return False
+    return not len(column) or bool((column.min() >= least) & (column.max() <= most))
