@@ -62,9 +62,7 @@ FEW_LABELS = 500
 
 FOR_FEW_LABELS = {"width": 64, "epochs": 100}
 """What "auto" then means; with more labels, it means the default of a recipe."""
-
-SCORED_FROM = 51
-"""The first epoch of such a training that validation may choose."""
+SCORED_FROM = 51  # the first epoch of such a training that validation may choose
 
 Auto = Literal["auto"]
 
@@ -291,8 +289,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "model.feature_encoder": True,
                 "train.device": self.device,
                 **self._time_limit(),
-                # Without validation the last epoch is used, so no other is scored. Early epochs of
-                # a short training are not scored: some predict a few labels by chance.
+                # Without validation the last epoch is used. Early epochs may be good by chance.
                 "train.eval_from": (SCORED_FROM if short else 1) if validated else given["epochs"],
             }
         ).with_settings(self.settings)
