@@ -49,7 +49,7 @@ EDGE = 8
 
 
 CALLS = 4_000_000
-"""The cost of the additional calls, in multiplications per head."""
+"""The estimated cost of the additional calls, in multiplications per head."""
 
 
 def pays(hop: Hop, in_width: int, width: int) -> bool:
