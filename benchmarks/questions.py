@@ -90,7 +90,7 @@ def ask(command: str, folder: Path) -> dict[str, float]:
     app([*words, *(["--force"] if "--out" in words else [])], standalone_mode=False)
     whole = time.perf_counter() - started
     write = spent.get("write", 0.0)
-    load, data = spent["load"], spent["data"]
+    load, data = spent.get("load", 0.0), spent.get("data", 0.0)  # a report may load nothing
     return {
         "start": spent["start"],
         "data": data,

@@ -69,14 +69,18 @@ atexit.register(lambda: print("loaded:", *sorted({name.split(".")[0] for name in
 
 @pytest.fixture(scope="module")
 def two_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two tables of every kind of column, and a recipe for them."""
+    """A folder with two tables of every kind of column, a recipe for them, and a run."""
     here = tmp_path_factory.mktemp("tables")
     rows = [f"n{i},{i / 7:.2f},{'rgb'[i % 3]},a word {i % 5},{'xy'[i % 2]}" for i in range(200)]
     (here / "nodes.csv").write_text("\n".join(["id,size,color,text,label", *rows]) + "\n")
     rows = [f"n{i},n{(7 * i) % 200}" for i in range(200)]
     (here / "edges.csv").write_text("\n".join(["source,target", *rows]) + "\n")
     (here / "recipe.toml").write_text(RECIPE)
+    unimp.run("synthetic", out=here / "run", settings=QUICK)
     return here
+
+
+QUICK = ["task.scale=0.02", "train.epochs=1", "model.width=4"]
 
 
 RECIPE = """
@@ -100,6 +104,7 @@ text = "text"
         ["data", "list"],
         ["init", "nodes.csv", "edges.csv", "--out", "guessed.toml", "--force"],
         ["check", "recipe.toml"],
+        ["report", "run"],
     ],
     ids=lambda words: " ".join(words[:2]),
 )
@@ -109,7 +114,7 @@ def test_commands_that_do_not_compute_do_not_load_torch(words: list[str], two_ta
     assert process.returncode == 0, err
     *_, last = out.splitlines()
     assert last.startswith("loaded:")
-    assert {"torch", "scipy", "sklearn"} & set(last.split()) == set()
+    assert {"torch", "scipy", "sklearn", "pandas"} & set(last.split()) == set()
 
 
 def test_a_model_that_could_be_refused_is_built_by_check(two_tables: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unimp.ensemble.distillation import (
-    Distillation,
+from unimp.ensemble.distillation import Distillation
+from unimp.ensemble.student import (
     gain_in_words,
     share_of_gain,
     student_section,

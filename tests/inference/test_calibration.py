@@ -13,14 +13,13 @@ from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.inference.calibration import (
-    MAX_TEMPERATURE,
     calibrate,
     calibration_error,
-    calibration_in_words,
     checked_temperature,
     fit_temperature,
     measured,
 )
+from unimp.inference.reliability import MAX_TEMPERATURE, calibration_in_words
 from unimp.runs.experiment import run
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split

@@ -26,6 +26,7 @@ HOPS = {
     "one edge": hop_of(3, 5, [(1, 4)]),
     "no edges": hop_of(3, 5, []),
     "no targets": hop_of(0, 5, []),
+    "square": hop_of(9, 9, random_edges(9, 9, 30)),
 }
 
 
@@ -69,6 +70,7 @@ def results(
     return {"out": out.detach(), "h": found[0]} | dict(zip(named, found[1:], strict=True))
 
 
+@pytest.mark.parametrize("merged", [False, True], ids=["two products", "one product"])
 @pytest.mark.parametrize("normed", [False, True], ids=["bare", "normed"])
 @pytest.mark.parametrize(
     "options",
@@ -86,9 +88,11 @@ def test_absorbing_changes_no_output_and_no_gradient(
     name: str,
     options: dict[str, Any],
     normed: bool,
+    merged: bool,
     always: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(absorbed, "merges", lambda *given: merged)
     hop = HOPS[name]
     layer, norm = layer_and_norm("native", **options)
     given = (layer, norm if normed else None, rows_of(hop), hop)
@@ -174,8 +178,9 @@ def test_results_do_not_depend_on_the_number_of_threads(always: Counter[str]) ->
     assert torch.equal(found[0]["h"], found[1]["h"])
 
 
-def test_no_tensor_is_as_large_as_the_projected_sources() -> None:
+def test_no_tensor_is_as_large_as_the_projected_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor of size edges × heads is saved for the backward pass either."""
+    monkeypatch.setattr(absorbed, "CALLS", 0)
     hop = hop_of(10, 400, random_edges(10, 400, 500))
     torch.manual_seed(0)
     layer = GraphTransformerLayer(8, 16, heads=4)
@@ -209,12 +214,14 @@ def hop_of_shape(targets: int, sources: int, degree: int) -> Hop:
     return Hop(indptr.int(), torch.zeros(targets * degree).int(), sources)
 
 
-def test_hops_of_sampled_neighbors_are_absorbed_and_whole_graphs_are_not() -> None:
+def test_sampled_neighbors_and_narrow_rows_are_absorbed_and_other_whole_graphs_are_not() -> None:
     # The recipe products-paper: 100 features, four heads of 128, 47 classes.
     assert pays(hop_of_shape(1600, 12_000, 10), 100, 128)
     assert pays(hop_of_shape(160, 1600, 10), 512, 128)
     assert pays(hop_of_shape(15, 160, 10), 512, 47)
-    assert not pays(hop_of_shape(1000, 1000, 10), 100, 128)
+    assert pays(hop_of_shape(1000, 1000, 10), 100, 128)
+    assert not pays(hop_of_shape(1000, 1000, 10), 512, 128)
+    assert not pays(hop_of_shape(150, 150, 10), 16, 64)  # its calls take longer than its products
     assert not pays(hop_of_shape(0, 0, 0), 100, 128)
 
 
@@ -224,13 +231,14 @@ def test_many_edges_with_wide_rows_cost_more_than_a_projection() -> None:
     assert pays(hop_of_shape(1000, 3000, 80), 128, 128)  # rows are not wider than a head
 
 
-def test_edge_features_and_square_hops_are_not_absorbed(
+def test_edge_features_and_square_hops_with_wide_rows_are_not_absorbed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*given: Any) -> None:
         raise AssertionError("absorbed")
 
     monkeypatch.setattr(absorbed, "forward", refuse)
+    monkeypatch.setattr(absorbed, "CALLS", 0)
     square = hop_of(9, 9, random_edges(9, 9, 30))
     layer, norm = layer_and_norm("native")
     layer(rows_of(square), square, norm)
@@ -242,7 +250,10 @@ def test_edge_features_and_square_hops_are_not_absorbed(
         layer(rows_of(bipartite), bipartite, norm)
 
 
-def test_inference_also_absorbs_and_prepares_no_backward_pass() -> None:
+def test_inference_also_absorbs_and_prepares_no_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(absorbed, "CALLS", 0)
     hop = hop_of(2, 40, random_edges(2, 40, 6))
     layer, norm = layer_and_norm("native")
     with torch.no_grad():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from unimp.inference.calibration import BINS, reliability
+from unimp.inference.reliability import BINS, reliability
 from unimp.report.measures import (
     auc_by_task,
     bin_names,

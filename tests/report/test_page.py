@@ -19,7 +19,6 @@ from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError, TrainingError
 from unimp.model.unimp import UniMP
 from unimp.report.page import page_html
-from unimp.runs import evidence
 from unimp.runs.evidence import gather
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
@@ -430,7 +429,9 @@ def test_a_page_without_the_task_states_why_and_leaves_charts_out(
     def lost(folder: Path) -> Run:
         raise RunError("the file <b>is gone</b>")
 
-    monkeypatch.setattr(evidence, "load_run", lost)
+    folder = Path(shutil.copytree(folder, tmp_path / "run"))
+    (folder / "evidence.parquet").unlink()
+    monkeypatch.setattr("unimp.runs.loading.load_run", lost)
     path, _ = write_comparison([folder], tmp_path / "page.html")
     page = page_at(path)
     assert "the file <b>is gone</b>" in page.notes[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import torch
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import RunError
 from unimp.graph.graph import Graph
+from unimp.report.page import page_html
 from unimp.runs import evidence
-from unimp.runs.evidence import find_runs, find_unfinished, gather, label_rate_curve
+from unimp.runs.evidence import find_runs, find_unfinished, gather
 from unimp.runs.experiment import run
+from unimp.runs.facts import label_rate_curve
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split
@@ -38,6 +41,16 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = Graph.from_edges(torch.stack((nodes, (nodes + 1) % 60))).with_features(x)
     split = Split(nodes[:20], nodes[20:40], nodes[40:])
     task = Task("binary", graph.symmetrize(), (x > 0).to(torch.int8), split, "rocauc", 2)
+    run(task, out=place, settings=["train.epochs=1", "model.width=4"])
+    return place
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose nodes have positions."""
+    place = tmp_path_factory.mktemp("placed") / "run"
+    task = synthetic_task(num_nodes=60, num_edges=150, num_classes=3, num_features=4)
+    task = replace(task, positions=torch.arange(120.0).reshape(60, 2))
     run(task, out=place, settings=["train.epochs=1", "model.width=4"])
     return place
 
@@ -88,9 +101,20 @@ def test_the_label_rate_curve_uses_the_outputs_of_the_run(
     assert [score for _, score in label_rate_curve(run, "test")[:-1]] == [0.0] * 4
 
 
+def without_evidence(folder: Path, place: Path) -> Path:
+    """A copy of a run that has never had a report."""
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("evidence.parquet"))
+    return place
+
+
+def refuse(folder: Path) -> Run:
+    raise RunError("the run is lost")
+
+
 def test_the_curve_is_left_out_if_it_would_take_long(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = without_evidence(folder, tmp_path / "run")
     assert gather(folder).label_rates
     monkeypatch.setattr(evidence, "QUICK", 0.0)
     found = gather(folder)
@@ -101,20 +125,46 @@ def test_the_curve_is_left_out_if_it_would_take_long(
 
 
 def test_a_run_that_is_given_is_not_loaded_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = without_evidence(folder, tmp_path / "run")
     run = load_run(folder)
+    monkeypatch.setattr("unimp.runs.loading.load_run", refuse)
+    found = gather(folder, run)
+    assert not found.missing
+    assert found.label_rates
 
-    def refuse(folder: Path) -> Run:
-        raise AssertionError("it was loaded again")
 
-    monkeypatch.setattr(evidence, "load_run", refuse)
-    assert gather(folder, run).nodes is not None
+@pytest.mark.parametrize("kind", ["folder", "binary", "placed"])
+def test_stored_evidence_equals_computed_evidence(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = without_evidence(request.getfixturevalue(kind), tmp_path / "run")
+    computed = page_html([gather(place, label_rates=True, store=True)])
+    monkeypatch.setattr("unimp.runs.loading.load_run", refuse)
+    assert page_html([gather(place, label_rates=True)]) == computed
+
+
+def test_evidence_of_another_state_of_the_run_or_damaged_evidence_is_computed_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign_run: Callable[[Path], None]
+) -> None:
+    place = Path(shutil.copytree(folder, tmp_path / "run"))
+    whole = gather(place)
+    path = place / "evidence.parquet"
+    data = path.read_bytes()
+    for wrong in (b"", data[: len(data) // 2], data[:80] + b"?" + data[81:]):
+        path.write_bytes(wrong)
+        assert gather(place).label_rates == whole.label_rates
+    path.write_bytes(data)
+    metrics = (place / "metrics.json").read_text(encoding="utf-8")
+    (place / "metrics.json").write_text(metrics + "\n", encoding="utf-8")
+    sign_run(place)
+    monkeypatch.setattr("unimp.runs.loading.load_run", refuse)
+    assert gather(place).missing == "the run is lost"
 
 
 def test_without_the_task_only_the_files_are_used(binary: Path, tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    shutil.copytree(binary, place)
+    place = without_evidence(binary, tmp_path / "run")
     (place / "task.npz").unlink()
     found = gather(place)
     assert "task.npz" in found.missing
@@ -123,17 +173,15 @@ def test_without_the_task_only_the_files_are_used(binary: Path, tmp_path: Path) 
 
 
 def test_for_classes_the_predictions_are_enough_without_the_task(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(folder: Path) -> Run:
-        raise RunError("lost")
-
+    folder = without_evidence(folder, tmp_path / "run")
     whole = gather(folder)
-    monkeypatch.setattr(evidence, "load_run", lost)
+    monkeypatch.setattr("unimp.runs.loading.load_run", refuse)
     found = gather(folder)
     assert whole.nodes is not None
     assert found.nodes is not None
-    assert found.missing == "lost"
+    assert found.missing == "the run is lost"
     assert np.array_equal(found.nodes.prediction, whole.nodes.prediction)
     assert found.nodes.in_edges is None
 

@@ -23,9 +23,10 @@ from unimp.cli.console import app
 from unimp.data.tables.from_tables import task_from_tables
 from unimp.errors import NonFiniteError, RunError, UnimpError
 from unimp.graph.graph import Graph
-from unimp.inference.calibration import MAX_TEMPERATURE, checked_temperature
+from unimp.inference.calibration import checked_temperature
 from unimp.inference.incremental.changes import Change
 from unimp.inference.logits import predict_logits
+from unimp.inference.reliability import MAX_TEMPERATURE
 from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run

@@ -666,7 +666,7 @@ def test_a_run_without_training_that_is_stopped_leaves_the_folder_usable(
 
     recipe = RECIPE.with_settings(["model.name=label-propagation"])
     with monkeypatch.context() as patch:
-        patch.setattr("unimp.runs.folder.files.write_json", stopped)  # after recipe.toml
+        patch.setattr("unimp.runs.folder.writing.write_json", stopped)  # after recipe.toml
         with pytest.raises(KeyboardInterrupt):
             run(recipe, out=tmp_path / "run")
     run(recipe, out=tmp_path / "run")

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.errors import RunError
 from unimp.runs.experiment import run
-from unimp.runs.folder import files as run_folder
 from unimp.runs.folder.files import write_json
+from unimp.runs.folder.schemas import FORMAT
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 
@@ -31,6 +31,7 @@ FILES = {
     "predictions.parquet",
     "manifest.json",
     "report.html",
+    "evidence.parquet",
 }
 SETTINGS = [
     "task.name=synthetic",
@@ -111,7 +112,7 @@ def test_the_manifest_states_where_the_run_comes_from(made: Run) -> None:
     assert manifest["task"] == "synthetic"
     assert manifest["device"].startswith("cpu")
     assert "train labels" in manifest["protocol"]
-    assert manifest["format"] == run_folder.FORMAT
+    assert manifest["format"] == FORMAT
 
 
 def test_the_manifest_states_that_a_model_takes_no_labels(tmp_path: Path) -> None:
@@ -163,7 +164,10 @@ def test_loaded_runs_of_every_kind_predict_bitwise_the_same(
     assert torch.equal(loaded.predict(), made.predict())
     assert torch.equal(loaded.predict(reveal="known"), made.predict(reveal="known"))
     assert loaded.evaluate() == made.metrics["scores"]["train"]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {"report.html"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - {
+        "report.html",
+        "evidence.parquet",
+    }
 
 
 def test_the_report_is_written_unless_it_is_switched_off(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from unimp.cli.console import Settings, app, out, print_rows
+from unimp.cli.console import Settings, app, leave_out_pandas, out, print_rows
 from unimp.cli.data import task_rows
 from unimp.cli.later import Force
 from unimp.config.presets import FOR_TABLES, PRESETS
@@ -89,6 +89,7 @@ def guess_recipe(nodes: Path, edges: Path | None, label: str, near: str) -> Gues
     from unimp.data.tables.problems import Problems
     from unimp.data.tables.reading import open_table
 
+    leave_out_pandas()
     columns = [column.strip() for column in near.split(",") if column.strip()]
     refuse_near_and_edges(columns, edges)
     problems = Problems()
@@ -150,6 +151,7 @@ def check(
     from unimp.data.tables.summary import cautions
     from unimp.runs.recipes import resolve_recipe
 
+    leave_out_pandas()
     recipe = resolve_recipe(name, settings or ())
     if recipe.task.name != "tables":
         check_task(recipe)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from unimp.cli.console import Settings, app, out, print_rows
+from unimp.cli.console import Settings, app, leave_out_pandas, out, print_rows
 from unimp.cli.later import Force
 from unimp.config.seeds import parse_seeds
 from unimp.ops.allocator import keep_freed_memory
@@ -42,6 +42,8 @@ def make_report(
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.evidence import find_unfinished
         from unimp.runs.reporting import write_comparison
+
+        leave_out_pandas()
 
     with out.status("reading runs") as status:
         page, count = write_comparison(

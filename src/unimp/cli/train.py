@@ -278,7 +278,7 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
 
 def print_student(seed: int, section: Mapping[str, Any]) -> None:
     """Print the scores of a student beside those of its teacher and of UniMP without a teacher."""
-    from unimp.ensemble.distillation import NAMES, gain_in_words
+    from unimp.ensemble.student import NAMES, gain_in_words
 
     out.print(f"student of {section['teacher']}, seed {seed}:")
     rows: list[Sequence[str]] = [("", "validation", "test")]
@@ -292,7 +292,7 @@ def print_student(seed: int, section: Mapping[str, Any]) -> None:
 
 def print_runs(runs: Runs) -> None:
     """Print mean and standard deviation of the scores, the calibration, and the folder."""
-    from unimp.inference.calibration import calibration_in_words
+    from unimp.inference.reliability import calibration_in_words
     from unimp.tasks.means import mean_text
 
     first = runs[0]

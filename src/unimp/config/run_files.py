@@ -9,6 +9,7 @@ METRICS = "metrics.json"
 HISTORY = "history.jsonl"
 PREDICTIONS = "predictions.parquet"
 REPORT = "report.html"
+EVIDENCE = "evidence.parquet"
 MANIFEST = "manifest.json"
 TASK = "task.npz"
 TRANSFORMS = "transforms.json"
@@ -41,7 +42,7 @@ LABELS_NAMES = "labels.names.json"
 PARTS = (RECIPE, WEIGHTS, METRICS, HISTORY, PREDICTIONS)
 """The files that every finished run consists of, other than its manifest."""
 
-WRITTEN = (*PARTS, REPORT, MANIFEST, TASK, TRANSFORMS, TRACKERS, CHECKPOINT)
+WRITTEN = (*PARTS, REPORT, EVIDENCE, MANIFEST, TASK, TRANSFORMS, TRACKERS, CHECKPOINT)
 """The files that a run writes."""
 
 STARTED = {CHECKPOINT, TRACKERS, HISTORY, MANIFEST}

@@ -84,9 +84,9 @@ def _exact(
     options: dict[str, Any],
 ) -> Tensor:
     """Compute exact logits in memory if everything fits there, and else with states in files."""
-    model.eval()
     if not model.by_layer or fits_one_chunk(graph, options["chunk_edges"]):
         return exact_logits(model, graph, observed, **options)
+    model.eval()
     widths = widths_of(model, graph, observed, options["device"])
     needed = widths.bytes_in_memory(graph.num_nodes, options["chunk_edges"])
     if shared.ranks == 1 and needed <= memory:

@@ -7,7 +7,7 @@ read and write slices of it, and its gradient is one tensor that is multiplied b
 
     P = h Wᵀ + b      o, ē, A = attend(q, k, v)      m = o + ē W_eᵀ + A c      out = residual(m, r)
 
-If there are many more sources than targets, only the targets are projected: see `ops/absorbed.py`.
+Only the targets are projected if that is faster: see `ops/absorbed.py`.
 
 The edge encoder of all heads is one block-diagonal matrix, B [H·D, H·d_e]: u = q B, m = o + ē Bᵀ.
 
@@ -223,15 +223,14 @@ def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
     absorbs = (
         kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
     )
-    parts = project(h, weight, bias, hop.num_targets, shape, targets_only=absorbs)
     attention: _Attended | absorbed.Absorbed
     if absorbs:
         h = h.contiguous()
-        cut = parts.of_targets.shape[1]
-        message, attention = absorbed.forward(
-            parts.by_head(parts.query), h, weight[cut:], bias[cut:], edges, shape.dropout, seed
+        message, parts, attention = absorbed.forward(
+            h, hop.num_targets, weight, bias, edges, shape, seed
         )
     else:
+        parts = project(h, weight, bias, hop.num_targets, shape)
         message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
@@ -254,26 +253,27 @@ def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor 
     row_stats = _take(RowStats, tensors)
     step = Residual(*islice(tensors, 5))._replace(eps=shape.eps, relu=shape.relu)
     edges, attention = _take(Edges, tensors), _take(ctx.attention_kind, tensors)
-    of_sources = attention.of_sources if isinstance(attention, _Attended) else None
-    parts = Projection(of_targets, of_sources, shape)
+    if isinstance(attention, _Attended):
+        parts = Projection(of_targets, attention.of_sources, shape)
+    else:
+        parts = Projection(of_targets, None, absorbed.shape_of_targets(shape, h.shape[1]))
     found = parts.like()
     grad_message, sums = residual.kernels(kernel).residual_backward(
         grad, message, parts.kept, step, row_stats, found.kept
     )
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
-    d_edge = d_edge_bias = by_sources = None
+    d_edge = d_edge_bias = None
     if isinstance(attention, _Attended):
         d_edge, d_edge_bias = _attend_backward(
             grad_message, parts, found, attention, edges, shape, kernel, seed
         )
+        d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
     else:
-        cut = of_targets.shape[1]
-        by_sources = absorbed.backward(
-            parts.by_head(grad_message), parts.by_head(parts.query), h, weight[cut:], bias[cut:],
-            attention, edges, shape.dropout, seed, parts.by_head(found.query),
+        d_h, d_weight, d_bias = absorbed.backward(
+            grad_message, h, weight, bias, parts, found, attention, edges, shape, seed,
+            ctx.needs_input_grad[0],
         )  # fmt: skip
-    d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0], by_sources)
     d_gate = None
     if step.on_kept is not None:
         d_gate = grad_of_gate(sums.on_kept, sums.on_message, kept_first=shape.kept_first)

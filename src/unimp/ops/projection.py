@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unimp.ops.absorbed import BySources
+ALIGNED = 16
+"""The number of columns whose multiples rows of gradients are padded to: 64 bytes in fp32."""
 
 
 class Shape(NamedTuple):
@@ -60,52 +61,49 @@ class Projection(NamedTuple):
         if sources is None:
             return Projection(torch.empty_like(targets), None, self.shape)
         if self.is_square:
-            cut = targets.shape[1]
-            whole = targets.new_empty(len(targets), cut + sources.shape[1])
-            return Projection(whole[:, :cut], whole[:, cut:], self.shape)
+            cut, columns = targets.shape[1], targets.shape[1] + sources.shape[1]
+            # Products are faster on CPU if each row starts at a multiple of 64 bytes.
+            stride = -(-columns // ALIGNED) * ALIGNED if targets.is_cpu else columns
+            whole = targets.new_empty(len(targets), stride)
+            return Projection(whole[:, :cut], whole[:, cut:columns], self.shape)
         return Projection(torch.empty_like(targets), torch.empty_like(sources), self.shape)
 
     def project_back(
-        self, h: Tensor, weight: Tensor, wants_h: bool, by_sources: BySources | None
+        self, h: Tensor, weight: Tensor, wants_h: bool, d_h: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Compute the gradients of h, the weight and the bias from those of the projection.
 
-        `by_sources` contains the gradients through the sources if k and v were not computed.
+        `d_h` is the gradient through the sources if k and v were not computed; the weight is then
+        that of the targets alone.
         """
         cut = self.of_targets.shape[1]
         d_weight, d_bias = torch.empty_like(weight), weight.new_empty(len(weight))
         if self.is_square:
             # Both are columns of one tensor, which is multiplied by the weights once.
             whole = self.of_targets.as_strided(
-                (len(h), len(weight)), (len(weight), 1), self.of_targets.storage_offset()
+                (len(h), len(weight)), self.of_targets.stride(), self.of_targets.storage_offset()
             )
             _project_back_weight(whole, h, d_weight, d_bias)
             return (whole @ weight if wants_h else None), d_weight, d_bias
-        d_h = None
-        if by_sources is not None:
-            d_weight[cut:], d_bias[cut:] = by_sources.weight, by_sources.bias
-            d_h = by_sources.h if wants_h else None
-        elif self.of_sources is not None:
+        if self.of_sources is not None:
             _project_back_weight(self.of_sources, h, d_weight[cut:], d_bias[cut:])
             d_h = self.of_sources @ weight[cut:] if wants_h else None
         targets = h[: len(self.of_targets)]
         _project_back_weight(self.of_targets, targets, d_weight[:cut], d_bias[:cut])
-        if d_h is not None:
-            d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
+        if not wants_h or d_h is None:
+            return None, d_weight, d_bias
+        d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
         return d_h, d_weight, d_bias
 
 
-def project(
-    h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Shape, *, targets_only: bool
-) -> Projection:
+def project(h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Shape) -> Projection:
     """Compute the projection of h [S, F], of which the first rows are targets."""
     cut = len(weight) - 2 * shape.heads * shape.width
     if num_targets == len(h):
         whole = torch.addmm(bias, h, weight.t())
         return Projection(whole[:, :cut], whole[:, cut:], shape)
     of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
-    of_sources = None if targets_only else torch.addmm(bias[cut:], h, weight[cut:].t())
-    return Projection(of_targets, of_sources, shape)
+    return Projection(of_targets, torch.addmm(bias[cut:], h, weight[cut:].t()), shape)
 
 
 def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:

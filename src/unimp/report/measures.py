@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-from unimp.tasks.metrics import mean_roc_auc
 
 Array = NDArray[np.generic]
 
@@ -66,6 +63,10 @@ def confusion(label: Array, prediction: Array, classes: int) -> NDArray[np.float
 
 def auc_by_task(probability: Array, label: Array) -> NDArray[np.float64]:
     """The area under the ROC curve of each binary task; NaN if only one class occurs."""
+    import torch
+
+    from unimp.tasks.metrics import mean_roc_auc
+
     scores, labels = torch.from_numpy(probability), torch.from_numpy(label)
     columns = range(scores.shape[1])
     return np.array([mean_roc_auc(scores[:, [t]], labels[:, [t]]) for t in columns])

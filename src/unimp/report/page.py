@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unimp.config.recipe import DECLARED, Recipe
-from unimp.inference.calibration import calibration_in_words
+from unimp.inference.reliability import calibration_in_words
 from unimp.report import maps, plots
 from unimp.report.drawing import STYLES
 from unimp.report.evidence import Evidence

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from unimp.inference.calibration import BINS, Reliability, reliability
+from unimp.inference.reliability import BINS, Reliability, reliability
 from unimp.report import measures
 from unimp.report.axes import Axis, number_axis, place_axis
 from unimp.report.charts import (

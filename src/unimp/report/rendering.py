@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+from contextlib import suppress
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from unimp.ensemble.distillation import NAMES, gain_in_words
 from unimp.ensemble.leaderboard import label_gain_in_words
+from unimp.ensemble.student import NAMES, gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
@@ -28,10 +33,29 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values).translate(_ESCAPES)
 
 
+class CompiledTemplates(FileSystemBytecodeCache):
+    """Stores compiled templates beside them, as Python stores compiled modules, if it may write."""
+
+    def __init__(self) -> None:
+        beside = Path(__file__).parent / "templates" / "any.py"
+        super().__init__(str(Path(cache_from_source(str(beside))).parent))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if not sys.dont_write_bytecode:
+            with suppress(OSError):
+                Path(self.directory).mkdir(parents=True, exist_ok=True)
+                super().dump_bytecode(bucket)
+
+
 @functools.cache
 def _environment() -> Environment:
     loader = PackageLoader("unimp.report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        bytecode_cache=CompiledTemplates(),
+    )
     environment.filters |= {
         "counted": counted,
         "isolated": isolated,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unimp.analysis.predictions import known_in_neighbors
 from unimp.config.run_files import (
     CHECKPOINT,
     MANIFEST,
@@ -24,20 +24,17 @@ from unimp.config.run_files import (
 from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
+from unimp.runs.folder.facts import LABEL_RATES, Facts, store_facts, stored_facts
 from unimp.runs.folder.files import read_history, read_part, read_run
 from unimp.runs.folder.schemas import FIX
-from unimp.runs.loading import load_run
-from unimp.runs.preparation import data_hash_of, task_of
-from unimp.runs.run import Run
-from unimp.runs.scoring import score_split
-from unimp.tasks.labels import is_known, mask_of
-from unimp.tasks.names import class_names
-from unimp.tasks.task import Task
+from unimp.tasks.known import is_known
+from unimp.training.interruption import signals_held
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LABEL_RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+    from unimp.runs.run import Run
+
 QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`
 
 
@@ -72,65 +69,83 @@ def find_unfinished(places: Sequence[Path]) -> list[Path]:
     return sorted((f for f in found if not (f / MANIFEST).is_file()), key=_natural)
 
 
-def gather(folder: Path, run: Run | None = None, *, label_rates: bool | None = None) -> Evidence:
+def gather(
+    folder: Path, run: Run | None = None, *, label_rates: bool | None = None, store: bool = False
+) -> Evidence:
     """Everything that is known about a run; pass `run` to avoid loading it again.
 
-    label_rates: whether to compute the curve, which predicts with several shares of the train
-    labels revealed; None: only if that takes less than QUICK seconds.
+    label_rates: whether to show the curve, which predicts with several shares of the train labels
+    revealed; None: only if it is stored, or if computing it takes less than QUICK seconds. store:
+    whether to store what was computed from the task and the model. The next call then needs
+    neither, nor torch.
     """
     recipe, metrics, manifest = read_run(folder)
     stored = stored_explanations(folder)
     history = read_history(folder, manifest)
     evidence = Evidence(folder, recipe, metrics, manifest, history, explanations=stored)
-    task, no_model = None, ""
+    before = facts = stored_facts(folder, manifest)
+    if facts is None:
+        facts, run, reason = _computed(evidence, run)
+        evidence = replace(evidence, missing="" if facts else reason, no_label_rates=reason)
+    evidence = _with_predictions(evidence, facts)
+    if reason := _no_curve(evidence):
+        evidence = replace(evidence, no_label_rates=reason)
+    elif facts is not None and label_rates is not False and facts.label_rates is None:
+        needed = (len(LABEL_RATES) - 1) * _slowest_pass(evidence)
+        if label_rates or needed < QUICK:
+            facts, evidence = _with_curve(facts, evidence, run)
+    if facts is not None and not evidence.no_label_rates:
+        if label_rates is not False and facts.label_rates is not None:
+            evidence = replace(evidence, label_rates=facts.label_rates)
+        else:
+            reason = "it takes long; run unimp report to compute it"
+            evidence = replace(evidence, no_label_rates=reason)
+    if store and facts is not None and facts is not before:
+        with suppress(OSError):  # the folder may be read-only
+            store_facts(folder, manifest, facts)
+    return evidence
+
+
+def _computed(evidence: Evidence, run: Run | None) -> tuple[Facts | None, Run | None, str]:
+    """The facts about a run from its task, the run, and why the run cannot be loaded."""
+    with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
+        from unimp.runs.facts import facts_of, task_alone
+        from unimp.runs.loading import load_run
+
     try:
-        run = run or load_run(folder)
-        task = run.task
+        run = run or load_run(evidence.folder)
     except (UnimpError, OSError) as error:
-        task = _task_alone(evidence) if evidence.own_model else None
-        no_model = str(error)
-        evidence = evidence if task else replace(evidence, missing=no_model)
-    evidence = _with_predictions(evidence, task)
+        task = task_alone(evidence.recipe, evidence.manifest) if evidence.own_model else None
+        return facts_of(task) if task else None, None, str(error)
+    return facts_of(run.task), run, ""
+
+
+def _no_curve(evidence: Evidence) -> str:
+    """Why a run has no label-rate curve; empty if it can have one."""
     if not evidence.takes_labels:
-        return replace(evidence, no_label_rates="its model does not take labels as inputs")
-    if run is not None and run.is_refitted:
-        reason = "it was trained again on validation labels"
-        return replace(evidence, no_label_rates=reason)
-    if run is None or evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
-        reason = no_model or evidence.missing or "there are no labels to score"
-        return replace(evidence, no_label_rates=reason)
-    needed = (len(LABEL_RATES) - 1) * _slowest_pass(evidence)
-    if label_rates or (label_rates is None and needed < QUICK):
-        return replace(evidence, label_rates=label_rate_curve(run, evidence.nodes.part))
-    return replace(evidence, no_label_rates="it takes long; run unimp report to compute it")
+        return "its model does not take labels as inputs"
+    if (evidence.metrics.get("ensemble") or {}).get("refitted"):
+        return "it was trained again on validation labels"
+    if evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
+        return evidence.no_label_rates or "there are no labels to score"
+    return evidence.no_label_rates
 
 
-def label_rate_curve(run: Run, part: str) -> list[tuple[float, float]]:
-    """Scores of the trained model with a share of the train labels revealed.
+def _with_curve(facts: Facts, evidence: Evidence, run: Run | None) -> tuple[Facts, Evidence]:
+    """Add the label-rate curve, or why the model that computes it cannot be loaded."""
+    with signals_held():
+        from unimp.runs.facts import label_rate_curve
+        from unimp.runs.loading import load_run
 
-    Each set of revealed labels contains the smaller ones. Nothing is trained again.
-    """
-    task, curve = run.task, []
-    for rate in LABEL_RATES:
-        if rate == 1.0:
-            curve.append((rate, float(run.metrics["scores"]["train"][part])))
-            continue
-        scores = run.outputs(run.observed_share(rate))
-        curve.append((rate, score_split(scores, task, "train")[part]))
-    return [(rate, value) for rate, value in curve if math.isfinite(value)]
-
-
-def _task_alone(evidence: Evidence) -> Task | None:
-    """The task of a run with a custom model, which cannot be loaded from the folder alone."""
+    assert evidence.nodes is not None
     try:
-        task = task_of(evidence.recipe, evidence.manifest["seed"])
-    except (UnimpError, OSError):
-        return None
-    same = data_hash_of(evidence.recipe, task) == evidence.manifest["data_hash"]
-    return task if same else None
+        run = run or load_run(evidence.folder)
+    except (UnimpError, OSError) as error:
+        return facts, replace(evidence, no_label_rates=str(error))
+    return replace(facts, label_rates=label_rate_curve(run, evidence.nodes.part)), evidence
 
 
-def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
+def _with_predictions(evidence: Evidence, facts: Facts | None) -> Evidence:
     """Add the scored nodes of predictions.parquet, and what the task knows about them."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -143,18 +158,20 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
         raise RunError(f"cannot read {evidence.folder / PREDICTIONS}: {error}. {FIX}") from error
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
-    evidence = replace(evidence, sizes=sizes, classes=task.num_classes if task else 0)
+    if facts is not None and len(facts.in_edges) != table.num_rows:
+        facts = None
+    evidence = replace(evidence, sizes=sizes, classes=len(facts.names) if facts else 0)
     classes = "label" in table.column_names
     if classes:
         known = pc.is_valid(table["label"]).to_numpy()
-    elif task is not None:
-        known = is_known(task.labels).numpy()
+    elif facts is not None and facts.labels is not None:
+        known = is_known(facts.labels)
     else:
         return evidence
     part = next((p for p in ("test", "val") if bool((sets[p] & known).any())), None)
     rows = np.flatnonzero(sets[part] & known) if part else np.arange(0)
-    if task is not None and classes and task.positions is not None:
-        evidence = replace(evidence, places=_placed(table, task, sets["train"], rows))
+    if facts is not None and classes and facts.positions is not None:
+        evidence = replace(evidence, places=_placed(table, facts, sets["train"], rows))
     if part is None:
         return evidence
     if classes:
@@ -168,29 +185,28 @@ def _with_predictions(evidence: Evidence, task: Task | None) -> Evidence:
             pc.index_in(chosen["prediction"], names).to_numpy(),
         )
     else:
-        assert task is not None
+        assert facts is not None
+        assert facts.labels is not None
         columns = [name for name in table.column_names if name.startswith("p_")]
         chances = np.stack([table[name].to_numpy()[rows] for name in columns], 1)
         names = tuple(name.removeprefix("p_") for name in columns)
-        nodes = ScoredNodes(part, names, task.labels.numpy()[rows], chances)
-    if task is not None:
-        trained = mask_of(task.split.train, task.graph.num_nodes)
+        nodes = ScoredNodes(part, names, facts.labels[rows], chances)
+    if facts is not None:
         nodes = replace(
             nodes,
-            in_edges=task.graph.in_degree.numpy()[rows],
-            known_neighbors=known_in_neighbors(task.graph, trained).numpy()[rows],
+            in_edges=facts.in_edges[rows],
+            known_neighbors=facts.known_neighbors[rows],
         )
     return replace(evidence, nodes=nodes)
 
 
-def _placed(table: pa.Table, task: Task, train: Any, scored: Any) -> PlacedNodes:
+def _placed(table: pa.Table, facts: Facts, train: Any, scored: Any) -> PlacedNodes:
     """Positions, labels and predictions of all nodes; `scored` are the rows that are scored."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    assert task.positions is not None
-    names = tuple(str(name) for name in class_names(task))
-    value_set = pa.array(names)
+    assert facts.positions is not None
+    value_set = pa.array(facts.names)
     labels, predictions = (
         pc.fill_null(pc.index_in(table[column], value_set), -1).to_numpy()
         for column in ("label", "prediction")
@@ -199,8 +215,8 @@ def _placed(table: pa.Table, task: Task, train: Any, scored: Any) -> PlacedNodes
     right[scored] = labels[scored] == predictions[scored]
     confidence = pc.fill_null(table["confidence"], math.nan).to_numpy()
     return PlacedNodes(
-        task.positions.numpy(),
-        names,
+        facts.positions,
+        facts.names,
         known=np.where(train, labels, -1),
         prediction=np.where(np.isfinite(confidence), predictions, -1),
         confidence=confidence,

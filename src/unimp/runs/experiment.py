@@ -27,8 +27,8 @@ from unimp.errors import RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
 from unimp.runs.fitting import fit_recipe, scored_run
-from unimp.runs.folder.files import write_run, write_task
 from unimp.runs.folder.resume import Found, held_folder
+from unimp.runs.folder.writing import write_run, write_task
 from unimp.runs.loading import load_finished
 from unimp.runs.preparation import ModelFactory, device_of, refits, seeded, whole_only
 from unimp.runs.recipes import resolve_recipe

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.run_files import CHECKPOINT
-from unimp.ensemble.distillation import student_section
+from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
 from unimp.inference.logits import predict_logits
 from unimp.model.node_model import NodeModel, count_parameters

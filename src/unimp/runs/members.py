@@ -43,8 +43,9 @@ from unimp.ensemble.selection import (
 from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
 from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
-from unimp.runs.folder.files import read_run, write_task
+from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
+from unimp.runs.folder.writing import write_task
 from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel

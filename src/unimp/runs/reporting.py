@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unimp.config.run_files import REPORT
 from unimp.data.files import write_atomically
 from unimp.data.outputs import PAGE, check_output
 from unimp.runs.evidence import find_runs, gather
-from unimp.runs.folder.files import files_behind
-from unimp.runs.folder.resume import refuse_special_files
-from unimp.runs.run import Run
+from unimp.runs.folder.files import files_behind, refuse_special_files
+
+if TYPE_CHECKING:
+    from unimp.runs.run import Run
 
 
 def write_report(folder: Path, run: Run | None = None) -> Path:
@@ -23,7 +25,7 @@ def write_report(folder: Path, run: Run | None = None) -> Path:
 
     refuse_special_files(folder)
     path = folder / REPORT
-    write_atomically(path, page_html([gather(folder, run)]).encode())
+    write_atomically(path, page_html([gather(folder, run, store=True)]).encode())
     return path
 
 
@@ -46,7 +48,8 @@ def write_comparison(
     folders = find_runs(places)
     if path is None:
         path = (places[0] if len(places) == 1 else Path()) / REPORT
-    if folders == [path.parent] and path.name == REPORT:
+    own_page = folders == [path.parent] and path.name == REPORT
+    if own_page:
         refuse_special_files(path.parent)
     else:
         behind = [file for folder in folders for file in files_behind(folder)]
@@ -54,6 +57,6 @@ def write_comparison(
     runs = []
     for folder in folders:
         on_run(folder)
-        runs.append(gather(folder, label_rates=label_rates))
+        runs.append(gather(folder, label_rates=label_rates, store=own_page))
     write_atomically(path, page_html(runs).encode())
     return path, len(runs)

@@ -7,8 +7,8 @@ from typing import Any
 
 from unimp.config.arguments import FilePath
 from unimp.config.recipe import Recipe, Settings
-from unimp.ensemble.distillation import best_unimp
 from unimp.ensemble.portfolio import PORTFOLIO, member_recipe, settings_of
+from unimp.ensemble.student import best_unimp
 from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
 from unimp.runs.folder.files import read_run, stored_task

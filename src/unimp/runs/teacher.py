@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unimp.config.recipe import Recipe
 from unimp.config.run_files import PREDICTIONS
-from unimp.ensemble.distillation import Distillation, teacher_summary
+from unimp.ensemble.distillation import Distillation
+from unimp.ensemble.student import teacher_summary
 from unimp.errors import RecipeError, RunError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import SolvedModel

@@ -361,7 +361,7 @@ def _require_hidden(hidden: int) -> int:
 @torch.no_grad()
 def _is_finite(model: NodeModel) -> bool:
     # As one vector: on a small model, one call per weight takes longer than the copy.
-    weights = torch.nn.utils.parameters_to_vector(model.parameters())
+    weights = torch.cat([weight.flatten() for weight in model.parameters()])
     # If the sum is finite, so are all weights. This is faster, but the sum may overflow.
     return math.isfinite(weights.sum().item()) or bool(weights.isfinite().all())
 

@@ -20,8 +20,7 @@ from unimp.config.run_files import EXPLANATIONS
 from unimp.data.files import read_regular
 from unimp.errors import RunError
 from unimp.report.evidence import Explanations, StoredExplanation
-from unimp.runs.folder.files import read_run, with_digest, write_json
-from unimp.runs.folder.resume import refuse_special_files
+from unimp.runs.folder.files import read_run, refuse_special_files, with_digest, write_json
 from unimp.runs.folder.schemas import FORMAT, ExplanationFile, plain
 
 MOST_BYTES = 1 << 26

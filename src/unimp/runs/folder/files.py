@@ -1,4 +1,4 @@
-"""Writing and reading a run folder: files that can be read without this package.
+"""The files of a run folder, which can be read without this package, and how they are read.
 
 recipe.toml            every option
 model.safetensors      the weights
@@ -6,14 +6,15 @@ metrics.json           scores per label protocol, calibration, epochs, time
 history.jsonl          one line per epoch
 predictions.parquet    one row per node (see analysis/predictions.py)
 report.html            what people look at
+evidence.parquet       what a report takes from the task and the model (see facts.py)
 explanations/          stored answers of `unimp explain`
 task.npz               the task, if it was given as an object or read from tables
 transforms.json        how columns of the tables became features
 trackers.json          the ids of the run in W&B and MLflow
 manifest.json          versions, seed, threads, data hash, command, and the SHA-256 of the files
-                       above (other than report.html, explanations/ and trackers.json, which may be
-                       written again); it is written last, so that its presence shows that the run
-                       is complete
+                       above (other than report.html, evidence.parquet, explanations/ and
+                       trackers.json, which may be written again); it is written last, so that its
+                       presence shows that the run is complete
 
 Every file is complete or absent. `config/run_files.py` lists the names and `schemas.py` the schema
 of each JSON file; `resume.py` describes the checkpoint and the lock of an unfinished run.
@@ -21,56 +22,39 @@ of each JSON file; `resume.py` describes the checkpoint and the lock of an unfin
 
 from __future__ import annotations
 
-import datetime
 import errno
 import hashlib
 import json
 import math
-import platform
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from unimp import __version__
-from unimp.analysis.predictions import MAX_ENTRIES_IN_RUN, predictions_table
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
-    CHECKPOINT,
     EXPLANATIONS,
     HISTORY,
     MANIFEST,
+    MEMBERS,
     METRICS,
-    PARTS,
-    PREDICTIONS,
     RECIPE,
+    REFIT,
     TASK,
     TRANSFORMS,
-    WEIGHTS,
     WRITTEN,
     is_finished,
 )
 from unimp.data.files import digest_of, open_regular, read_regular, special_kind, write_atomically
-from unimp.data.npz import npz_of
 from unimp.data.tables.transforms import Transforms
-from unimp.data.tables.writing import write_table
 from unimp.errors import RecipeError, RunError, UnimpError, nearest_names
-from unimp.ops.attention import backend_in_words
 from unimp.runs.folder.paths import (
     paths_in,
-    paths_outside,
     with_absolute_paths,
-    with_relative_paths,
 )
 from unimp.runs.folder.schemas import (
     FIX,
-    FORMAT,
     HistoryLine,
     Manifest,
     Metrics,
@@ -78,23 +62,13 @@ from unimp.runs.folder.schemas import (
     parse,
     plain,
 )
-from unimp.tasks.task import Task
-from unimp.tracking.origin import code_origin
-from unimp.training.checkpoint import save_weights
-from unimp.training.loop import Epoch, Fit
+from unimp.tracking.trackers import TRACKERS
 
 if TYPE_CHECKING:
-    from unimp.runs.run import Run
+    from unimp.tasks.task import Task
 
 MOST_BYTES = 1 << 28
 """The largest size of a file that the manifest does not list, such as the manifest itself."""
-
-
-def write_task(folder: Path, task: Task) -> None:
-    """Store a task that has no name to load it by, and how its tables were read."""
-    write_atomically(folder / TASK, npz_of(task))
-    if task.tables is not None:
-        task.tables.save(folder / TRANSFORMS)
 
 
 def with_transforms(task: Task, folder: Path) -> Task:
@@ -125,69 +99,6 @@ def with_transforms(task: Task, folder: Path) -> Task:
     return replace(task, tables=transforms)
 
 
-def write_history(folder: Path, history: Sequence[Epoch]) -> None:
-    """Write one line per epoch; also called during training, so that a killed run has one."""
-    lines = "".join(json.dumps(_plain(epoch.as_line())) + "\n" for epoch in history)
-    write_atomically(folder / HISTORY, lines.encode())
-
-
-def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_model: bool) -> None:
-    """Write all files of a run, the manifest last, and remove the checkpoint.
-
-    probabilities: of all nodes, with train labels as inputs.
-    """
-    folder, task = run.folder, run.task
-    assert folder is not None
-    recipe = with_relative_paths(run.recipe, folder)
-    write_history(folder, fit.history)
-    write_atomically(folder / RECIPE, recipe.to_toml().encode())
-    save_weights(run.model, folder / WEIGHTS)
-    write_json(folder / METRICS, run.metrics)
-    observed = run.observed_labels(reveal="train")
-    # A student of a refitted ensemble learns from these probabilities, which are from before.
-    few = probabilities.numel() <= MAX_ENTRIES_IN_RUN
-    every_class = True if task.is_multilabel or few else None if run.is_refitted else False
-    table = predictions_table(task, probabilities, observed, every_class=every_class)
-    write_table(folder / PREDICTIONS, table.to_arrow())
-    write_json(folder / MANIFEST, with_digest(_manifest(run, data_hash, own_model)))
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
-def _manifest(run: Run, data_hash: str, own_model: bool) -> dict[str, Any]:
-    """Where a run comes from: code, data, machine and command."""
-    assert run.folder is not None
-    reveals = "train+val" in run.metrics["scores"]
-    parts = [*(run.folder / name for name in PARTS), *stored_task(run.recipe)]
-    return {
-        "format": FORMAT,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": list(sys.argv),
-        "seed": run.seed,
-        "protocol": "scores use train labels as inputs; the protocol train+val adds validation's"
-        if reveals
-        else "no labels are inputs, because the model takes none",
-        "task": run.task.name,
-        "data_hash": data_hash,
-        "device": _device_name(run.device),
-        "threads": torch.get_num_threads(),
-        "backend": backend_in_words(run.recipe.model.backend, run.device)
-        if run.model.attends
-        else "torch",
-        # The class of a user's own model; the recipe's model is named in the recipe.
-        "model": type(run.model).__name__ if own_model else None,
-        "code": code_origin(),
-        "versions": {
-            "unimp": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "platform": platform.platform(),
-        "paths": paths_outside(run.recipe, run.folder),
-        "files": {path.name: file_entry(path) for path in parts},
-    }
-
-
 def stored_task(recipe: Recipe) -> list[Path]:
     """The files of a task that a run stored, here or in the folder of an earlier run."""
     path = Path(recipe.task.name)
@@ -195,6 +106,22 @@ def stored_task(recipe: Recipe) -> list[Path]:
         return []
     transforms = path.parent / TRANSFORMS
     return [path, *([transforms] if transforms.exists() and not recipe.task.features else [])]
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Refuse a folder in which a link, a pipe or a device has the name of a file of a run."""
+    for name in WRITTEN:
+        if kind := special_kind(folder / name):
+            raise RunError(
+                f"{folder / name} is {kind}, and a run writes a file of that name. Remove it, or "
+                "choose another folder."
+            )
+    for name in (EXPLANATIONS, MEMBERS, REFIT, *TRACKERS):
+        if special_kind(folder / name) not in ("", "a folder"):
+            raise RunError(
+                f"{folder / name} is not a folder, and a run writes a folder of that name. Remove "
+                "it, or choose another folder."
+            )
 
 
 def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
@@ -316,25 +243,19 @@ def _not_finished(folder: Path) -> str:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(_plain(values), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(as_json(values), indent=2) + "\n").encode())
 
 
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Values that JSON can represent: an undefined score becomes null instead of NaN."""
     if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: as_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [as_json(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_digest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON represents them, and their `digest`."""
-    plain_values: dict[str, Any] = _plain(values)
+    plain_values: dict[str, Any] = as_json(values)
     return {**plain_values, "digest": digest_of(plain_values)}
-
-
-def _device_name(device: str) -> str:
-    if device.startswith("cuda"):
-        return f"{device}: {torch.cuda.get_device_name(device)}"
-    return f"{device}: {platform.processor() or platform.machine()}"

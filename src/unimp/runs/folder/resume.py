@@ -23,15 +23,13 @@ from unimp import __version__
 from unimp.config.recipe import Recipe, read_recipe
 from unimp.config.run_files import (
     CHECKPOINT,
-    EXPLANATIONS,
+    EVIDENCE,
     HISTORY,
     LOCK,
     MANIFEST,
-    MEMBERS,
     METRICS,
     PREDICTIONS,
     RECIPE,
-    REFIT,
     REPORT,
     STARTED,
     SUMMARY,
@@ -46,10 +44,11 @@ from unimp.config.run_files import (
 )
 from unimp.data.files import open_regular, read_regular, special_kind
 from unimp.errors import RunError
-from unimp.runs.folder.files import MOST_BYTES, read_run, write_history
+from unimp.runs.folder.files import MOST_BYTES, read_run, refuse_special_files
 from unimp.runs.folder.lock import in_use, locked
 from unimp.runs.folder.paths import paths_in
 from unimp.runs.folder.schemas import Checkpoint, HistoryLine, Metrics, TransformsFile, parse
+from unimp.runs.folder.writing import write_history
 from unimp.tracking import trackers
 from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
@@ -139,22 +138,6 @@ def held_folder(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def refuse_special_files(folder: Path) -> None:
-    """Refuse a folder in which a link, a pipe or a device has the name of a file of a run."""
-    for name in WRITTEN:
-        if kind := special_kind(folder / name):
-            raise RunError(
-                f"{folder / name} is {kind}, and a run writes a file of that name. Remove it, or "
-                "choose another folder."
-            )
-    for name in (EXPLANATIONS, MEMBERS, REFIT, *trackers.TRACKERS):
-        if special_kind(folder / name) not in ("", "a folder"):
-            raise RunError(
-                f"{folder / name} is not a folder, and a run writes a folder of that name. Remove "
-                "it, or choose another folder."
-            )
-
-
 def refuse_linked_seed(folder: Path | None) -> None:
     """Refuse a link as the folder of a seed: the run would be written somewhere else."""
     if folder is not None and (kind := special_kind(folder)) not in ("", "a folder"):
@@ -220,6 +203,12 @@ def _are_predictions(path: Path) -> bool:
     return {"node", "prediction", "known_neighbors"} <= {*read_schema(path).names}
 
 
+def _is_evidence(path: Path) -> bool:
+    from pyarrow.parquet import read_schema
+
+    return {"in_edges", "known_neighbors"} <= {*read_schema(path).names}
+
+
 def _is_task(path: Path) -> bool:
     with ZipFile(path) as file:
         return {"edge_index.npy", "directed.npy", "y.npy"} <= {*file.namelist()}
@@ -242,6 +231,7 @@ _READERS: Mapping[str, Callable[[Path], bool]] = {
     HISTORY: _is_history,
     PREDICTIONS: _are_predictions,
     REPORT: _is_report,
+    EVIDENCE: _is_evidence,
     TASK: _is_task,
     TRANSFORMS: lambda path: bool(parse(TransformsFile, _text(path), path)),
     TRACKERS: lambda path: bool(trackers.read_ids(path)),

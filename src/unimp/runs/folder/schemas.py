@@ -19,7 +19,7 @@ from unimp.data.tables.encoding import Categorical, Numeric, Text, Vector
 from unimp.data.tables.near import Places
 from unimp.data.tables.transforms import Layout
 from unimp.errors import RunError
-from unimp.inference.calibration import MAX_TEMPERATURE
+from unimp.inference.reliability import MAX_TEMPERATURE
 
 Format = Literal[1]
 FORMAT: Format = 1
@@ -37,7 +37,9 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class Schema(BaseModel):
     """Values of a JSON file; fields that a later version adds are kept."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow", frozen=True)
+    model_config = ConfigDict(
+        strict=True, allow_inf_nan=False, extra="allow", frozen=True, defer_build=True
+    )
 
 
 class FileEntry(Schema):
