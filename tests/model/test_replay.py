@@ -60,7 +60,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             pytest.skip("the native core is not built")
 
         def can_replay(*given: Any) -> bool:
-            return replay.is_recordable(*given) and not replay.is_observed()
+            return replay.are_plain(*given) and not replay.is_observed()
 
         monkeypatch.setattr(replay, "can_replay", can_replay)
         monkeypatch.setattr(replay, "recorder_for", lambda *given: RunAgain())
