@@ -242,7 +242,7 @@ class TransformerConv(nn.Module):
         linears = [modules[name] for name in ("lin_query", "lin_skip", "lin_key", "lin_value")]
         weights = [_read(one, name) for name in ("weight", "bias") for one in linears]
         edge, gate = (_read(modules.get(name), "weight") for name in ("lin_edge", "lin_beta"))
-        return Weights(*weights, edge=edge, gate=gate)  # type: ignore[arg-type]
+        return Weights._make([*weights, edge, None, gate, None, None, None])
 
     def _dropout(self) -> float:
         return self.dropout if self.training else 0.0

@@ -92,7 +92,7 @@ class Slot(Generic[Recording]):
 class _Seen(NamedTuple):
     """Calls with one key that ran normally."""
 
-    count: int
+    calls: int
     places: Places | None  # of all their inputs; None: they differ
 
 
