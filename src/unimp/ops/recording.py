@@ -32,8 +32,8 @@ MOST_CANDIDATES = 8
 IDLE = 256
 
 MOST_COPIED = 2 * 2**30
-"""The most bytes that calls of a recording may copy. A GPU takes about half a millisecond to read
-and write them, which is about what recording a layer saves on a graph of this size."""
+"""The most bytes that the copies of one call may read and write. An H200 takes half a millisecond
+for them, which is about what recording saves on a graph of this size."""
 
 Recording = TypeVar("Recording")
 Places = tuple[Any, ...]
