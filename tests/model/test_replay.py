@@ -214,6 +214,21 @@ def test_inputs_that_are_read_in_place_must_not_change_before_the_backward_pass(
     assert replays.forward == CALLS - WARMUP + 1
 
 
+def test_inputs_that_are_moved_before_the_backward_pass(device: str, replays: Replays) -> None:
+    layers = two_layers(device)
+    edges = edge_list(device)
+    found = []
+    for layer in layers:
+        x = rows(device, 0)
+        for _ in range(CALLS):
+            outcome(layer, x, edges)
+        loss = layer(x, edges).square().sum()
+        x.data = x.detach().clone()
+        found.append(list(torch.autograd.grad(loss, [x, *layer.parameters()])))
+    assert_same(*found)
+    assert replays.forward == replays.backward + 1
+
+
 def test_weights_may_change_before_the_backward_pass(device: str, replays: Replays) -> None:
     """The gradients are those of the weights that the forward pass used."""
     layers = two_layers(device, beta=True)

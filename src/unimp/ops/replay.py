@@ -353,14 +353,20 @@ class _Replayed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         with _LOCK:
-            if ctx.slot.holds(ctx.use):
-                if ctx.slot.places is not None:
-                    _ = ctx.saved_tensors  # an error if inputs that are read in place changed
+            if ctx.slot.holds(ctx.use) and _are_in_place(ctx):
                 d_h, d_weights = ctx.slot.recording.backward(grads[0])
                 ctx.use.is_finished = True
             else:
                 d_h, d_weights = _computed_again(ctx, grads[0])
         return d_h, None, *d_weights, None, None, None
+
+
+def _are_in_place(ctx: Any) -> bool:
+    """Whether inputs that are read in place are still there; an error if they changed."""
+    if ctx.slot.places is None:
+        return True
+    h, edge_attr, _ = ctx.saved_tensors
+    return places_of(h, edge_attr, ctx.order) == ctx.slot.places  # not after `h.data = …`
 
 
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
