@@ -363,10 +363,11 @@ class _Replayed(torch.autograd.Function):
 
 def _are_in_place(ctx: Any) -> bool:
     """Whether inputs that are read in place are still there; an error if they changed."""
-    if ctx.slot.places is None:
+    places: Places | None = ctx.slot.places
+    if places is None:
         return True
     h, edge_attr, _ = ctx.saved_tensors
-    return places_of(h, edge_attr, ctx.order) == ctx.slot.places  # not after `h.data = …`
+    return places_of(h, edge_attr, ctx.order) == places  # not after `h.data = …`
 
 
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
