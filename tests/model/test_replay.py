@@ -60,7 +60,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             pytest.skip("the native core is not built")
 
         def can_replay(*given: Any) -> bool:
-            return replay.is_recordable(*given) and not replay.is_observed()
+            return replay.are_plain(*given) and not replay.is_observed()
 
         monkeypatch.setattr(replay, "can_replay", can_replay)
         monkeypatch.setattr(replay, "recorder_for", lambda *given: RunAgain())
@@ -171,6 +171,95 @@ def test_a_result_does_not_change_with_later_calls(device: str, replays: Replays
     assert replays.forward == CALLS - WARMUP
     for now, before in (pair for results in kept for pair in results):
         assert torch.equal(now, before)
+
+
+@pytest.mark.parametrize("with_features", [False, True], ids=["plain", "edge features"])
+def test_inputs_at_the_same_addresses_are_read_in_place(
+    device: str, replays: Replays, with_features: bool
+) -> None:
+    layer, other = two_layers(device, edge_dim=EDGE_WIDTH if with_features else None)
+    edges, x = edge_list(device), rows(device, 0)
+    rest = (edges[:, edges[1].argsort(stable=True)],)
+    rest = (*rest, features(device, 0)) if with_features else rest
+    for turn in range(2 * CALLS):
+        for given in (x, *rest[1:]):
+            with torch.no_grad():
+                given.mul_(-0.9)
+        assert_same(*(outcome(one, x, *rest, seed=turn) for one in (layer, other)))
+    assert replays.backward == 2 * CALLS - WARMUP
+    (slot,) = _RECORDINGS[layer]._slots
+    assert slot.recording.h is None
+    assert slot.recording.edge_attr is None
+    elsewhere = rows(device, 1)
+    for given in (elsewhere, x, elsewhere):
+        assert_same(*(outcome(one, given, *rest) for one in (layer, other)))
+    assert replays.backward == 2 * CALLS - WARMUP + 3
+    (slot,) = _RECORDINGS[layer]._slots
+    assert slot.recording.h is not None
+
+
+def test_inputs_that_are_read_in_place_must_not_change_before_the_backward_pass(
+    device: str, replays: Replays
+) -> None:
+    layers = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    for layer in layers:
+        for _ in range(CALLS):
+            outcome(layer, x, edges)
+        loss = layer(x, edges).square().sum()
+        with torch.no_grad():
+            x.add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    assert replays.forward == CALLS - WARMUP + 1
+
+
+def test_inputs_that_are_moved_before_the_backward_pass(device: str, replays: Replays) -> None:
+    layers = two_layers(device)
+    edges = edge_list(device)
+    found = []
+    for layer in layers:
+        x = rows(device, 0)
+        for _ in range(CALLS):
+            outcome(layer, x, edges)
+        loss = layer(x, edges).square().sum()
+        x.data = x.detach().clone()
+        found.append(list(torch.autograd.grad(loss, [x, *layer.parameters()])))
+    assert_same(*found)
+    assert replays.forward == replays.backward + 1
+
+
+def test_weights_may_change_before_the_backward_pass(device: str, replays: Replays) -> None:
+    """The gradients are those of the weights that the forward pass used."""
+    layers = two_layers(device, beta=True)
+    edges, x = edge_list(device), rows(device, 0)
+    found = []
+    for layer in layers:
+        for _ in range(CALLS):
+            outcome(layer, x, edges)
+        loss = layer(x, edges).square().sum()
+        with torch.no_grad():
+            for weight in layer.parameters():
+                weight.add_(1.0)
+        found.append(list(torch.autograd.grad(loss, [x, *layer.parameters()])))
+    assert_same(*found)
+    assert replays.backward == CALLS - WARMUP + 1
+
+
+def test_changed_weights_are_refused_if_a_forward_pass_is_computed_again(
+    device: str, replays: Replays
+) -> None:
+    layer, _ = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    for _ in range(CALLS):
+        outcome(layer, x, edges)
+    loss = layer(x, edges).square().sum()
+    loss.backward(retain_graph=True)
+    layer(x, edges)
+    with torch.no_grad():
+        layer.lin_key.weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize("how", ["in place", "data", "another list"])
@@ -370,10 +459,13 @@ def test_it_can_be_turned_off(device: str, replays: Replays) -> None:
     assert replays.forward == 0
 
 
+@pytest.mark.parametrize(
+    ("limit", "most"), [("MOST_EDGES", EDGES - 1), ("MOST_COPIED", 4 * 4 * NODES * IN)]
+)
 def test_large_graphs_are_not_recorded(
-    device: str, replays: Replays, monkeypatch: pytest.MonkeyPatch
+    device: str, replays: Replays, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(replay, "MOST_EDGES", EDGES - 1)
+    monkeypatch.setattr(replay, limit, most)
     layer, _ = two_layers(device)
     edges, x = edge_list(device), rows(device, 0)
     for _ in range(CALLS):
@@ -498,6 +590,8 @@ def test_another_stream_has_its_own_recording(replays: Replays) -> None:
 
 
 @GPU
+# torch itself keeps the outputs of its warm-up, which ran on another stream, while it records.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_a_step_that_is_recorded_as_a_whole_contains_the_layer(replays: Replays) -> None:
     layer, other = two_layers("cuda")
     edges, x = edge_list("cuda"), rows("cuda", 0)
@@ -520,6 +614,21 @@ def test_a_step_that_is_recorded_as_a_whole_contains_the_layer(replays: Replays)
         torch.testing.assert_close(whole(x), other(x, edges), rtol=1e-4, atol=1e-4)
     assert replays.forward == during
     assert during >= before
+
+
+@GPU
+def test_a_recording_does_not_keep_its_inputs(replays: Replays) -> None:
+    layer, _ = two_layers("cuda")
+    edges = edge_list("cuda")
+    x = torch.randn(NODES, IN, device="cuda", requires_grad=True)
+    for _ in range(CALLS):
+        outcome(layer, x, edges)
+    (slot,) = _RECORDINGS[layer]._slots
+    assert slot.places is not None
+    torch.cuda.synchronize()
+    before, size = torch.cuda.memory_allocated(), x.untyped_storage().nbytes()
+    del x
+    assert torch.cuda.memory_allocated() <= before - size
 
 
 @GPU

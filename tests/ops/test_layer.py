@@ -36,10 +36,11 @@ def random_hop(targets: int, sources: int, *, edges: bool) -> Hop:
 
 def layer_and_norm(backend: str, **options: Any) -> tuple[GraphTransformerLayer, nn.LayerNorm]:
     torch.manual_seed(0)
-    options = {"heads": 3, "residual": "gated", **options}
-    width = options["heads"] * WIDTH
-    encoder = EdgeEncoder(EDGE_WIDTH, width) if options.pop("edges", False) else None
-    layer = GraphTransformerLayer(IN, WIDTH, edge_encoder=encoder, backend=backend, **options)
+    options = {"heads": 3, "width": WIDTH, "residual": "gated", **options}
+    width = options.pop("width")
+    with_edges = options.pop("edges", False)
+    encoder = EdgeEncoder(EDGE_WIDTH, options["heads"] * width) if with_edges else None
+    layer = GraphTransformerLayer(IN, width, edge_encoder=encoder, backend=backend, **options)
     norm = nn.LayerNorm(layer.out_width)
     with torch.no_grad():  # zeros and ones would hide mistakes
         for parameter in [*layer.parameters(), *norm.parameters()]:
@@ -75,6 +76,8 @@ def results(backend: str, hop: Hop, *, normed: bool, **options: Any) -> dict[str
         {"gate_bias": False, "attention_dropout": 0.4},
         {"edges": True},
         {"edges": True, "concat": False, "attention_dropout": 0.4},
+        {"heads": 2, "width": 4, "attention_dropout": 0.4},
+        {"heads": 2, "width": 4, "concat": False},
     ],
     ids=str,
 )

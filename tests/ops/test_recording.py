@@ -19,11 +19,12 @@ def key_of(edges: Hop, *, width: int = 4, address: int = 0, dropout: float = 0.0
     return CallKey(weakref.ref(edges), (width,), (address,), (dropout,))
 
 
-def call(recordings: Recordings[str], key: CallKey) -> Slot[str] | None:
+def call(recordings: Recordings[str], key: CallKey, place: int = 0) -> Slot[str] | None:
     """One call of a layer: on a free slot, normal (None), or recorded now."""
-    slot = recordings.free_slot(key)
-    if slot is None and recordings.should_record(key):
-        slot = recordings.add(key, "recording")
+    slot = recordings.free_slot(key, (place,))
+    if slot is None:
+        plan = recordings.plan(key, (place,))
+        slot = None if plan is None else recordings.add(key, "recording", plan)
     return slot
 
 
@@ -150,3 +151,37 @@ def test_nothing_is_recorded_after_a_recording_failed() -> None:
     recordings.give_up()
     for _ in range(3 * WARMUP):
         assert call(recordings, key_of(edges)) is None
+
+
+def test_inputs_that_stay_are_read_in_place_until_they_move() -> None:
+    edges, recordings = hop(), Recordings[str]()
+    key = key_of(edges)
+    slot = recorded(recordings, key)
+    assert slot.places == (0,)
+    assert call(recordings, key, place=0) is slot
+    moved = call(recordings, key, place=1)
+    assert moved is not None
+    assert moved.places is None
+    assert [call(recordings, key, place=place) for place in (0, 1, 2)] == [moved] * 3
+    assert len(recordings) == 1
+
+
+def test_inputs_that_move_are_copied() -> None:
+    edges, recordings = hop(), Recordings[str]()
+    key = key_of(edges)
+    for turn in range(WARMUP):
+        assert call(recordings, key, place=turn % 2) is None
+    slot = call(recordings, key, place=1)
+    assert slot is not None
+    assert slot.places is None
+
+
+def test_a_busy_slot_is_not_replaced_if_inputs_move() -> None:
+    edges, recordings = hop(), Recordings[str]()
+    key = key_of(edges)
+    slot = recorded(recordings, key)
+    use = slot.take()
+    assert call(recordings, key, place=1) is None
+    assert slot.holds(use)
+    use.is_finished = True
+    assert call(recordings, key, place=0) is slot

@@ -89,6 +89,33 @@ def test_triton_accepts_half_precision_rows_with_single_precision_parameters() -
         torch.testing.assert_close(got.float(), truth[name], rtol=0.05, atol=0.05, msg=name)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "width"), [(1, 8), (2, 4), (4, 16)])
+def test_triton_finds_the_terms_of_attention(heads: int, width: int, dtype: torch.dtype) -> None:
+    """L and dm·m per head, where m is the message and dm its gradient as it is stored."""
+    residual = pytest.importorskip("unimp.ops.triton.residual")
+    given = operands(GATE, rows=300, width=heads * width, dtype=dtype)
+    given = {name: tensor.detach().to(device_of("triton")) for name, tensor in given.items()}
+    message, kept = given.pop("message"), given.pop("kept")
+    step = Residual(**given)
+    out, row_stats = residual.residual_forward(message, kept, step)
+    log_sum = torch.randn(300, heads).to(row_stats.beta)
+    terms = log_sum.new_full((300, heads, 2), torch.nan)
+    assert residual.can_find_terms(heads, width)
+    grad, _ = residual.residual_backward(
+        direction(out), message, kept, step, row_stats, torch.empty_like(kept), log_sum, terms
+    )
+    products = (grad.double() * message.double()).view(300, heads, width).sum(2)
+    assert torch.equal(terms[..., 0], log_sum)
+    torch.testing.assert_close(terms[..., 1].double(), products, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(3, 4), (2, 5), (1, 2), (3, 5)])
+def test_heads_that_do_not_fill_a_tile_have_no_terms(heads: int, width: int) -> None:
+    residual = pytest.importorskip("unimp.ops.triton.residual")
+    assert not residual.can_find_terms(heads, width)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_relu_does_not_hide_nan(kernel: str) -> None:
     rows = torch.full((2, 4), torch.nan, device=device_of(kernel))

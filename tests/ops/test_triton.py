@@ -255,6 +255,8 @@ for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1
         step = Residual(relu=True, **gate, **norm)
         _, row_stats = residual_forward(rows, rows, step)
         residual_backward(rows, rows, rows, step, row_stats, torch.empty_like(rows))
+        terms = torch.empty(9, 4), torch.empty(9, 4, 2)
+        residual_backward(rows, rows, rows, step, row_stats, torch.empty_like(rows), *terms)
 """
 
 

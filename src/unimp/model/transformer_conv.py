@@ -216,19 +216,17 @@ class TransformerConv(nn.Module):
     def _fused(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> Tensor:
         """Compute the output in one step; on a GPU, repeated calls are recorded and replayed."""
         self._check_features(edge_attr, edges)
-        linears = (self.lin_query, self.lin_skip, self.lin_key, self.lin_value)
-        edge, gate = (None if one is None else one.weight for one in (self.lin_edge, self.lin_beta))
-        further = (edge, None, gate, None, None, None)
-        weights = Weights._make(
-            [*(one.weight for one in linears), *(one.bias for one in linears), *further]
-        )
+        weights = self._weights()
         shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
         seed = self._seed(x.device)
         if not self.replay:
             hop = edges.hop_with(edge_attr)
             return attention_layer(x, hop, weights, shape, seed=seed, backend="auto")
+        recordings = _RECORDINGS.get(self)
+        if recordings is None:
+            recordings = _RECORDINGS[self] = Recordings()
         return replayed_layer(
-            _RECORDINGS.setdefault(self, Recordings()),
+            recordings,
             x,
             edges.hop,
             weights,
@@ -237,6 +235,14 @@ class TransformerConv(nn.Module):
             order=edges.order,
             seed=seed,
         )
+
+    def _weights(self) -> Weights:
+        # Searching for modules and parameters as attributes would take longer than a launch.
+        modules = self._modules
+        linears = [modules[name] for name in ("lin_query", "lin_skip", "lin_key", "lin_value")]
+        weights = [_read(one, name) for name in ("weight", "bias") for one in linears]
+        edge, gate = (_read(modules.get(name), "weight") for name in ("lin_edge", "lin_beta"))
+        return Weights._make([*weights, edge, None, gate, None, None, None])
 
     def _dropout(self) -> float:
         return self.dropout if self.training else 0.0
@@ -252,7 +258,8 @@ class TransformerConv(nn.Module):
         return self.lin_edge.weight.view(self.heads, self.out_channels, -1)
 
     def _check_features(self, edge_attr: Tensor | None, edges: InEdges) -> None:
-        if self.lin_edge is None:
+        encoder = self._modules.get("lin_edge")
+        if encoder is None:
             if edge_attr is not None:
                 raise GraphError(
                     "edge_attr is given, but the layer was built without edge_dim; build it with "
@@ -264,9 +271,9 @@ class TransformerConv(nn.Module):
                 f"the layer was built with edge_dim={self.edge_dim}, but edge_attr is missing; "
                 "pass one row of features per edge"
             )
-        if isinstance(self.lin_edge, nn.LazyLinear):
-            self.lin_edge(edge_attr[:0])  # determines its width; it is applied to no edge
-        expected = (edges.hop.num_edges, self.lin_edge.in_features)
+        if isinstance(encoder, nn.LazyLinear):
+            encoder(edge_attr[:0])  # determines its width; it is applied to no edge
+        expected = (edges.hop.num_edges, encoder.in_features)
         if edge_attr.shape != expected:
             raise GraphError(
                 f"edge_attr has shape {tuple(edge_attr.shape)}; for these edges and this layer it "
@@ -296,20 +303,25 @@ def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
         return nn.LazyLinear(out_width, bias=bias)
 
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-
-
 def _is_plain(linear: nn.Module | None) -> bool:
     """Whether calling a module would only apply its weight and bias."""
     if type(linear) is not nn.Linear:
         return linear is None
-    state = linear.__dict__
-    return not any(state[name] for name in _HOOKS)
+    of = linear.__dict__
+    return not (
+        of["_forward_hooks"]
+        or of["_forward_pre_hooks"]
+        or of["_backward_hooks"]
+        or of["_backward_pre_hooks"]
+    )
+
+
+def _read(module: nn.Module | None, name: str) -> Tensor | None:
+    """A parameter of a module, or the attribute that replaces it."""
+    if module is None:
+        return None
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found
 
 
 def _have_matching_types(x: Tensor, weight: Tensor) -> bool:

@@ -258,15 +258,20 @@ def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor 
     else:
         parts = Projection(of_targets, None, absorbed.shape_of_targets(shape, h.shape[1]))
     found = parts.like()
-    grad_message, sums = residual.kernels(kernel).residual_backward(
-        grad, message, parts.kept, step, row_stats, found.kept
-    )
+    rows = grad, message, parts.kept, step, row_stats, found.kept
+    terms = _empty_terms(attention, shape, kernel)
+    if terms is None:
+        grad_message, sums = residual.kernels(kernel).residual_backward(*rows)
+    else:
+        from unimp.ops.triton.residual import residual_backward
+
+        grad_message, sums = residual_backward(*rows, attention.log_sum, terms)
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
     d_edge = d_edge_bias = None
     if isinstance(attention, _Attended):
         d_edge, d_edge_bias = _attend_backward(
-            grad_message, parts, found, attention, edges, shape, kernel, seed
+            grad_message, parts, found, attention, edges, shape, kernel, seed, terms
         )
         d_h, d_weight, d_bias = found.project_back(h, weight, ctx.needs_input_grad[0])
     else:
@@ -292,6 +297,21 @@ def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor 
         for dtype, grad in zip(ctx.dtypes, gradients, strict=True)
     )
     return d_h, tuple(as_stored)
+
+
+def _empty_terms(
+    attention: _Attended | absorbed.Absorbed, shape: Shape, kernel: fused.Kernel
+) -> Tensor | None:
+    """Memory for what attention needs per target if the residual step can compute it; else None."""
+    if kernel != "triton" or not isinstance(attention, _Attended):
+        return None
+    from unimp.ops.triton.residual import can_find_terms
+
+    # The message is the result of attention: nothing of edges is added, and heads stay apart.
+    is_result = attention.encoder is None and shape.concat
+    if not is_result or not can_find_terms(shape.heads, shape.width):
+        return None
+    return attention.log_sum.new_empty((*attention.log_sum.shape, 2))
 
 
 def _attend(
@@ -331,6 +351,7 @@ def _attend_backward(
     shape: Shape,
     kernel: fused.Kernel,
     seed: Tensor,
+    terms: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of the edge encoder; those of q, k and v are written to `found`."""
     edge_query, encoder, bias_map = saved.edge_query, saved.encoder, saved.bias_map
@@ -348,7 +369,12 @@ def _attend_backward(
     )
     grads = Forward(parts.by_head(grad_message), grad_mean, grad_mass, nothing)
     into = Backward(*found.queries_keys_values(), d_edge_query, nothing)
-    fused.kernels(kernel).backward(given, result, grads, into)
+    if terms is None:
+        fused.kernels(kernel).backward(given, result, grads, into)
+    else:
+        from unimp.ops.triton.attention import backward
+
+        backward(given, result, grads, into, terms)
     if encoder is None:
         return None, None
     dtype = grad_message.dtype

@@ -1,10 +1,12 @@
 """Which calls of a layer are recorded, and which recording a call may use.
 
-A recording works on fixed addresses: its inputs are copied in, and what the forward pass saves for
-the backward pass stays in place until the next forward pass. This module contains the rules. It
-does not depend on what a recording is; `ops/replay.py` makes them.
+A recording works on fixed addresses. It reads its inputs where they are if they were at the same
+addresses in all calls so far, and otherwise from memory of its own, to which they are copied. What
+the forward pass saves for the backward pass stays in place until the next forward pass. This module
+contains the rules. It does not depend on what a recording is; `ops/replay.py` makes them.
 
     a call is recorded    after it was seen WARMUP times with an equal `CallKey`
+    inputs have moved     a recording that reads them in place is replaced by one that copies them
     a slot is busy        from a forward pass until its backward pass, or until its result is freed
     a busy slot           is never used: the call runs normally, or gets a slot of its own
     slots are kept        MOST_SLOTS at most; one is replaced if it was not used for IDLE calls, and
@@ -29,7 +31,13 @@ MOST_SLOTS = 4
 MOST_CANDIDATES = 8
 IDLE = 256
 
+MOST_COPIED = 2 * 2**30
+"""The most bytes that the copies of one call may read and write. An H200 takes half a millisecond
+for them, which is about what recording saves on a graph of this size."""
+
 Recording = TypeVar("Recording")
+Places = tuple[Any, ...]
+"""The addresses and strides of inputs."""
 
 
 class CallKey(NamedTuple):
@@ -61,6 +69,7 @@ class Slot(Generic[Recording]):
     key: CallKey
     recording: Recording
     last_call: int
+    places: Places | None = None  # where it reads its inputs; None: they are copied
     _latest: Callable[[], Use | None] = field(default=_no_use)
 
     @property
@@ -80,42 +89,59 @@ class Slot(Generic[Recording]):
         return self._latest() is use
 
 
+class _Seen(NamedTuple):
+    """Calls with one key that ran normally."""
+
+    calls: int
+    places: Places | None  # of all their inputs; None: they differ
+
+
+class Plan(NamedTuple):
+    """How a call should be recorded."""
+
+    places: Places | None  # where to read the inputs; None: copy them
+
+
 class Recordings(Generic[Recording]):
     """The recordings of one layer."""
 
     def __init__(self) -> None:
         self._slots: list[Slot[Recording]] = []
-        self._seen: dict[CallKey, int] = {}  # normal calls; the latest is last
+        self._seen: dict[CallKey, _Seen] = {}  # normal calls; the latest is last
         self._calls = 0
         self.gave_up = False
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def free_slot(self, key: CallKey) -> Slot[Recording] | None:
-        """Find a free slot for a call; None: the call has to run normally."""
+    def free_slot(self, key: CallKey, places: Places) -> Slot[Recording] | None:
+        """Find a free slot for a call with inputs at these places; None: it has to run normally."""
         self._calls += 1
         for slot in self._slots:
-            if slot.key == key and slot.is_free:
+            if slot.places in (None, places) and slot.key == key and slot.is_free:
                 slot.last_call = self._calls
                 return slot
         return None
 
-    def should_record(self, key: CallKey) -> bool:
-        """Count a call without a free slot; return whether it should be recorded now."""
+    def plan(self, key: CallKey, places: Places) -> Plan | None:
+        """Count a call without a free slot; return how to record it, or None: not yet."""
         self._slots = [slot for slot in self._slots if slot.key.edges() is not None]
         if self.gave_up:
-            return False
-        count = self._seen.pop(key, 0)
-        self._seen[key] = count + 1
+            return None
+        for slot in self._slots:
+            if slot.places is not None and slot.key == key and slot.is_free:
+                self._slots.remove(slot)
+                return Plan(None)
+        count, before = self._seen.pop(key, _Seen(0, places))
+        self._seen[key] = _Seen(count + 1, places if places == before else None)
         if len(self._seen) > MOST_CANDIDATES:
             del self._seen[next(iter(self._seen))]
-        return count >= WARMUP and self._has_room()
+        return Plan(self._seen[key].places) if count >= WARMUP and self._has_room() else None
 
-    def add(self, key: CallKey, recording: Recording) -> Slot[Recording]:
-        """Store a recording; `should_record` has made room for it."""
+    def add(self, key: CallKey, recording: Recording, plan: Plan) -> Slot[Recording]:
+        """Store a recording, which was made as planned; `plan` has made room for it."""
         self._seen.pop(key, None)
-        slot = Slot(key, recording, self._calls)
+        slot = Slot(key, recording, self._calls, plan.places)
         self._slots.append(slot)
         return slot
 

@@ -1,15 +1,17 @@
 """A layer on GPU whose passes are recorded once and then replayed, for calls from Python.
 
 On a small graph, launching the kernels of a layer takes several times as long as running them. A
-CUDA graph launches all kernels of a pass at once. It works on fixed addresses, so inputs are copied
-to static memory and results are copied out of it: no result of one call changes with the next call.
+CUDA graph launches all kernels of a pass at once. It works on fixed addresses. Results are copied
+out of its memory: no result of one call changes with the next call.
 
     forward     copy h, edge features and the seed of dropout; replay; return a copy of the output
     backward    copy the gradient; replay; return copies of the gradients
 
-Weights are read where they are stored, so steps of an optimizer need no copies; if a weight moves,
-the call has another key (see `ops/recording.py`). If a later forward pass has overwritten what an
-earlier one saved, the backward pass of the earlier one computes it again from its inputs.
+h and edge features are not copied if they are at the same addresses in every call; then they must
+not change until the backward pass, as autograd requires of everything that it saves. Weights are
+read where they are stored, so steps of an optimizer need no copies; if a weight moves, the call has
+another key (see `ops/recording.py`). If a later forward pass has overwritten what an earlier one
+saved, the backward pass of the earlier one computes it again from its inputs.
 
 `replayed_layer` replays a layer only if nothing else would notice: not while something is compiled,
 transformed by torch.func, recorded, or observed by modes or by hooks on saved tensors.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -42,18 +44,19 @@ from unimp.ops.layer import (
     layer_forward,
 )
 from unimp.ops.projection import Shape
-from unimp.ops.recording import MOST_EDGES, CallKey, Recordings, Slot
+from unimp.ops.recording import MOST_COPIED, MOST_EDGES, CallKey, Places, Recordings, Slot
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-PLAIN = (Tensor, nn.Parameter)
-"""Types of tensors that can be recorded; subclasses may give operations another meaning."""
+PLAIN = frozenset((Tensor, nn.Parameter, type(None)))
+"""Types of operands that can be recorded; subclasses may give operations another meaning."""
 MOST_MEMORY = 0.25
 """The largest share of the free memory that one recording may occupy."""
 
 # A copy into static memory, the replay and the copy out of it belong together.
 _LOCK = threading.RLock()
+_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
@@ -106,22 +109,31 @@ class Recording:
         edge_attr: Tensor | None,
         weights: Weights,
         call: Call,
+        *,
+        h_in_place: bool = False,
+        attr_in_place: bool = False,
     ) -> None:
-        """Run both passes once, and then record them; edge features have the order of the hop."""
-        self.h, self.seed = _empty_like(h), torch.zeros_like(call.seed)
-        self.edge_attr = None if edge_attr is None else _empty_like(edge_attr)
+        """Run both passes once, and then record them; edge features have the order of the hop.
+
+        An input that is read in place is not kept alive: the recording contains only its address.
+        """
+        self.seed = torch.zeros_like(call.seed)
+        self.h = None if h_in_place else _empty_like(h)
+        self.edge_attr = None if edge_attr is None or attr_in_place else _empty_like(edge_attr)
         self.put(h, edge_attr, None, call.seed)
+        rows = h.detach() if self.h is None else self.h
+        features = edge_attr if self.edge_attr is None else self.edge_attr
         needs_grad = (h.requires_grad, *(w is not None and w.requires_grad for w in weights))
         self.trains = call.grad_enabled and any(needs_grad)
         # The kernels read these tensors, even after the hop itself is freed.
         self._edges = (call.hop.indptr, call.hop.source, call.hop.derived)
-        self._saved = saved = Saved(needs_grad)  # the memory that both passes share
+        saved = Saved(needs_grad)
         self._like = [w.detach() for w in weights if w is not None]
         self._has_weight = [w is not None for w in weights]
-        call = call._replace(hop=call.hop.with_edge_attr(self.edge_attr), seed=self.seed)
+        call = call._replace(hop=call.hop.with_edge_attr(features), seed=self.seed)
 
         def forward() -> Tensor:
-            return layer_forward(saved, self.h, weights, call)
+            return layer_forward(saved, rows, weights, call)
 
         def backward() -> tuple[Tensor | None, Tensor]:
             d_h, d_weights = layer_backward(saved, self.grad)
@@ -140,12 +152,15 @@ class Recording:
             if self.trains:
                 self.grad = _empty_like(self.out)
                 (self.d_h, self.d_weights), self._replay_backward = recorder.record(backward)
+        # What both passes share stays in the memory of the graphs without a reference to it.
+        saved.saved_tensors = ()
 
     def put(
         self, h: Tensor, edge_attr: Tensor | None, order: Tensor | None, seed: Tensor | None
     ) -> None:
         """Copy the inputs; `order` is the edge in each slot (None: the same order)."""
-        self.h.copy_(h)
+        if self.h is not None:
+            self.h.copy_(h)
         if edge_attr is not None and self.edge_attr is not None:
             if order is None:
                 self.edge_attr.copy_(edge_attr)
@@ -184,10 +199,12 @@ def replayed_layer(
     `edge_attr` is in the order of the edge list, and `order` is the edge in each slot of the hop
     (None: the list has the order of the hop).
     """
-    if can_replay(h, edge_attr, hop, weights):
+    if can_replay(h, edge_attr, weights):
         call = call_of(h, hop, shape, seed=seed, backend="auto")
         with _LOCK:
             slot = _slot_for(recordings, h, edge_attr, order, weights, call)
+            if slot is not None and not slot.recording.trains:
+                return _run(slot.recording, h, edge_attr, order, call)
             if slot is not None:
                 arguments = (h, edge_attr, *weights, order, call, slot)
                 out: Tensor = _Replayed.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -196,23 +213,29 @@ def replayed_layer(
     return attention_layer(h, hop, weights, shape, seed=seed, backend="auto")
 
 
-def can_replay(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weights) -> bool:
-    """Whether this call may be replayed, apart from the rules of `Recordings`."""
+def can_replay(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
+    """Whether this call may be replayed if there is a recording of it."""
     return (
         h.is_cuda
-        and is_recordable(h, edge_attr, hop, weights)
+        and are_plain(h, edge_attr, weights)
         and not torch.cuda.is_current_stream_capturing()
         and not is_observed()
     )
 
 
+def are_plain(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
+    """Whether the operands are ordinary tensors."""
+    return PLAIN.issuperset(map(type, (h, edge_attr, *weights)))
+
+
 def is_recordable(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weights) -> bool:
-    """Whether the operands are ordinary tensors of a moderate size."""
-    given = [t for t in (h, edge_attr, *weights) if t is not None]
+    """Whether operands match each other and have a moderate size; equal keys need no new check."""
+    given = [t for t in (edge_attr, *weights) if t is not None]
+    copied = 4 * len(h) * (h.shape[1] + len(weights.kept)) * h.element_size()
     return (
         0 < hop.num_edges <= MOST_EDGES
-        and h.numel() > 0
-        and all(type(t) in PLAIN and t.device == h.device for t in given)
+        and 0 < copied <= MOST_COPIED
+        and all(t.device == h.device for t in given)
         and len({t.dtype for t in weights if t is not None}) == 1
     )
 
@@ -237,18 +260,24 @@ def _function_modes() -> list[Any]:
 def key_of(h: Tensor, edge_attr: Tensor | None, weights: Weights, call: Call) -> CallKey:
     """What must be the same for a recording of this call to be used for another one."""
     attr = () if edge_attr is None else (edge_attr.shape, edge_attr.dtype)
-    stream = torch.cuda.current_stream(h.device).cuda_stream if h.is_cuda else 0
+    stream = torch._C._cuda_getCurrentRawStream(h.get_device()) if h.is_cuda else 0
+    of_weights = [
+        None if w is None else (w.data_ptr(), w.shape, w.stride(), w.dtype, w.requires_grad)
+        for w in weights
+    ]
     return CallKey(
         weakref.ref(call.hop),
         (h.shape, h.dtype, h.requires_grad, *attr),
-        tuple(
-            None
-            if w is None
-            else (w.data_ptr(), w.shape, w.stride(), w.dtype, w.device, w.requires_grad)
-            for w in weights
-        ),
+        tuple(of_weights),
         (call.shape, call.dtype, call.grad_enabled, stream, _matmul_precision()),
     )
+
+
+def places_of(h: Tensor, edge_attr: Tensor | None, order: Tensor | None) -> Places:
+    """The places of the inputs that a recording could read in place."""
+    if edge_attr is None or order is not None:
+        return h.data_ptr(), h.stride()
+    return h.data_ptr(), h.stride(), edge_attr.data_ptr(), edge_attr.stride()
 
 
 def _slot_for(
@@ -259,18 +288,30 @@ def _slot_for(
     weights: Weights,
     call: Call,
 ) -> Slot[Recording] | None:
-    key = key_of(h, edge_attr, weights, call)
-    slot = recordings.free_slot(key)
-    if slot is not None or not recordings.should_record(key):
+    key, places = key_of(h, edge_attr, weights, call), places_of(h, edge_attr, order)
+    slot = recordings.free_slot(key, places)
+    if slot is not None or not is_recordable(h, edge_attr, call.hop, weights):
         return slot
+    plan = recordings.plan(key, places)
+    if plan is None:
+        return None
+    in_place = plan.places is not None
     in_order = _with_features(call.hop, edge_attr, order).edge_attr
     try:
-        recording = Recording(recorder_for(h, weights, call), h, in_order, weights, call)
+        recording = Recording(
+            recorder_for(h, weights, call),
+            h,
+            in_order,
+            weights,
+            call,
+            h_in_place=in_place,
+            attr_in_place=in_place and order is None,
+        )
     except RuntimeError as error:
         logger.warning("A layer is not recorded; its kernels are launched one by one: %s", error)
         recordings.give_up()
         return None
-    return recordings.add(key, recording)
+    return recordings.add(key, recording, plan)
 
 
 def recorder_for(h: Tensor, weights: Weights, call: Call) -> GraphRecorder:
@@ -286,25 +327,33 @@ def recorder_for(h: Tensor, weights: Weights, call: Call) -> GraphRecorder:
     return GraphRecorder(h.device)
 
 
+def _run(
+    recording: Recording, h: Tensor, edge_attr: Tensor | None, order: Tensor | None, call: Call
+) -> Tensor:
+    """Replay the forward pass of a call."""
+    recording.put(h, edge_attr, order, call.seed if call.shape.dropout else None)
+    return recording.forward()
+
+
 class _Replayed(torch.autograd.Function):
-    """A layer that is replayed."""
+    """A layer that is replayed, in a call that takes gradients."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, edge_attr: Tensor | None, *given: Any) -> Tensor:
         *weights, order, call, slot = given
-        recording: Recording = slot.recording
-        if recording.trains:
-            ctx.use = slot.take()
-            ctx.order, ctx.call, ctx.slot = order, call, slot
-            ctx.save_for_backward(h, edge_attr, call.seed, *weights)
-        recording.put(h, edge_attr, order, call.seed if call.shape.dropout else None)
-        return recording.forward()
+        ctx.use, ctx.slot, ctx.order, ctx.call = slot.take(), slot, order, call
+        # Autograd checks at the backward pass that saved tensors did not change. Weights may: the
+        # recording has its own copies of what it needs of them.
+        ctx.save_for_backward(h, edge_attr, call.seed)
+        ctx.weights = weights
+        ctx.versions = _versions(weights)
+        return _run(slot.recording, h, edge_attr, order, call)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         with _LOCK:
-            if ctx.slot.holds(ctx.use):
+            if ctx.slot.holds(ctx.use) and _are_in_place(ctx):
                 d_h, d_weights = ctx.slot.recording.backward(grads[0])
                 ctx.use.is_finished = True
             else:
@@ -312,14 +361,35 @@ class _Replayed(torch.autograd.Function):
         return d_h, None, *d_weights, None, None, None
 
 
+def _are_in_place(ctx: Any) -> bool:
+    """Whether inputs that are read in place are still there; an error if they changed."""
+    places: Places | None = ctx.slot.places
+    if places is None:
+        return True
+    h, edge_attr, _ = ctx.saved_tensors
+    return places_of(h, edge_attr, ctx.order) == places  # not after `h.data = …`
+
+
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """Run both passes of a call whose saved tensors were overwritten by a later call."""
-    h, edge_attr, seed, *weights = ctx.saved_tensors
+    h, edge_attr, seed = ctx.saved_tensors
+    weights = Weights(*ctx.weights)
+    if ctx.versions != _versions(weights):
+        raise RuntimeError(
+            "a weight of a TransformerConv was modified by an inplace operation after a forward "
+            "pass whose backward pass has to compute it again; call backward before another call "
+            "of the layer, or set its replay to False"
+        )
     call = ctx.call._replace(hop=_with_features(ctx.call.hop, edge_attr, ctx.order), seed=seed)
     saved = Saved((ctx.needs_input_grad[0], *ctx.needs_input_grad[2:-3]))
     with without_autocast(grad.device.type):
-        layer_forward(saved, h, Weights(*weights), call)
+        layer_forward(saved, h, weights, call)
         return layer_backward(saved, grad)
+
+
+def _versions(weights: Sequence[Tensor | None]) -> list[int]:
+    """Numbers that change with each modification; tensors of inference mode have none."""
+    return [0 if w is None or w.is_inference() else w._version for w in weights]
 
 
 def _with_features(hop: Hop, edge_attr: Tensor | None, order: Tensor | None) -> Hop:
@@ -337,11 +407,10 @@ def _recording_stream(device: torch.device, replays_on: int) -> torch.cuda.Strea
 
 def _matmul_precision() -> Any:
     """The setting that chooses the kernels of matrix products in single precision."""
-    matmul = torch.backends.cuda.matmul
     # Newer versions of torch refuse to read the older name after the newer one was set.
-    if hasattr(torch._C, "_get_fp32_precision_getter"):
-        return matmul.fp32_precision, getattr(torch.backends, "fp32_precision", None)
-    return matmul.allow_tf32
+    if _fp32_precision is not None:
+        return _fp32_precision("cuda", "matmul"), _fp32_precision("generic", "all")
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 def _empty_like(tensor: Tensor) -> Tensor:

@@ -53,11 +53,18 @@ def forward(given: Operands) -> Forward:
     return result
 
 
-def backward(given: Operands, result: Forward, grads: Forward, found: Backward) -> None:
+def backward(
+    given: Operands,
+    result: Forward,
+    grads: Forward,
+    found: Backward,
+    terms: Tensor | None = None,
+) -> None:
     """Run a pass by source for dk, dv and ds, and then a pass by target for dq and du.
 
     Besides the gradients, it needs memory for two numbers per target and head, one per edge and
-    head (two if edge features take a gradient), and the parts of hubs.
+    head (two if edge features take a gradient), and the parts of hubs. `terms` are the numbers per
+    target and head, [T, H, 2], if they are known already; see `residual_backward`.
     """
     if result.out.numel() == 0:
         for grad in found:
@@ -71,21 +78,22 @@ def backward(given: Operands, result: Forward, grads: Forward, found: Backward) 
     grad_mean = None if edge_query is None else grads.edge_mean.contiguous()
     grad_mass = None if edge_query is None else grads.mass.contiguous()
     with torch.cuda.device_of(query):
-        terms = query.new_empty((targets, heads, 2), dtype=exact)
-        at_once = max(1, 2048 // shape["BLOCK"])
-        launch(
-            triton_kernels.find_terms,
-            (parts_of(targets, at_once), heads),
-            grads.out,
-            grad_mean,
-            grad_mass,
-            *result,
-            terms,
-            targets,
-            **_strides(grad_out=grads.out),
-            **shape,
-            ROWS=at_once,
-        )
+        if terms is None:
+            terms = query.new_empty((targets, heads, 2), dtype=exact)
+            at_once = max(1, 2048 // shape["BLOCK"])
+            launch(
+                triton_kernels.find_terms,
+                (parts_of(targets, at_once), heads),
+                grads.out,
+                grad_mean,
+                grad_mass,
+                *result,
+                terms,
+                targets,
+                **_strides(grad_out=grads.out),
+                **shape,
+                ROWS=at_once,
+            )
         score_grad = query.new_empty((heads, num_edges), dtype=exact)
         weight = torch.empty_like(score_grad) if found.edge_attr.numel() else None
 

@@ -55,8 +55,14 @@ def residual_backward(
     residual: Residual,
     row_stats: RowStats,
     grad_kept: Tensor,
+    log_sum: Tensor | None = None,
+    terms: Tensor | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Run the backward pass; dr is written to `grad_kept`."""
+    """Run the backward pass; dr is written to `grad_kept`.
+
+    If `terms` [T, H, 2] is given, with `log_sum` [T, H] of attention, L and dm·m of each head are
+    written to it, as `attention.backward` needs them. `can_find_terms` says for which sizes.
+    """
     grad = grad if grad.stride(1) == 1 else grad.contiguous()
     exact = exact_dtype(message.dtype)
     width = message.shape[1]
@@ -78,16 +84,24 @@ def residual_backward(
                 grad_message,
                 grad_kept,
                 parts,
+                log_sum,
+                terms,
                 len(message),
                 GRAD_STRIDE=grad.stride(0),
                 MESSAGE_STRIDE=message.stride(0),
                 KEPT_STRIDE=kept.stride(0),
                 GRAD_KEPT_STRIDE=grad_kept.stride(0),
                 RELU=residual.relu,
+                HEADS=1 if terms is None else terms.shape[1],
                 **shape,
             )
     total = parts.sum(0)
     return grad_message, Sums(total[-1:], *total[:-1].view(4, width))
+
+
+def can_find_terms(heads: int, width: int) -> bool:
+    """Whether heads of this width fill a tile, so that each is a part of it."""
+    return heads * width == power_of_two(heads * width) and heads & (heads - 1) == 0
 
 
 def _vectors(residual: Residual) -> list[Tensor | None]:
@@ -177,12 +191,15 @@ def backward_rows(
     grad_message,
     grad_kept,
     parts,
+    log_sum,
+    terms,
     num_rows,
     GRAD_STRIDE: tl.constexpr,
     MESSAGE_STRIDE: tl.constexpr,
     KEPT_STRIDE: tl.constexpr,
     GRAD_KEPT_STRIDE: tl.constexpr,
     RELU: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     EXACT: tl.constexpr,
@@ -241,6 +258,14 @@ def backward_rows(
         mask = valid[:, None] & (column < WIDTH)[None, :]
         tl.store(grad_message + row[:, None] * WIDTH + column[None, :], dm, mask=mask)
         tl.store(grad_kept + row[:, None] * GRAD_KEPT_STRIDE + column[None, :], dr, mask=mask)
+        if terms is not None:
+            # Attention reads dm as it is stored, so the products are of the rounded numbers.
+            rounded = dm.to(grad_message.dtype.element_ty).to(EXACT)
+            by_head = tl.reshape(rounded * m, [ROWS, HEADS, BLOCK // HEADS])
+            cell = row[:, None] * HEADS + tl.arange(0, HEADS)[None, :]
+            logs = tl.load(log_sum + cell, mask=valid[:, None], other=0.0)
+            tl.store(terms + cell * 2, logs, mask=valid[:, None])
+            tl.store(terms + cell * 2 + 1, tl.sum(by_head, axis=2), mask=valid[:, None])
 
     part = parts + tl.program_id(0) * (4 * WIDTH + 1)
     to = part + column
