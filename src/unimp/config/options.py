@@ -242,6 +242,11 @@ class BatchOptions(Section):
     workers: int = option(
         1, "threads on CPU that prepare batches in advance; 0: none", ge=0, le=256
     )
+    prefetch: bool = option(
+        True,
+        "neighbors on a store: ask the system for all rows of a batch at once, before the batch "
+        "reads them; results are the same",
+    )
 
 
 class TrainOptions(Section):

@@ -25,7 +25,7 @@ LARGEST_ARRAY = 20_000_000
 
 
 def sample_hops(
-    graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int
+    graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int, prefetch: bool = False
 ) -> tuple[Tensor, list[Hop]]:
     """Draw at most fanout[ℓ] in-neighbors per target of layer ℓ, uniformly without replacement.
 
@@ -33,7 +33,8 @@ def sample_hops(
     were reached) and one hop per layer, hops[0] the largest. A fanout of −1 keeps all in-neighbors;
     with −1 for all layers, the logits of the seeds equal those of the full batch. The in-neighbors
     that are drawn for a node depend only on `seed`, the layer and the node. Therefore several
-    processes that divide the seeds among them draw the same edges as one process.
+    processes that divide the seeds among them draw the same edges as one process. With `prefetch`,
+    the system is asked to read what a layer needs of a mapped graph before it is used.
     """
     is_native = _can_be_native(graph)
     nodes = graph.checked_nodes(seeds)
@@ -47,8 +48,13 @@ def sample_hops(
         raise GraphError("a node occurs twice; list each node once")
     hops: list[Hop] = []
     for layer, take in enumerate(reversed(fanout)):
-        draw = _draw_natively if is_native else _draw
-        nodes, indptr, slots, source = draw(graph, local, nodes, take, seed + layer)
+        if is_native:
+            drawn = _draw_natively(graph, local, nodes, take, seed + layer, prefetch)
+        else:
+            drawn = _draw(graph, local, nodes, take, seed + layer)
+        nodes, indptr, slots, source = drawn
+        if prefetch and graph.edge_attr is not None:
+            prefetch_rows(graph.edge_attr, graph.edge_rows(slots))
         hops.append(Hop(indptr, source, len(nodes), graph.edge_attr_of(slots)))
     if local is not None:
         _give_back(local, nodes)
@@ -70,6 +76,15 @@ def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
     dtype = index_dtype(kept)
     attr = graph.edge_attr_of(slots[:kept])
     return Hop(indptr.to(dtype), source[:kept].to(dtype), len(nodes), attr)
+
+
+def prefetch_rows(array: Tensor, rows: Tensor) -> None:
+    """Ask the system to read rows of an array on CPU that may be mapped from a file.
+
+    Without the native core, or if the rows are in memory, nothing happens.
+    """
+    if array.device.type == "cpu" and array.is_contiguous() and native.available():
+        native.read_ahead(array, rows.long())
 
 
 def _can_be_native(graph: Graph) -> bool:
@@ -101,9 +116,11 @@ def _degree(indptr: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _draw_natively(
-    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int
+    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int, prefetch: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw as `_draw` does, with the same result."""
+    if prefetch:
+        prefetch_rows(graph.indptr, nodes)
     degree = _degree(graph.indptr, nodes)
     most = int((degree if take == ALL else degree.clamp(max=take)).sum())
     if most > torch.iinfo(torch.int32).max:
@@ -113,7 +130,8 @@ def _draw_natively(
     extended[:known] = nodes
     indptr, source = (torch.empty(n, dtype=torch.int32) for n in (known + 1, most))
     slots = nodes.new_empty(most)
-    count = native.sample(graph, local, extended, known, take, seed, (indptr, slots, source))
+    drawn = indptr, slots, source
+    count = native.sample(graph, local, extended, known, take, seed, drawn, prefetch=prefetch)
     # Copy the used parts, so that the unused memory is freed.
     used = int(indptr[-1])
     return extended[:count].clone(), indptr, slots[:used], source[:used].clone()

@@ -23,7 +23,7 @@ from unimp.graph.features import (
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops.placement import place_for_batches
-from unimp.ops.sampling import induced_hop, sample_hops
+from unimp.ops.sampling import induced_hop, prefetch_rows, sample_hops
 from unimp.tasks.labels import LabelMask
 from unimp.training.batch import Batch, Batches
 from unimp.training.changed_batches import (
@@ -158,6 +158,7 @@ class NeighborSampling:
     for_gpu: bool = False
     others: Tensor | None = None  # numbers of nodes that are never hidden
     ranks: Ranks = ALONE
+    prefetch: bool = True  # rows of a mapped graph
     _pools: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
@@ -181,7 +182,14 @@ class NeighborSampling:
         seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
         labels, own = self.masks.shown(self.labels, epoch, step), self.ranks.deal(seeds)
         return sampled_batch(
-            self.graph, labels, mask, own, self.fanout, seed=seed, for_gpu=self.for_gpu
+            self.graph,
+            labels,
+            mask,
+            own,
+            self.fanout,
+            seed=seed,
+            for_gpu=self.for_gpu,
+            prefetch=self.prefetch,
         )
 
     def _pool(self, mask: LabelMask, moment: tuple[int, int]) -> Tensor:
@@ -205,9 +213,17 @@ def sampled_batch(
     *,
     seed: int,
     for_gpu: bool = False,
+    prefetch: bool = False,
 ) -> Batch:
-    """Create a batch for `seeds` with their in-neighbors, or a sample of them."""
-    nodes, hops = sample_hops(graph, seeds.to(graph.device), fanout, seed=seed)
+    """Create a batch for `seeds` with their in-neighbors, or a sample of them.
+
+    prefetch: ask the system for all rows of a mapped graph that the batch needs before it reads
+    them one by one.
+    """
+    on_device = seeds.to(graph.device)
+    nodes, hops = sample_hops(graph, on_device, fanout, seed=seed, prefetch=prefetch)
+    if prefetch and isinstance(graph.x, Tensor):
+        prefetch_rows(graph.x, nodes)
     for hop in hops:
         _derive(hop, for_gpu)
     return Batch(
@@ -278,6 +294,7 @@ def make_batches(
     parts_per_step: int = 1,
     ranks: Ranks = ALONE,
     drawn_per_node: bool = False,
+    prefetch: bool = True,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
@@ -286,6 +303,7 @@ def make_batches(
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
     ranks: the processes that divide each batch among them.
+    prefetch: ask the system for the rows of a mapped graph that a batch of neighbors needs.
     """
     batches: Batches
     for_gpu = torch.device(device).type == "cuda"
@@ -300,7 +318,7 @@ def make_batches(
     else:
         per_layer = fanout_per_layer(fanout, num_layers)
         batches = NeighborSampling(
-            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks
+            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks, prefetch
         )
     if x is not None:
         batches = Gathered(batches, x)

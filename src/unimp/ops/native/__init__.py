@@ -105,7 +105,7 @@ def library() -> ctypes.CDLL:
             "unimp (in a checkout: pip install -e .)"
         )
     core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
-    core.unimp_take.restype = ctypes.c_int64
+    core.unimp_take.restype = core.unimp_read_ahead.restype = ctypes.c_int64
     return core
 
 
@@ -282,21 +282,34 @@ def sample(
     take: int,
     seed: int,
     drawn: tuple[Tensor, Tensor, Tensor],
+    *,
+    prefetch: bool,
 ) -> int:
     """Draw in-edges of the first `known` nodes and number their sources; see sampling.cpp.
 
     local: the number of each node of the graph, or −1; None: a hash table is used instead. `drawn`
-    are the row pointers, slots and sources to fill. Returns how many nodes have a number
+    are the row pointers, slots and sources to fill. prefetch: ask the system to read the sources
+    first, as `read_ahead` does. Returns how many nodes have a number
     afterwards; `nodes` has space for them.
     """
     counts = (ctypes.c_int64(number) for number in (known, known, take))
     edges, numbers = _pointers(graph.indptr, graph.source), _pointers(nodes)
     place = ctypes.c_void_p() if local is None else _pointers(local)[0]
     drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn), ctypes.c_int64(len(nodes)))
-    count = int(library().unimp_sample(*_are_wide(graph), *edges, place, *numbers, *drawing))
+    where = (*_are_wide(graph), *edges, place, *numbers)
+    count = int(library().unimp_sample(*where, *drawing, prefetch))
     if count < 0:
         raise MemoryError("there is not enough memory for the nodes of a batch")
     return count
+
+
+def read_ahead(array: Tensor, rows: Tensor) -> int:
+    """Ask the system to read rows of an array that may be mapped from a file; see pages.cpp.
+
+    rows: int64 numbers of rows, in any order. Returns the number of ranges that were asked for.
+    """
+    sizes = ctypes.c_int64(array.stride(0) * array.element_size()), *_pointers(rows)
+    return int(library().unimp_read_ahead(*_pointers(array), *sizes, ctypes.c_int64(rows.numel())))
 
 
 def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:
