@@ -1,4 +1,4 @@
-"""Reading ahead: the rows of a mapped graph are the same, and are read only if they are not in memory."""
+"""Reading ahead in a mapped graph: batches stay the same, and only missing rows are requested."""
 
 import os
 from pathlib import Path
