@@ -73,12 +73,12 @@ def seconds_per_epoch(policy: str, count: int, epochs: int) -> float:
 
 RANKS = {
     "task.name": "synthetic-arxiv",
-    "task.scale": 0.5,
+    "task.scale": 1.0,
     "model.layers": 2,
     "model.heads": 2,
     "model.width": 64,
     "batch.regime": "neighbors",
-    "batch.batch_size": 512,
+    "batch.batch_size": 256,
     "batch.fanout": "[10]",
     "batch.workers": 0,
     "train.device": "cpu",
@@ -109,7 +109,7 @@ def compare_ranks(figures: Figures, repeats: int, epochs: int) -> None:
         for ranks, times in taken.items():
             times.append(seconds_together(ranks, epochs))
     one, two = (statistics.median(taken[ranks]) for ranks in (1, 2))
-    what = "UniMP on half of synthetic-arxiv, batches of 512, one thread per process"
+    what = "UniMP on synthetic-arxiv, batches of 256, one thread per process"
     figures.add("ranks_one", one, f"{what}, one process, seconds per epoch")
     figures.add("ranks_two", two, f"{what}, two processes, seconds per epoch")
     figures.add("ranks_speedup", one / two, f"{what}, steps per second of two to one", "≥ 1.7")
@@ -120,7 +120,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, help="default: 30; with --ranks 5")
+    parser.add_argument("--epochs", type=int, help="default: 30; with --ranks 4")
     parser.add_argument("--ranks", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
@@ -129,7 +129,7 @@ def main() -> None:
         train(options.train)
         return
     if options.ranks:
-        compare_ranks(Figures("processes", options.out), options.repeats, options.epochs or 5)
+        compare_ranks(Figures("processes", options.out), options.repeats, options.epochs or 4)
         return
     options.epochs = options.epochs or 30
     cases = [(policy, count) for policy in POLICIES for count in (1, 2)]

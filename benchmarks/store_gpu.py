@@ -22,14 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from measure import Figures, edge_index_of, wait
+from measure import Figures, wait
 from papers import CLASSES, WIDTH, papers_task
 from unimp.config.recipe import Recipe
 from unimp.data.store.task import StoredTask
 from unimp.model.registry import build_model
 from unimp.ops import native
+from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import estimate
 from unimp.runs.fitting import fit_model
@@ -114,33 +115,10 @@ def places(figures: Figures, task: StoredTask, device: str, epochs: int) -> None
                 figures.add(f"{name}-{seeds}-rate", share, text, "≥ 0.8")
 
 
-class PyGModel(nn.Module):
-    """The same layers from PyG: label embedding, three TransformerConv with gates, LayerNorm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from torch_geometric.nn import TransformerConv
-
-        self.labels = nn.Embedding(CLASSES + 1, WIDTH)
-        self.norm = nn.LayerNorm(WIDTH)
-        widths = [(WIDTH, 64, 2, True), (128, 64, 2, True), (128, CLASSES, 2, False)]
-        self.convs = nn.ModuleList(
-            TransformerConv(w, out, heads=heads, concat=concat, beta=True)
-            for w, out, heads, concat in widths
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(128) for _ in range(2))
-
-    def forward(self, batch: Batch) -> Tensor:
-        h = self.norm(batch.x + self.labels(batch.observed + 1))
-        for index, (conv, hop) in enumerate(zip(self.convs, batch.hops, strict=True)):
-            h = conv((h, h[: hop.num_targets]), edge_index_of(hop))
-            if index < 2:
-                h = self.norms[index](h).relu()
-        return h
-
-
 def compare(figures: Figures, task: StoredTask, device: str) -> None:
     """Time steps of both models on the same batches."""
+    from pyg_model import PyGModel, edges_of
+
     masks = Masks(mask_of(task.split.train, len(task.labels)), 0.625, redraw="epoch", seed=0)
     made = make_batches(
         task.graph,
@@ -159,13 +137,13 @@ def compare(figures: Figures, task: StoredTask, device: str) -> None:
         own = build_model(RECIPE.model, task.sizes).to(device)
         step = Step(own, torch.optim.Adam(own.parameters()), labels, "fp32")
         own.train()
-        other = PyGModel().to(device)
+        other = PyGModel(WIDTH, CLASSES, width=64, heads=2).to(device)
         optimizer = torch.optim.Adam(other.parameters())
 
     def pyg(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
         wanted = labels[batch.seeds[batch.hidden]]
-        nn.functional.cross_entropy(other(batch)[batch.hidden], wanted).backward()
+        nn.functional.cross_entropy(other(batch, edges_of(batch))[batch.hidden], wanted).backward()
         optimizer.step()
 
     calls: dict[str, Callable[[Batch], object]] = {"unimp": step, "pyg": pyg}
@@ -215,6 +193,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True, help="The JSON file to write.")
     given = parser.parse_args()
+    keep_freed_memory()
     device = choose_device(given.device)
     figures = Figures(given.out.stem, given.out.parent)
     began = time.perf_counter()

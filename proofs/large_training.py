@@ -54,6 +54,7 @@ RECIPE = Recipe(name="papers").with_settings(
         "batch.regime": "neighbors",
         "batch.fanout": [10],
         "batch.batch_size": 1024,
+        "batch.workers": 0,  # a batch that waits takes half a GB
         "train.device": "cpu",
         "train.epochs": 2,
         "train.eval_from": 2,
@@ -89,6 +90,7 @@ def work(given: argparse.Namespace) -> None:
             {
                 "model.layers": layers,
                 "batch.batch_size": size,
+                "batch.workers": 1,
                 "batch.prefetch": given.work == "with",
                 "mask.label_rate": 0.0,
                 "train.epochs": 1,

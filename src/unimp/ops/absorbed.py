@@ -61,8 +61,13 @@ def pays(hop: Hop, in_width: int, width: int) -> bool:
 
     The forward and backward passes have the same ratio, so training and inference share this rule.
     """
-    saved = (hop.num_sources - BY_HEAD * hop.num_targets) * width * in_width
-    return saved > EDGE * hop.num_edges * max(in_width - width, 0)
+    return pays_for(hop.num_sources, hop.num_targets, hop.num_edges, in_width, width)
+
+
+def pays_for(sources: float, targets: float, edges: float, in_width: int, width: int) -> bool:
+    """The same for the sizes of a hop."""
+    saved = (sources - BY_HEAD * targets) * width * in_width
+    return saved > EDGE * edges * max(in_width - width, 0)
 
 
 def forward(

@@ -30,7 +30,10 @@ from unimp.errors import RecipeError
 from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
+from unimp.ops import native
+from unimp.ops.absorbed import pays_for
 from unimp.ops.attention import backend_in_words
+from unimp.ops.embedding import LARGE
 from unimp.ops.placement import choose_placement, fits_one_chunk
 from unimp.runs.context import Experiment
 from unimp.runs.pace import pace_of_run
@@ -56,6 +59,10 @@ four of them twice."""
 WIDTHS_PER_ROW = 8
 """Widths per row and layer that training stores: four projections, the attended values, the
 residual, dropout and intermediate gradients."""
+WIDTHS_PER_TARGET = 16
+"""Widths per target and layer if the weights of the sources are absorbed (ops/absorbed.py)."""
+WIDTHS_PER_INPUT, WIDTHS_PER_LARGE_INPUT = 4, 2.5
+"""Widths per row of the inputs; less if they are computed by pieces (ops/embedding.py)."""
 BYTES_PER_NODE = 21
 """Bytes per node of the graph that do not depend on the batch: masks, revealed labels, and the
 number of each node in a batch."""
@@ -113,7 +120,7 @@ def estimate(
         return works[regime]
 
     def needs(regime: Regime) -> tuple[int, Placement | None]:
-        step = training_bytes(recipe, model, task, work_in(regime))
+        step = training_bytes(recipe, model, task, work_in(regime), on_gpu=on_gpu)
         placement = None if regime == "full" else placement_of(recipe, task, device, step)
         more = max(step, scoring_bytes(recipe, model, task))
         more += placed_bytes(task, placement) if on_gpu or placement == "memory" else 0
@@ -207,15 +214,24 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
     )
 
 
-def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> int:
+def training_bytes(
+    recipe: Recipe, model: NodeModel, task: Task, work: Work, *, on_gpu: bool = False
+) -> int:
     """The memory of a step in addition to the task: rows, edges and parameters."""
     graph, width = task.graph, hidden_width(recipe)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
     numbers = float(NUMBERS_PER_PARAMETER * count_parameters(model))
     numbers += first * features_per_row(task)
-    rows = first * 4 * in_width(recipe, model)
-    for sources, targets in zip(work.sources, work.targets, strict=True):
-        rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
+    before = in_width(recipe, model)
+    is_large = not on_gpu and model.attends and first * before >= LARGE
+    rows = first * before * (WIDTHS_PER_LARGE_INPUT if is_large else WIDTHS_PER_INPUT)
+    absorbs = not on_gpu and model.attends and not graph.num_edge_features and native.available()
+    for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
+        if absorbs and pays_for(sources, targets, edges, before, recipe.model.width):
+            rows += WIDTHS_PER_TARGET * width * targets
+        else:
+            rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
+        before = width
     rows += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
     numbers += (first + 2 * graph.num_nodes) * propagated_columns(model)
     numbers += rows * recipe.train.samples  # the backward pass needs the rows of every forward pass
