@@ -10,9 +10,10 @@ is a UniMP of 3 layers and 128 numbers per node. A batch has 1,024 hidden nodes 
 sampled in-neighbors. Each measurement runs in its own process:
 
     estimate   memory and seconds per epoch, as `unimp estimate` computes them
-    train      two epochs on the mapped store, the second one scored with sampled neighbors. The
-               process may use at most --memory in addition to the mapped files (RLIMIT_DATA). Its
-               anonymous memory (RssAnon) is read 20 times per second.
+    train      two epochs on the mapped store, the second one scored with sampled neighbors, by
+               --ranks processes of one thread each, or by one process with all cores. Each may
+               allocate at most --memory divided by their number, in addition to the mapped files
+               (RLIMIT_DATA). Their anonymous memory (RssAnon) is read 20 times per second.
     prefetch   an epoch of a few steps with and without `batch.prefetch`, after the pages of the
                store were dropped from memory; rounds take turns. The weights must be bitwise equal.
                Sparse: batches of 128 with 10 and 10 neighbors, which need few pages of the store.
@@ -43,6 +44,7 @@ from unimp.config.options import bytes_of
 from unimp.config.recipe import Recipe
 from unimp.data.files import write_atomically
 from unimp.tracking.origin import code_origin
+from unimp.training.started import RENDEZVOUS
 
 RESULTS = Path(__file__).parent / "results" / "large_training.json"
 STORE = runpy.run_path(str(Path(__file__).parent / "store.py"))
@@ -81,6 +83,7 @@ def work(given: argparse.Namespace) -> None:
     from unimp.runs.fitting import fit_model
     from unimp.runs.preparation import seeded
     from unimp.tasks.labels import Split
+    from unimp.training.ranks import join_ranks
 
     keep_freed_memory()
     recipe, task = RECIPE, open_store(given.graph)
@@ -105,16 +108,19 @@ def work(given: argparse.Namespace) -> None:
     with seeded(0, "cpu"):
         model = build_model(recipe.model, task.sizes)
         if given.work == "estimate":
-            expected = estimate(recipe, model, task, "cpu")
+            expected = estimate(recipe, model, task, "cpu", ranks=given.ranks)
             found = {"memory": expected.memory, "seconds_per_epoch": expected.seconds_per_epoch}
             found["words"] = expected.in_words()
         else:
             if not given.batches:
                 files = sum(path.stat().st_size for path in given.graph.iterdir())
-                limit = int(bytes_of(given.memory)) + files
+                limit = int(bytes_of(given.memory)) // given.ranks + files
                 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             epochs: list[Any] = []
-            experiment = Experiment(recipe, 0, "cpu", on_epoch=epochs.append)
+            ranks = join_ranks("cpu", 600.0)
+            if ranks.size > 1:
+                recipe = recipe.with_settings({"train.draws": "node"})
+            experiment = Experiment(recipe, 0, "cpu", on_epoch=epochs.append, ranks=ranks)
             fit_model(experiment, model, task, data_hash="")
             found["epochs"] = [
                 {"seconds": e.seconds, "loss": e.loss, "scores": e.scores} for e in epochs
@@ -125,19 +131,31 @@ def work(given: argparse.Namespace) -> None:
     print(json.dumps(found | {"weights": digest.hexdigest()}), flush=True)
 
 
-def in_process(graph: Path, kind: str, *more: str) -> dict[str, Any]:
-    """Run `work` in a process; return what it printed, and its largest anonymous memory."""
+def in_processes(graph: Path, kind: str, *more: str, ranks: int = 1) -> dict[str, Any]:
+    """Run `work` in processes; return what the first printed, and the largest anonymous memory."""
     words = [sys.executable, __file__, "--graph", str(graph), "--work", kind, *more]
-    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}  # as the command unimp does
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, STORE["anonymous"](process.pid))
-        time.sleep(0.05)
-    printed = process.stdout.read()
-    if process.returncode:
+    words += ["--ranks", str(ranks)]
+    # Threads sleep while they wait, as in the command unimp.
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+    with tempfile.TemporaryDirectory() as place:
+        if ranks > 1:
+            environment |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        processes = []
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            own |= {RENDEZVOUS: f"{place}/rendezvous"}
+            started = {**environment, **own} if ranks > 1 else environment
+            processes.append(
+                subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=started)
+            )
+        peak = 0
+        while any(process.poll() is None for process in processes):
+            peak = max(peak, *(STORE["anonymous"](process.pid) for process in processes), 0)
+            time.sleep(0.05)
+        printed = [process.stdout.read() for process in processes]
+    if any(process.returncode for process in processes):
         raise SystemExit(f"{' '.join(words)} failed:\n{printed}")
-    return {**json.loads(printed.splitlines()[-1]), "peak_anonymous_bytes": peak}
+    return {**json.loads(printed[0].splitlines()[-1]), "peak_anonymous_bytes": peak}
 
 
 def drop_from_memory(graph: Path) -> None:
@@ -155,10 +173,10 @@ def prefetched(graph: Path, batches: str) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for kind, seconds in taken.items():
             drop_from_memory(graph)
-            found = in_process(graph, kind, "--batches", batches)
+            found = in_processes(graph, kind, "--batches", batches)
             seconds.append(found["epochs"][0]["seconds"])
             weights.add(found["weights"])
-    warm = in_process(graph, "with", "--batches", batches)["epochs"][0]["seconds"]
+    warm = in_processes(graph, "with", "--batches", batches)["epochs"][0]["seconds"]
     median = {kind: statistics.median(seconds) for kind, seconds in taken.items()}
     layers, size, steps = BATCHES[batches]
     return {
@@ -173,13 +191,14 @@ def prefetched(graph: Path, batches: str) -> dict[str, Any]:
     }
 
 
-def trained(graph: Path, memory: str) -> dict[str, Any]:
+def trained(graph: Path, memory: str, ranks: int) -> dict[str, Any]:
     """Train two epochs, and compare memory and time with the estimate."""
-    expected = in_process(graph, "estimate")
-    found = in_process(graph, "train", "--memory", memory)
+    expected = in_processes(graph, "estimate", ranks=ranks)
+    found = in_processes(graph, "train", "--memory", memory, ranks=ranks)
     seconds, peak = found["epochs"][0]["seconds"], found["peak_anonymous_bytes"]
     return {
         "estimate": {name: expected[name] for name in ("memory", "seconds_per_epoch", "words")},
+        "ranks": ranks,
         "epochs": found["epochs"],
         "peak_anonymous_bytes": peak,
         "load_average": [round(load, 1) for load in os.getloadavg()],
@@ -200,6 +219,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--graph", type=Path, help="A store of this scale; built by default")
     parser.add_argument("--memory", default="8G")
+    parser.add_argument("--ranks", type=int, default=2, help="Processes that train together")
     parser.add_argument("--parts", nargs="*", default=["prefetch", "train"])
     parser.add_argument("--folder", type=Path, help="Where to write; a temporary folder by default")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -237,7 +257,7 @@ def main() -> None:
             result["prefetch"] = {name: prefetched(graph, name) for name in BATCHES}
             print(json.dumps(result["prefetch"]), flush=True)
         if "train" in given.parts:
-            result["train"] = trained(graph, given.memory)
+            result["train"] = trained(graph, given.memory, given.ranks)
             print(json.dumps(result["train"]), flush=True)
         write_atomically(given.results, (json.dumps(stored, indent=1) + "\n").encode())
     finally:

@@ -6,6 +6,7 @@ the same results. Both release the GIL, so that several threads can prepare batc
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.data.memory import available_memory
 from unimp.errors import GraphError
 from unimp.graph.csr import index_dtype, pick_rows
 from unimp.graph.graph import Graph, number_nodes
@@ -20,6 +22,11 @@ from unimp.graph.hop import Hop
 from unimp.ops import native
 from unimp.ops.hashing import hashed, shifted, signed
 
+GAP, LONG_GAP = 4, 2048
+"""Pages between two rows of a mapped array that are read as well: a disk reads about 4 pages in the
+time of one more request."""
+DENSE = 16
+"""A batch needs many pages of an array if these are at least 1/16 of them."""
 LARGEST_ARRAY = 20_000_000
 """The most nodes of a graph for which an array contains the number of each node in a batch."""
 
@@ -84,7 +91,17 @@ def prefetch_rows(array: Tensor, rows: Tensor) -> None:
     Without the native core, or if the rows are in memory, nothing happens.
     """
     if array.device.type == "cpu" and array.is_contiguous() and native.available():
-        native.read_ahead(array, rows.long())
+        native.read_ahead(array, rows.long(), gap=_gap(array, rows.numel()))
+
+
+def _gap(array: Tensor, rows: int) -> int:
+    """Pages between two rows that are read as well.
+
+    If a batch needs many pages of an array that fits into memory, the next batches need most of
+    the others, and a disk reads everything in order faster than many single pages.
+    """
+    many = DENSE * rows >= array.nbytes // mmap.PAGESIZE
+    return LONG_GAP if many and 2 * array.nbytes <= available_memory("cpu") else GAP
 
 
 def _can_be_native(graph: Graph) -> bool:
@@ -131,7 +148,8 @@ def _draw_natively(
     indptr, source = (torch.empty(n, dtype=torch.int32) for n in (known + 1, most))
     slots = nodes.new_empty(most)
     drawn = indptr, slots, source
-    count = native.sample(graph, local, extended, known, take, seed, drawn, prefetch=prefetch)
+    gap = _gap(graph.source, most) if prefetch else None
+    count = native.sample(graph, local, extended, known, take, seed, drawn, gap=gap)
     # Copy the used parts, so that the unused memory is freed.
     used = int(indptr[-1])
     return extended[:count].clone(), indptr, slots[:used], source[:used].clone()

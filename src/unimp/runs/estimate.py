@@ -104,9 +104,18 @@ class Estimate:
 
 
 def estimate(
-    recipe: Recipe, model: NodeModel, task: Task, device: str, *, timed: bool = True
+    recipe: Recipe,
+    model: NodeModel,
+    task: Task,
+    device: str,
+    *,
+    timed: bool = True,
+    ranks: int = 1,
 ) -> Estimate:
-    """The memory and time of a run, in the regime of its recipe, or in the one that fits."""
+    """The memory and time of a run, in the regime of its recipe, or in the one that fits.
+
+    ranks: the processes that train together; memory is that of one of them.
+    """
     on_gpu = device.startswith("cuda")
     is_mapped = isinstance(task, StoredTask) and recipe.batch.placement != "memory"
     already = 0 if on_gpu else anonymous_memory() if is_mapped else resident_memory()
@@ -116,7 +125,7 @@ def estimate(
 
     def work_in(regime: Regime) -> Work:
         if regime not in works:
-            works[regime] = work_of(recipe, model, task, regime, hidden, on_gpu)
+            works[regime] = work_of(recipe, model, task, regime, hidden, on_gpu, ranks)
         return works[regime]
 
     def needs(regime: Regime) -> tuple[int, Placement | None]:
@@ -201,7 +210,12 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
         return replace(experiment, recipe=recipe.with_regime(regime))
     expected = estimate(
-        recipe, model, task, experiment.device, timed=experiment.progress.is_visible
+        recipe,
+        model,
+        task,
+        experiment.device,
+        timed=experiment.progress.is_visible,
+        ranks=experiment.ranks.size,
     )
     experiment.progress.note(expected.in_words())
     if expected.memory > ERROR * expected.available:

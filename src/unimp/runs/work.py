@@ -36,12 +36,18 @@ def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
 
 
 def work_of(
-    recipe: Recipe, model: NodeModel, task: Task, regime: Regime, hidden: float, on_gpu: bool
+    recipe: Recipe,
+    model: NodeModel,
+    task: Task,
+    regime: Regime,
+    hidden: float,
+    on_gpu: bool,
+    ranks: int = 1,
 ) -> Work:
     """The size of a step of a regime.
 
     If all in-neighbors are used, it is computed as if every node had the same number of edges. If
-    they are sampled, a batch is drawn.
+    they are sampled, a batch is drawn. ranks: processes that divide the seeds of a batch.
     """
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     batch = recipe.batch
@@ -56,6 +62,7 @@ def work_of(
         fanout = list(batch.fanout) * (layers if len(batch.fanout) == 1 else 1)
         seeds = min(hidden, batch.batch_size)
         steps = hidden / seeds
+        seeds = max(1.0, seeds / ranks)
         seeds *= 2 if recipe.train.teacher else 1  # as many nodes that the teacher answers
         if ALL not in fanout and len(fanout) == layers:
             graph = task.graph.with_features(None)

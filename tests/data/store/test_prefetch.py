@@ -73,10 +73,10 @@ def test_rows_are_requested_only_if_they_are_not_in_memory(tmp_path: Path) -> No
     in_memory = torch.from_numpy(np.load(path))
     drop_from_memory(path)
     before = blocks_read()
-    asked = native.read_ahead(torch.from_numpy(map_array(path)), rows)
+    asked = native.read_ahead(torch.from_numpy(map_array(path)), rows, gap=4)
     assert (asked > 0) == (blocks_read() > before)  # tmp_path may itself be in memory
     again = torch.from_numpy(map_array(path))
     assert torch.equal(again[rows], in_memory[rows])
-    assert native.read_ahead(again, rows) == 0
-    assert native.read_ahead(in_memory, rows) == 0
-    assert native.read_ahead(again, rows[:0]) == 0
+    assert native.read_ahead(again, rows, gap=4) == 0
+    assert native.read_ahead(in_memory, rows, gap=4) == 0
+    assert native.read_ahead(again, rows[:0], gap=4) == 0

@@ -18,7 +18,6 @@
 namespace {
 
 constexpr int64_t kProbes = 512;  // rows that are asked for first
-constexpr int64_t kGap = 4;       // pages; a smaller gap between two rows is read as well
 
 struct Pages {
     int64_t begin, end;  // page numbers
@@ -39,7 +38,8 @@ void ask_for(Pages pages, int64_t page_bytes) {
 }  // namespace
 #endif
 
-int64_t unimp_read_ahead(const void *base, int64_t row_bytes, const int64_t *rows, int64_t count) {
+int64_t unimp_read_ahead(const void *base, int64_t row_bytes, const int64_t *rows, int64_t count,
+                         int64_t gap) {
 #ifdef __linux__
     if (count <= 0 || row_bytes <= 0) return 0;
     const int64_t page_bytes = sysconf(_SC_PAGESIZE), start = int64_t(uintptr_t(base));
@@ -59,7 +59,7 @@ int64_t unimp_read_ahead(const void *base, int64_t row_bytes, const int64_t *row
         Pages open = pages_of(sorted[0]);
         for (const int64_t row : sorted) {
             const Pages next = pages_of(row);
-            if (next.begin > open.end + kGap) {
+            if (next.begin > open.end + gap) {
                 ask_for(open, page_bytes);
                 ++ranges;
                 open = next;
@@ -72,7 +72,7 @@ int64_t unimp_read_ahead(const void *base, int64_t row_bytes, const int64_t *row
         return 0;  // the pages are read when they are used
     }
 #else
-    (void)base, (void)row_bytes, (void)rows, (void)count;
+    (void)base, (void)row_bytes, (void)rows, (void)count, (void)gap;
     return 0;
 #endif
 }
