@@ -17,7 +17,7 @@
 #ifdef __linux__
 namespace {
 
-constexpr int64_t kProbes = 512;  // rows that are asked for first
+constexpr int64_t kProbes = 128;  // rows that are asked for first
 
 struct Pages {
     int64_t begin, end;  // page numbers
