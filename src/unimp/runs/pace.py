@@ -130,7 +130,7 @@ def seconds_of_steps(
 ) -> list[float]:
     """Seconds of a training step on each batch; the model and torch's random state stay unchanged.
 
-    The first batch is also used to set things up.
+    A first step on each batch is not measured, because it sets things up and allocates memory.
     """
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     cuda, seconds = [device] if device.startswith("cuda") else [], []
@@ -145,8 +145,7 @@ def seconds_of_steps(
         model.train()
         for batch in batches:
             moved = batch.to(device)
-            if batch is batches[0]:
-                _seconds(step, moved)
+            _seconds(step, moved)
             measured = [_seconds(step, moved)]
             while len(measured) < 3 and sum(measured) < MEASURED:
                 measured.append(_seconds(step, moved))
