@@ -26,7 +26,7 @@ FLAGS = [
     "-ffp-contract=fast",
     "-fvisibility=default",
 ]
-PLAIN = ("sampling.cpp", "tiles.cpp")
+PLAIN = ("pages.cpp", "sampling.cpp", "tiles.cpp")
 VECTORIZED = ("attention.cpp", "dropout.cpp", "residual.cpp")  # compiled once per instruction set
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
@@ -107,7 +107,7 @@ class PlatformWheel(bdist_wheel):
 
 
 sources = [str(FOLDER / name) for name in ("core.cpp", *PLAIN, *VECTORIZED)]
-headers = [str(FOLDER / name) for name in ("core.h", "lanes.h")]
+headers = [str(FOLDER / name) for name in ("core.h", "lanes.h", "pages.h")]
 setup(
     ext_modules=[
         Extension("unimp.ops.native._core", sources, depends=headers, optional=True),

@@ -30,7 +30,7 @@ CASES = {
 RATIO = "estimated ÷ measured"
 PROGRAM = """
 import json, statistics, sys, time, types
-import unimp.runs.estimate, unimp.training.loop
+import unimp.runs.pace, unimp.training.loop
 from unimp.model.registry import build_model
 from unimp.ops.allocator import keep_freed_memory
 keep_freed_memory()
@@ -43,7 +43,7 @@ from unimp.runs.context import Experiment
 from unimp.runs.fitting import fit_model
 if sys.argv[1] == "cpu":
     clock = types.SimpleNamespace(perf_counter=time.process_time)
-    unimp.runs.estimate.time = unimp.training.loop.time = clock
+    unimp.runs.pace.time = unimp.training.loop.time = clock
 recipe = load_recipe(sys.argv[2], sys.argv[3:])
 device = choose_device("cpu")
 task = task_of(recipe, 0)

@@ -1,20 +1,27 @@
 """Time training in one process and in two at once, with and without threads that spin.
 
     python benchmarks/processes.py
+    python benchmarks/processes.py --ranks      two processes that train one model together
 
 Every process uses all cores. OpenMP threads that wait for work spin by default, so that they take
 the cores from the threads of the other process. The command `unimp` lets them sleep instead
 (`OMP_WAIT_POLICY=passive`), unless the variable is set. Rounds take turns. Writes
 results/processes.json.
+
+With --ranks, one model is trained with batches of neighbors by one process and by two
+(`unimp train --devices`), each with one thread, which also draws its batches. Both take the same
+steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -64,18 +71,67 @@ def seconds_per_epoch(policy: str, count: int, epochs: int) -> float:
     return statistics.mean(float(child.communicate()[0]) for child in children)
 
 
+RANKS = {
+    "task.name": "synthetic-arxiv",
+    "task.scale": 1.0,
+    "model.layers": 2,
+    "model.heads": 2,
+    "model.width": 64,
+    "batch.regime": "neighbors",
+    "batch.batch_size": 256,
+    "batch.fanout": "[10]",
+    "batch.workers": 0,
+    "train.device": "cpu",
+    "train.draws": "node",
+    "train.eval_neighbors": "sampled",
+}
+
+
+def seconds_together(ranks: int, epochs: int) -> float:
+    """The median seconds of epochs that are not scored; the first one sets things up."""
+    settings = RANKS | {"train.epochs": epochs, "train.eval_from": epochs}
+    words = [sys.executable, "-m", "unimp", "train", "synthetic-arxiv", "--devices", str(ranks)]
+    words += [f"--set={name}={value}" for name, value in settings.items()]
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run(
+            [*words, "--out", f"{place}/run"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        lines = (Path(place) / "run" / "history.jsonl").read_text().splitlines()
+    return statistics.median(json.loads(line)["seconds"] for line in lines[1:-1])
+
+
+def compare_ranks(figures: Figures, repeats: int, epochs: int) -> None:
+    taken: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(repeats):
+        for ranks, times in taken.items():
+            times.append(seconds_together(ranks, epochs))
+    one, two = (statistics.median(taken[ranks]) for ranks in (1, 2))
+    what = "UniMP on synthetic-arxiv, batches of 256, one thread per process"
+    figures.add("ranks_one", one, f"{what}, one process, seconds per epoch")
+    figures.add("ranks_two", two, f"{what}, two processes, seconds per epoch")
+    figures.add("ranks_speedup", one / two, f"{what}, steps per second of two to one", "≥ 1.7")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, help="default: 30; with --ranks 4")
+    parser.add_argument("--ranks", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         train(options.train)
         return
+    if options.ranks:
+        compare_ranks(Figures("processes", options.out), options.repeats, options.epochs or 4)
+        return
+    options.epochs = options.epochs or 30
     cases = [(policy, count) for policy in POLICIES for count in (1, 2)]
     taken: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     for _ in range(options.repeats):

@@ -43,7 +43,15 @@ PAGES = [
     README,
     *(
         README.parent / "docs" / f"{page}.md"
-        for page in ("concepts", "own-data", "reproducing", "results", "speed")
+        for page in (
+            "concepts",
+            "own-data",
+            "processes",
+            "reproducing",
+            "results",
+            "scale",
+            "speed",
+        )
     ),
 ]
 # Each row of the README's table, and the rows of the other tables that it shows.
@@ -553,6 +561,30 @@ SHOWN = {
     "processes": (
         "processes",
         ["spinning_one", "spinning_two", "sleeping_one", "sleeping_two", "sleeping_ratio"],
+    ),
+    "ranks": ("processes", ["ranks_one", "ranks_two", "ranks_speedup"]),
+    "store_gpu": (
+        "store_gpu",
+        [
+            *(
+                f"epoch-{name}-{seeds}-seconds"
+                for seeds in ("hidden", "train")
+                for name in ("gpu", "pinned", "pinned-f16", "memory")
+            ),
+            *(
+                f"{name}-{seeds}-rate"
+                for seeds in ("hidden", "train")
+                for name in ("pinned", "pinned-f16")
+            ),
+            "epoch-gpu-train-gib",
+            "epoch-pinned-train-gib",
+            "estimated-epoch-seconds",
+            "step-unimp-ms",
+            "step-pyg-ms",
+            "step-unimp-gib",
+            "step-pyg-gib",
+            "pyg-neighbor-loader",
+        ],
     ),
     "commands": (
         "imports",

@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--no-compare", action="store_true")
     parser.add_argument("--folder", type=Path, help="Where to write; a temporary folder by default")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--graph", type=Path, help="A store of this scale; built by default")
     for name, kind in (("--store", Path), ("--out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     for name, number in (("--rank", 0), ("--ranks", 1)):
@@ -196,12 +197,14 @@ def main() -> None:
         print(json.dumps(found), flush=True)
 
     try:
-        store = folder / "whole.graph"
-        sizes = STORE["generate"](folder, given.scale)
-        STORE["measured"](STORE["command"](folder, store, "2G"))
-        for name in ("nodes", "edges"):
-            shutil.rmtree(folder / name)
+        store = given.graph or folder / "whole.graph"
+        if given.graph is None:
+            STORE["generate"](folder, given.scale)
+            STORE["measured"](STORE["command"](folder, store, "2G"))
+            for name in ("nodes", "edges"):
+                shutil.rmtree(folder / name)
         manifest = json.loads((store / "manifest.json").read_text())
+        sizes = {"nodes": manifest["num_nodes"]}
         add(nodes=sizes["nodes"], in_edges=manifest["num_edges"], width=WIDTH)
         os.environ["TMPDIR"] = str(folder)
         found = STORE["measured"](arguments(store, folder / "predictions", memory))

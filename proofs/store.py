@@ -228,6 +228,9 @@ def verified(store: Path) -> dict[str, bool]:
         file.seek(-3, os.SEEK_END)
         file.write(bytes([byte[0] ^ 1]))
     found = subprocess.run(check, capture_output=True).returncode != 0
+    with (store / "source.npy").open("r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(byte)
     return {"accepts_the_store": right, "finds_a_changed_byte": found}
 
 
@@ -238,6 +241,9 @@ def main() -> None:
     parser.add_argument("--memory", default="2G")
     parser.add_argument("--no-compare", action="store_true")
     parser.add_argument("--folder", type=Path, help="Where to write; a temporary folder by default")
+    parser.add_argument(
+        "--keep", type=Path, help="Move the store here at the end, for other proofs"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="unimp-store-", dir=given.folder))
@@ -268,6 +274,8 @@ def main() -> None:
             again = folder / "again.graph"
             add(killed=kill(folder, again, given.memory, given.kills, seconds))
         add(verify=verified(store))
+        if given.keep:
+            shutil.move(store, given.keep)
     finally:
         shutil.rmtree(folder)
     good = all((*result.get("equal", {}).values(), *result["verify"].values()))

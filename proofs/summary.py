@@ -239,6 +239,34 @@ def ranks_in_words() -> str:
     )
 
 
+def large_training_in_words() -> str:
+    if not (RESULTS / "large_training.json").exists():
+        return "\n\nNot measured yet.\n\n"
+    lines = []
+    for result in read("large_training").values():
+        commit = (result["code"]["commit"] or "unknown")[:12]
+        text = f"{result['nodes']:,} nodes and {result['in_edges']:,} in-edges:"
+        if "train" in result:
+            found = result["train"]
+            first, second = (epoch["seconds"] / 60 for epoch in found["epochs"])
+            text += (
+                f" two epochs took {first:.1f} and {second:.1f} minutes on {result['cores']} cores "
+                f"({found['ranks']} processes; the second epoch was scored). A process used at "
+                f"most {found['peak_anonymous_bytes'] / 1e9:.2f} GB of anonymous memory. The "
+                f"estimate was {found['memory_ratio']:.2f} times the memory and "
+                f"{found['time_ratio']:.2f} times the time."
+            )
+        for name, case in result.get("prefetch", {}).items():
+            text += (
+                f" A cold epoch of {case['steps']} {name} batches took "
+                f"{case['seconds_without']:.1f} s, and {case['seconds_with']:.1f} s with reading "
+                f"ahead ({case['speedup']:.1f} times faster; "
+                f"{'the same' if case['equal_weights'] else 'other'} weights)."
+            )
+        lines.append(f"- {text} (`{result['command']}`, commit {commit})")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
 def filled(text: str) -> str:
     """The text of a page with the counts between their markers."""
     for marker, body in (
@@ -246,6 +274,7 @@ def filled(text: str) -> str:
         ("<!-- proofs: kill -->", kills_in_words()),
         ("<!-- proofs: inference -->", predictions_in_words()),
         ("<!-- proofs: ranks -->", ranks_in_words()),
+        ("<!-- proofs: large_training -->", large_training_in_words()),
     ):
         text = re.sub(
             rf"({re.escape(marker)}).*?(<!-- end -->)",

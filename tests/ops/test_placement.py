@@ -8,7 +8,13 @@ import torch
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.ops import placement
-from unimp.ops.placement import GPU_HEADROOM, fits_one_chunk, place_for_batches, place_graph
+from unimp.ops.placement import (
+    GPU_HEADROOM,
+    choose_placement,
+    fits_one_chunk,
+    place_for_batches,
+    place_graph,
+)
 
 
 @pytest.fixture
@@ -62,28 +68,50 @@ def test_a_graph_for_inference_in_parts_is_placed_on_a_gpu_with_enough_memory(
     assert machine.copied == [graph] * copies
 
 
-def test_batches_are_cut_where_the_graph_or_the_features_fit(
-    graph: Graph, machine: Machine
+def test_the_first_place_that_fits_is_chosen(
+    graph: Graph, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(graph.x, SparseFeatures)
     machine.free = GPU_HEADROOM * graph.nbytes
-    assert place_for_batches(graph, "cuda") == (graph, None)
-    assert machine.copied == [graph]
+    assert choose_placement(graph, "cuda") == "gpu"
+    machine.free -= 1  # the features still fit, and sparse ones are not pinned
+    assert choose_placement(graph, "cuda") == "features"
+    machine.free = GPU_HEADROOM * graph.x.nbytes - 1
+    assert choose_placement(graph, "cuda") == "memory"
+    assert choose_placement(graph, "cuda", is_mapped=True) == "disk"
 
-    machine.free -= 1  # the features still fit
-    placed, x = place_for_batches(graph, "cuda")
+    dense = Graph.from_edges([[0, 1, 2], [1, 2, 3]], x=torch.ones(4, 50))
+    edges = dense.nbytes - 800
+    free = {"cuda": GPU_HEADROOM * edges, "cpu": 2000}
+    monkeypatch.setattr(placement, "available_memory", lambda device: free[device])
+    assert choose_placement(dense, "cuda") == "pinned"
+    free["cpu"] = 1000  # pinned memory is rounded up to 1024 bytes
+    assert choose_placement(dense, "cuda") == "memory"
+
+
+def test_a_known_step_leaves_more_room_for_the_graph(graph: Graph, machine: Machine) -> None:
+    machine.free = 2 * graph.nbytes
+    assert choose_placement(graph, "cuda") != "gpu"
+    assert choose_placement(graph, "cuda", step=graph.nbytes // 2) == "gpu"
+    assert choose_placement(graph, "cuda", step=graph.nbytes) != "gpu"
+
+
+def test_batches_are_cut_where_the_graph_is_placed(graph: Graph, machine: Machine) -> None:
+    assert place_for_batches(graph, "cuda", "gpu") == (graph, None)
+    assert machine.copied == [graph]
+    placed, x = place_for_batches(graph, "cuda", "features")
     assert placed.x is None
     assert x is graph.x
     assert machine.copied == [graph, graph.x]
-
-    machine.free = GPU_HEADROOM * graph.x.nbytes - 1
-    assert place_for_batches(graph, "cuda") == (graph, None)
+    assert place_for_batches(graph, "cuda", "memory") == (graph, None)
     assert machine.copied == [graph, graph.x]
 
 
 def test_on_cpu_nothing_is_copied(graph: Graph, machine: Machine) -> None:
     machine.free = 2**40
-    assert place_for_batches(graph, "cpu") == (graph, None)
+    assert choose_placement(graph, "cpu") == "memory"
+    assert choose_placement(graph, "cpu", is_mapped=True) == "disk"
+    assert place_for_batches(graph, "cpu", "memory") == (graph, None)
     assert place_graph(graph, "cpu", chunk_edges=None) is graph
     assert place_graph(graph, "cpu", chunk_edges=100) is graph
     assert machine.copied == []

@@ -11,13 +11,16 @@ from typer.testing import CliRunner
 from unimp.cli import app
 from unimp.config.recipe import Recipe
 from unimp.data import memory
+from unimp.errors import RecipeError
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.runs import estimate as module
-from unimp.runs.estimate import Estimate, estimate, in_width, outward, pace_of_steps, work_of
+from unimp.runs.estimate import Estimate, estimate
 from unimp.runs.experiment import run
 from unimp.runs.folder.resume import differences
+from unimp.runs.pace import pace_of_steps
 from unimp.runs.preparation import task_of
+from unimp.runs.work import in_width, outward, work_of
 from unimp.tasks.task import Sizes, Task
 
 RECIPE = Recipe(name="small").with_settings(
@@ -194,3 +197,32 @@ def test_a_memory_limit_of_the_cgroup_is_respected(monkeypatch: pytest.MonkeyPat
 
 def test_a_process_uses_at_most_its_peak_memory() -> None:
     assert 2**20 < memory.resident_memory() <= 1.05 * memory.peak_memory()
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [("gpu", "runs on cpu"), ("pinned", "runs on cpu"), ("disk", "not a store")],
+)
+def test_a_placement_that_is_not_possible_is_refused(
+    placement: str, message: str, task: Task
+) -> None:
+    settings = ["batch.regime=neighbors", f"batch.placement={placement}"]
+    with pytest.raises(RecipeError, match=message):
+        estimated(RECIPE.with_settings(settings), task)
+
+
+def test_the_estimate_states_where_the_graph_is(task: Task) -> None:
+    found = estimated(RECIPE.with_settings(["batch.regime=neighbors"]), task)
+    assert found.placement == "memory"
+    assert "in main memory" in found.in_words()
+    assert estimated(RECIPE, task).placement is None
+
+
+def test_sampled_neighbors_are_counted_in_a_batch_that_is_drawn(task: Task) -> None:
+    recipe = RECIPE.with_settings(["batch.fanout=[3]", "batch.batch_size=5"])
+    model = model_of(recipe, task)
+    work = work_of(recipe, model, task, "neighbors", 19.0, on_gpu=False)
+    assert work.targets[-1] == 5
+    assert work.steps == 19 / 5
+    assert work.edges[-1] <= 3 * 5
+    assert list(work.sources) == sorted(work.sources, reverse=True)

@@ -1,6 +1,7 @@
 """A training step, and recorded steps that are replayed on a GPU."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -320,20 +321,21 @@ def test_a_model_that_reads_a_value_from_the_gpu_trains_without_replay(
 
 
 @gpu
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("placement", ["gpu", "pinned", "features", "memory"])
 @pytest.mark.parametrize("regime", ["partition", "neighbors"])
-def test_features_gathered_on_the_gpu_equal_copied_features(
-    regime: Any, monkeypatch: pytest.MonkeyPatch
+def test_batches_do_not_depend_on_the_place_of_the_graph(
+    regime: Any, placement: Any, half: bool
 ) -> None:
     task = some_task()
-    # Features alone fit, the graph does not.
-    monkeypatch.setattr(
-        "unimp.ops.placement.fits_gpu", lambda size, device: size < task.graph.nbytes
-    )
-    masks = masks_of(task, "epoch")
+    graph, masks = task.graph, masks_of(task, "epoch")
+    if half:  # as in a store of 16-bit features
+        assert isinstance(graph.x, torch.Tensor)
+        graph = replace(graph, x=graph.x.half())
     options = {"regime": regime, **CUT}
-    here = make_batches(task.graph, task.labels, masks, **options)
-    there = make_batches(task.graph, task.labels, masks, **options, device="cuda")
-    assert isinstance(there, Gathered)
+    here = make_batches(graph, task.labels, masks, **options)
+    there = make_batches(graph, task.labels, masks, **options, device="cuda", placement=placement)
+    assert isinstance(there, Gathered) == (placement in ("pinned", "features"))
     for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
         assert torch.equal(one.nodes, other.nodes.cpu())
         assert torch.equal(one.x, other.x.cpu())

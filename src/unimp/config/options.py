@@ -242,6 +242,18 @@ class BatchOptions(Section):
     workers: int = option(
         1, "threads on CPU that prepare batches in advance; 0: none", ge=0, le=256
     )
+    placement: Literal["auto", "gpu", "pinned", "features", "memory", "disk"] = option(
+        "auto",
+        "partition and neighbors: where the graph is that batches are cut from; gpu: edges and "
+        "features on the GPU; pinned: edges on the GPU, which reads features from main memory; "
+        "features: only features on the GPU; memory: in main memory; disk: mapped from a store; "
+        "auto: the first of these that fits, on CPU as loaded. Results are the same",
+    )
+    prefetch: bool = option(
+        True,
+        "neighbors on a store: ask the system for all rows of a batch at once, before the batch "
+        "reads them; results are the same",
+    )
 
 
 class TrainOptions(Section):
@@ -291,6 +303,12 @@ class TrainOptions(Section):
     eval_from: int = option(1, "first epoch that is scored", ge=1, le=MANY)
     eval_every: int = option(
         1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
+    )
+    eval_neighbors: Literal["all", "sampled"] = option(
+        "all",
+        "in-neighbors with which epochs are scored; all: exact inference for all nodes; sampled: "
+        "only validation and test nodes, with batch.fanout neighbors. The scores of the finished "
+        "run are exact",
     )
     select: Select = option(
         "score",

@@ -41,6 +41,14 @@ def resident_memory() -> int:
     return peak_memory()
 
 
+def anonymous_memory() -> int:
+    """Bytes of main memory that the system cannot drop, without pages of mapped files."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(s.split()[1]) for s in lines if s.startswith("RssAnon"))
+    return resident_memory()
+
+
 def peak_memory() -> int:
     """The largest number of bytes that this process has used in main memory."""
     try:

@@ -285,6 +285,12 @@ class Graph:
             edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
         )
 
+    def copied(self) -> Graph:
+        """The same graph with all arrays in memory, if they were mapped from files."""
+        x = self.x.clone() if isinstance(self.x, Tensor) else self.x
+        attr, edge_id = (None if a is None else a.clone() for a in (self.edge_attr, self.edge_id))
+        return Graph(self.indptr.clone(), self.source.clone(), edge_id, x, attr)
+
     def _keep(self, chosen: Tensor) -> Graph:
         kept = torch.zeros(self.num_edges + 1, dtype=torch.int64)
         torch.cumsum(chosen, 0, out=kept[1:])

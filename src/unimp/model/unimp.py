@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from unimp.config.arguments import Share, Size, checked
 from unimp.config.choices import Backend, Norm, Residual
 from unimp.errors import ModelError
-from unimp.graph.features import Features, split_features
+from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.gat import GATLayer
@@ -31,6 +31,7 @@ from unimp.model.node_model import LayerInPieces, NodeModel
 from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
+from unimp.ops.embedding import is_large, normed_inputs
 from unimp.tasks.task import Sizes
 
 LayerKind = Literal["transformer", "gat", "gcn", "sage"]
@@ -184,6 +185,13 @@ class UniMP(NodeModel):
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         x, propagated = split_features(x)
+        if self._is_large(x):
+            assert isinstance(x, Tensor)
+            assert isinstance(self.label_embedding, LabelTable)
+            assert isinstance(self.input_norm, nn.LayerNorm)
+            table = self.label_embedding.table.weight
+            drop = self.input_dropout if self.training else 0.0
+            return normed_inputs(x, observed, table, self.input_norm, drop=drop)
         h: Tensor | None = None
         if self.takes_features:
             if self.feature_encoder is not None:
@@ -200,6 +208,18 @@ class UniMP(NodeModel):
         if self.input_norm is not None:
             h = self.input_norm(h)
         return dropout(h, self.input_dropout, self.training)
+
+    def _is_large(self, x: Tensor | SparseFeatures | None) -> bool:
+        """Whether features and label rows are added and normed by pieces, which saves memory."""
+        return (
+            self.takes_features
+            and self.feature_encoder is None
+            and self.propagated_labels is None
+            and isinstance(self.label_embedding, LabelTable)
+            and isinstance(x, Tensor)
+            and x.dtype == self.label_embedding.table.weight.dtype
+            and is_large(x, self.input_norm)
+        )
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
         if index == len(self.norms):  # the last layer computes logits

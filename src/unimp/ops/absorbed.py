@@ -64,11 +64,16 @@ def pays(hop: Hop, in_width: int, width: int) -> bool:
 
     The forward and backward passes have the same ratio, so training and inference share this rule.
     """
+    return pays_for(hop.num_sources, hop.num_targets, hop.num_edges, in_width, width)
+
+
+def pays_for(sources: float, targets: float, edges: float, in_width: int, width: int) -> bool:
+    """The same for the sizes of a hop."""
     of_targets = 2 * BY_HEAD * width
     if merges(in_width, width):
         of_targets = in_width + (BY_HEAD - 1) * width
-    saved = (2 * hop.num_sources * width - hop.num_targets * of_targets) * in_width
-    return saved > 2 * EDGE * hop.num_edges * max(in_width - width, 0) + CALLS
+    saved = (2 * sources * width - targets * of_targets) * in_width
+    return saved > 2 * EDGE * edges * max(in_width - width, 0) + CALLS
 
 
 def merges(in_width: int, width: int) -> bool:

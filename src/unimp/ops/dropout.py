@@ -34,21 +34,42 @@ def dropout(
         return x
     if not 0.0 < rate < 1.0:
         raise ModelError(f"the dropout rate must be at least 0 and less than 1, not {rate}")
-    draws = _per_node.get()
-    if draws is None and x.device.type != "cpu":
+    if _per_node.get() is None and x.device.type != "cpu":
         return F.dropout(x, rate, training=True)
+    bits, least, factor = draw_bits(x, rate, entries)
+    if _is_native(x):
+        dropped: Tensor = _Dropout.apply(x, bits, least, factor)  # type: ignore[no-untyped-call]
+        return dropped
+    return dropped_by(x, bits, least, factor)
+
+
+def draw_bits(
+    x: Tensor, rate: float, entries: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, int, float]:
+    """Draw 16 bits per entry of x; return them, the least bits that keep an entry, and its factor.
+
+    Only the shape of x is used.
+    """
+    draws = _per_node.get()
     if draws is None:
         count = x.numel()
         bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)[:count]
     else:
         drawn = draws.rows(x) if entries is None else draws.entries(*entries)
         bits = drawn.flatten().contiguous()
-    least = round(rate * 2**BITS) - 2 ** (BITS - 1)
-    is_native = x.device.type == "cpu" and x.dtype in native.DTYPES and native.available()
-    if is_native and not torch.compiler.is_compiling():
-        dropped: Tensor = _Dropout.apply(x, bits, least, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
-        return dropped
-    return torch.where((bits >= least).view(x.shape), x * (1.0 / (1.0 - rate)), 0.0)
+    return bits, round(rate * 2**BITS) - 2 ** (BITS - 1), 1.0 / (1.0 - rate)
+
+
+def dropped_by(x: Tensor, bits: Tensor, least: int, factor: float) -> Tensor:
+    """Apply dropout with drawn bits to x or to its gradient."""
+    if _is_native(x) and not x.requires_grad:
+        return native.dropout(x, bits, least, factor)
+    return torch.where((bits >= least).view(x.shape), x * factor, 0.0)
+
+
+def _is_native(x: Tensor) -> bool:
+    is_known = x.device.type == "cpu" and x.dtype in native.DTYPES and native.available()
+    return is_known and not torch.compiler.is_compiling()
 
 
 class _Dropout(torch.autograd.Function):

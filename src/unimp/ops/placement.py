@@ -4,22 +4,30 @@
     graph of a run                    on the device if inference uses it there as a whole:
                                       exact inference in one chunk, or inference in parts on a GPU
                                       with enough free memory
-    graph that batches are cut from   on the GPU if it has enough free memory, because a GPU cuts
-                                      and samples many times faster than a CPU
-    node features of these batches    on the GPU if they fit there and the graph does not; a batch
-                                      then travels as node numbers and edges
+    graph that batches are cut from   the first of these places that fits:
+        gpu        edges and features on the GPU, which cuts and samples many times faster than a
+                   CPU
+        pinned     edges on the GPU; features in pinned main memory, from which the GPU reads the
+                   rows of a batch
+        features   features on the GPU; batches are cut on CPU and travel as node numbers and edges
+        memory     everything in main memory; batches are cut on CPU and copied
+        disk       as memory, but arrays are mapped from a store
     logits, states between layers     in main memory
 
-A GPU has enough free memory for data of some size if it can hold `GPU_HEADROOM` times this size:
-most of its memory must remain for training. On CPU everything is in main memory, so every
-function here returns its arguments unchanged.
+Features of 16 bits keep them in every place; the rows of a batch become float32. A GPU has enough
+free memory for data if this data and a step of training fit. If the memory of a step is not known,
+`GPU_HEADROOM` times the size of the data must be free. On CPU everything is in main memory or
+mapped.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from unimp.config.choices import Placement
 from unimp.data.memory import available_memory
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
@@ -28,9 +36,19 @@ GPU_HEADROOM = 4
 """Free GPU memory that is required to place data there, as a multiple of its size."""
 
 
-def fits_gpu(size: int, device: torch.device | str) -> bool:
-    """Whether data of `size` bytes leaves most of the free memory of a GPU to training."""
-    return GPU_HEADROOM * size <= available_memory(str(device))
+SHARE = 0.9
+"""The part of the free GPU memory that data and a step of training may use together."""
+PINNED_SHARE = 0.7
+"""The part of the free main memory that pinned features may use."""
+
+
+def fits_gpu(size: int, device: torch.device | str, step: int | None = None) -> bool:
+    """Whether data of `size` bytes leaves enough of the free memory of a GPU to training.
+
+    step: bytes that a step of training needs; None: not known.
+    """
+    free = available_memory(str(device))
+    return GPU_HEADROOM * size <= free if step is None else size + step <= SHARE * free
 
 
 def fits_one_chunk(graph: Graph, chunk_edges: int) -> bool:
@@ -50,22 +68,72 @@ def place_graph(graph: Graph, device: torch.device | str, *, chunk_edges: int | 
     return graph.to(device) if belongs_there else graph
 
 
+def choose_placement(
+    graph: Graph, device: torch.device | str, *, step: int | None = None, is_mapped: bool = False
+) -> Placement:
+    """The first place that fits for the graph from which batches are cut.
+
+    step: bytes that a step of training needs on the GPU; is_mapped: the graph is from a store.
+    """
+    if _is_gpu(device):
+        if graph.device.type == "cuda" or fits_gpu(graph.nbytes, device, step):
+            return "gpu"
+        x = graph.x
+        size = 0 if x is None else x.nbytes
+        edges = graph.nbytes - size
+        if isinstance(x, Tensor) and fits_gpu(edges, device, step) and _can_be_pinned(size):
+            return "pinned"
+        if x is not None and fits_gpu(size, device, step):
+            return "features"
+    return "disk" if is_mapped else "memory"
+
+
 def place_for_batches(
-    graph: Graph, device: torch.device | str
+    graph: Graph, device: torch.device | str, placement: Placement
 ) -> tuple[Graph, Tensor | SparseFeatures | None]:
     """Place the graph from which batches are cut.
 
-    Returns the graph and, if batches are to gather their features on the GPU, all node features
-    there; the graph is then without features.
+    Returns the graph and, if the GPU is to gather the features of batches, the features of all
+    nodes as the GPU reads them; the graph is then without features.
     """
-    if not _is_gpu(device):
-        return graph, None
-    if fits_gpu(graph.nbytes, device):
+    x = graph.x
+    if placement == "gpu":
         return graph.to(device), None
-    x = graph.x if graph.device.type == "cpu" else None
-    if x is None or not fits_gpu(x.nbytes, device):
-        return graph, None
-    return graph.with_features(None), x.to(device)
+    if placement == "pinned" and isinstance(x, Tensor) and x.device.type == "cpu":
+        return graph.with_features(None).to(device), read_by_gpu(x, device)
+    if placement == "features" and x is not None and graph.device.type == "cpu":
+        return graph.with_features(None), x.to(device)
+    return graph, None
+
+
+def read_by_gpu(x: Tensor, device: torch.device | str) -> Tensor:
+    """Copy rows to pinned main memory; return them as a tensor of the GPU, which reads them there.
+
+    Each row that an operation uses travels over the bus at that moment.
+    """
+    pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    pinned.copy_(x)
+    return torch.as_tensor(_Mapped(pinned), device=device)
+
+
+class _Mapped:
+    """Pinned memory as an array of the GPU: with unified addressing, both use the same address."""
+
+    def __init__(self, pinned: Tensor) -> None:
+        self._pinned = pinned  # the tensor on the GPU keeps this object, and so the memory
+        kind = {torch.float32: "<f4", torch.float16: "<f2", torch.float64: "<f8"}[pinned.dtype]
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": tuple(pinned.shape),
+            "typestr": kind,
+            "data": (pinned.data_ptr(), False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+def _can_be_pinned(size: int) -> bool:
+    # torch rounds pinned memory up to a power of two.
+    return 1 << max(0, size - 1).bit_length() <= PINNED_SHARE * available_memory("cpu")
 
 
 def _is_gpu(device: torch.device | str) -> bool:

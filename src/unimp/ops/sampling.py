@@ -6,6 +6,7 @@ the same results. Both release the GIL, so that several threads can prepare batc
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.data.memory import available_memory
 from unimp.errors import GraphError
 from unimp.graph.csr import index_dtype, pick_rows
 from unimp.graph.graph import Graph, number_nodes
@@ -20,12 +22,17 @@ from unimp.graph.hop import Hop
 from unimp.ops import native
 from unimp.ops.hashing import hashed, shifted, signed
 
+GAP, LONG_GAP = 4, 2048
+"""Pages between two rows of a mapped array that are read as well: a disk reads about 4 pages in the
+time of one more request."""
+DENSE = 16
+"""A batch needs many pages of an array if these are at least 1/16 of them."""
 LARGEST_ARRAY = 20_000_000
 """The most nodes of a graph for which an array contains the number of each node in a batch."""
 
 
 def sample_hops(
-    graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int
+    graph: Graph, seeds: Tensor, fanout: Sequence[int], *, seed: int, prefetch: bool = False
 ) -> tuple[Tensor, list[Hop]]:
     """Draw at most fanout[ℓ] in-neighbors per target of layer ℓ, uniformly without replacement.
 
@@ -33,7 +40,8 @@ def sample_hops(
     were reached) and one hop per layer, hops[0] the largest. A fanout of −1 keeps all in-neighbors;
     with −1 for all layers, the logits of the seeds equal those of the full batch. The in-neighbors
     that are drawn for a node depend only on `seed`, the layer and the node. Therefore several
-    processes that divide the seeds among them draw the same edges as one process.
+    processes that divide the seeds among them draw the same edges as one process. With `prefetch`,
+    the system is asked to read what a layer needs of a mapped graph before it is used.
     """
     is_native = _can_be_native(graph)
     nodes = graph.checked_nodes(seeds)
@@ -47,8 +55,13 @@ def sample_hops(
         raise GraphError("a node occurs twice; list each node once")
     hops: list[Hop] = []
     for layer, take in enumerate(reversed(fanout)):
-        draw = _draw_natively if is_native else _draw
-        nodes, indptr, slots, source = draw(graph, local, nodes, take, seed + layer)
+        if is_native:
+            drawn = _draw_natively(graph, local, nodes, take, seed + layer, prefetch)
+        else:
+            drawn = _draw(graph, local, nodes, take, seed + layer)
+        nodes, indptr, slots, source = drawn
+        if prefetch and graph.edge_attr is not None:
+            prefetch_rows(graph.edge_attr, graph.edge_rows(slots))
         hops.append(Hop(indptr, source, len(nodes), graph.edge_attr_of(slots)))
     if local is not None:
         _give_back(local, nodes)
@@ -70,6 +83,25 @@ def induced_hop(graph: Graph, nodes: Tensor) -> Hop:
     dtype = index_dtype(kept)
     attr = graph.edge_attr_of(slots[:kept])
     return Hop(indptr.to(dtype), source[:kept].to(dtype), len(nodes), attr)
+
+
+def prefetch_rows(array: Tensor, rows: Tensor) -> None:
+    """Ask the system to read rows of an array on CPU that may be mapped from a file.
+
+    Without the native core, or if the rows are in memory, nothing happens.
+    """
+    if array.device.type == "cpu" and array.is_contiguous() and native.available():
+        native.read_ahead(array, rows.long(), gap=_gap(array, rows.numel()))
+
+
+def _gap(array: Tensor, rows: int) -> int:
+    """Pages between two rows that are read as well.
+
+    If a batch needs many pages of an array that fits into memory, the next batches need most of
+    the others, and a disk reads everything in order faster than many single pages.
+    """
+    many = DENSE * rows >= array.nbytes // mmap.PAGESIZE
+    return LONG_GAP if many and 2 * array.nbytes <= available_memory("cpu") else GAP
 
 
 def _can_be_native(graph: Graph) -> bool:
@@ -101,9 +133,11 @@ def _degree(indptr: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _draw_natively(
-    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int
+    graph: Graph, local: Tensor | None, nodes: Tensor, take: int, seed: int, prefetch: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw as `_draw` does, with the same result."""
+    if prefetch:
+        prefetch_rows(graph.indptr, nodes)
     degree = _degree(graph.indptr, nodes)
     most = int((degree if take == ALL else degree.clamp(max=take)).sum())
     if most > torch.iinfo(torch.int32).max:
@@ -113,7 +147,9 @@ def _draw_natively(
     extended[:known] = nodes
     indptr, source = (torch.empty(n, dtype=torch.int32) for n in (known + 1, most))
     slots = nodes.new_empty(most)
-    count = native.sample(graph, local, extended, known, take, seed, (indptr, slots, source))
+    drawn = indptr, slots, source
+    gap = _gap(graph.source, most) if prefetch else None
+    count = native.sample(graph, local, extended, known, take, seed, drawn, gap=gap)
     # Copy the used parts, so that the unused memory is freed.
     used = int(indptr[-1])
     return extended[:count].clone(), indptr, slots[:used], source[:used].clone()

@@ -2,37 +2,52 @@
 
 Memory is computed from sizes: the rows of each layer that training stores for the backward pass,
 the copies in a batch, the parameters with gradient, moments and copies, and the rows that scoring
-all nodes needs. The memory that the process uses already, which includes the task, is added. Time
+all nodes needs. The memory that the process uses already, which includes the task, is added; pages
+of a mapped store do not count, because the system can drop them. Time
 is measured: a few steps on small batches of the same graph, scaled by the work of an epoch, which
-consists of matrix products and messages along edges. `benchmarks/estimate.py` compares both
-estimates with measured runs.
+consists of matrix products and messages along edges. If neighbors are sampled, a batch of the size
+in the recipe is drawn and measured instead. `benchmarks/estimate.py` and `proofs/large_training.py`
+compare both estimates with measured runs.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
-import torch
+from torch import Tensor
 
-from unimp.config.choices import ALL, Regime
+from unimp.config.choices import Placement, Regime
 from unimp.config.recipe import Recipe
-from unimp.data.memory import available_memory, gib, peak_memory, resident_memory
+from unimp.data.memory import (
+    anonymous_memory,
+    available_memory,
+    gib,
+    peak_memory,
+    resident_memory,
+)
+from unimp.data.store.task import StoredTask
 from unimp.errors import RecipeError
-from unimp.graph.features import SparseFeatures
-from unimp.graph.graph import Graph
 from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
+from unimp.ops import native
+from unimp.ops.absorbed import pays_for
 from unimp.ops.attention import backend_in_words
-from unimp.ops.placement import fits_one_chunk
+from unimp.ops.embedding import LARGE
+from unimp.ops.placement import choose_placement, fits_one_chunk
 from unimp.runs.context import Experiment
-from unimp.runs.preparation import consistency_of, graph_for, prunes, what_to_reduce
-from unimp.tasks.labels import mask_labels, mask_of
+from unimp.runs.pace import pace_of_run
+from unimp.runs.preparation import what_to_reduce
+from unimp.runs.work import (
+    Work,
+    features_per_row,
+    hidden_nodes,
+    hidden_width,
+    in_width,
+    propagated_columns,
+    work_of,
+)
 from unimp.tasks.task import Task
-from unimp.training.batch import Batch
-from unimp.training.batching import sampled_batch
-from unimp.training.step import Step
 
 ERROR = 1.5
 """The factor by which an estimate of memory may be wrong."""
@@ -44,20 +59,21 @@ four of them twice."""
 WIDTHS_PER_ROW = 8
 """Widths per row and layer that training stores: four projections, the attended values, the
 residual, dropout and intermediate gradients."""
-SAMPLES, FANOUT = (500, 5000), 10
-"""Nodes of the two batches on which time is measured, and their neighbors per node."""
-MEASURED = 0.2
-"""After this many seconds a step is not measured again."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The size of one pass: the rows of sources and targets and the edges of each layer."""
-
-    sources: tuple[float, ...]
-    targets: tuple[float, ...]
-    edges: tuple[float, ...]
-    steps: float = 1.0  # of this size per epoch
+WIDTHS_PER_TARGET = 16
+"""Widths per target and layer if the weights of the sources are absorbed (ops/absorbed.py)."""
+WIDTHS_PER_INPUT, WIDTHS_PER_LARGE_INPUT = 4, 2.5
+"""Widths per row of the inputs; less if they are computed by pieces (ops/embedding.py)."""
+BYTES_PER_NODE = 21
+"""Bytes per node of the graph that do not depend on the batch: masks, revealed labels, and the
+number of each node in a batch."""
+PLACES: dict[Placement, str] = {
+    "gpu": "edges and features on the GPU",
+    "pinned": "edges on the GPU, features in pinned main memory",
+    "features": "features on the GPU, edges in main memory",
+    "memory": "edges and features in main memory",
+    "disk": "edges and features mapped from the store",
+}
+"""The places of a graph in words."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,7 @@ class Estimate:
     where: str  # device and backend
     memory: int  # bytes: the peak of the process, or on the GPU
     available: int  # bytes in total
+    placement: Placement | None = None  # of the graph that batches are cut from
     seconds_per_epoch: float | None = None  # None: not measured
     seconds: float | None = None  # of all epochs, if training does not stop early
 
@@ -77,6 +94,8 @@ class Estimate:
         batches = {"full": "full batch", "partition": "random parts"}
         text = batches.get(self.regime, f"batches of {self.regime}")
         text = f"estimate: {text} on {self.where}, {self.reason}; "
+        if self.placement is not None:
+            text += f"{PLACES[self.placement]} (batch.placement={self.placement}); "
         text += f"about {gib(self.memory)} of {gib(self.available)}"
         if self.seconds_per_epoch is not None and self.seconds is not None:
             epoch, total = _time(self.seconds_per_epoch), _time(self.seconds)
@@ -85,41 +104,98 @@ class Estimate:
 
 
 def estimate(
-    recipe: Recipe, model: NodeModel, task: Task, device: str, *, timed: bool = True
+    recipe: Recipe,
+    model: NodeModel,
+    task: Task,
+    device: str,
+    *,
+    timed: bool = True,
+    ranks: int = 1,
 ) -> Estimate:
-    """The memory and time of a run, in the regime of its recipe, or in the one that fits."""
+    """The memory and time of a run, in the regime of its recipe, or in the one that fits.
+
+    ranks: the processes that train together; memory is that of one of them.
+    """
     on_gpu = device.startswith("cuda")
-    already = 0 if on_gpu else resident_memory()
+    is_mapped = isinstance(task, StoredTask) and recipe.batch.placement != "memory"
+    already = 0 if on_gpu else anonymous_memory() if is_mapped else resident_memory()
     available = available_memory(device) + already
     hidden = hidden_nodes(recipe, model, task)
+    works: dict[Regime, Work] = {}
 
-    def needs(regime: Regime) -> int:
-        more = training_bytes(
-            recipe, model, task, work_of(recipe, model, task, regime, hidden, on_gpu)
-        )
-        more = max(more, scoring_bytes(recipe, model, task)) + (task_bytes(task) if on_gpu else 0)
-        return already + more if on_gpu else max(already + more, peak_memory())
+    def work_in(regime: Regime) -> Work:
+        if regime not in works:
+            works[regime] = work_of(recipe, model, task, regime, hidden, on_gpu, ranks)
+        return works[regime]
+
+    def needs(regime: Regime) -> tuple[int, Placement | None]:
+        step = training_bytes(recipe, model, task, work_in(regime), on_gpu=on_gpu)
+        placement = None if regime == "full" else placement_of(recipe, task, device, step)
+        more = max(step, scoring_bytes(recipe, model, task))
+        more += placed_bytes(task, placement) if on_gpu or placement == "memory" else 0
+        if on_gpu or (is_mapped and regime != "full"):
+            return already + more, placement
+        return max(already + more, peak_memory()), placement
 
     regime, reason = recipe.batch.regime, "as the recipe states"
     if regime == "auto":
-        full = needs("full")
+        full, _ = needs("full")
         fits = full <= SHARE * available or not model.by_layer
         regime = "full" if fits else "neighbors"
         reason = "which fits" if fits else f"because the full batch needs about {gib(full)}"
     where = device
     if model.attends:
         where += f" ({backend_in_words(recipe.model.backend, device)})"
-    found = Estimate(regime, reason, where, needs(regime), available)
+    memory, placement = needs(regime)
+    found = Estimate(regime, reason, where, memory, available, placement)
     if not timed:
         return found
-    work = work_of(recipe, model, task, regime, hidden, on_gpu)
-    epoch, scoring = seconds_of_passes(recipe, model, task, work, device)
     options = recipe.train
+    pace = pace_of_run(recipe, model, task, work_in(regime), regime, device, placement)
     scorings = max(0, options.epochs - options.eval_from) // options.eval_every + 1
-    total = options.epochs * epoch + (scorings + 3) * scoring
+    total = options.epochs * pace.epoch + scorings * pace.scoring + 3 * pace.exact_scoring
     if options.time_limit:
         total = min(total, options.time_limit)
-    return replace(found, seconds_per_epoch=epoch, seconds=total)
+    return replace(found, seconds_per_epoch=pace.epoch, seconds=total)
+
+
+def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placement:
+    """Where the graph is that batches are cut from: as the recipe states, or where it fits.
+
+    step: bytes that a step of training needs.
+    """
+    asked, is_mapped = recipe.batch.placement, isinstance(task, StoredTask)
+    if asked == "auto":
+        step = int(ERROR * step)
+        return choose_placement(task.graph, device, step=step, is_mapped=is_mapped)
+    if asked in ("gpu", "pinned", "features") and not device.startswith("cuda"):
+        raise RecipeError(
+            f"batch.placement is {asked!r}, but training runs on {device}; use auto, memory or "
+            "disk, or train on a GPU"
+        )
+    if asked == "disk" and not is_mapped:
+        raise RecipeError(
+            "batch.placement is 'disk', but the task is not a store; use auto or memory, or build "
+            "a store with unimp data build"
+        )
+    if asked in ("pinned", "features") and task.graph.x is None:
+        raise RecipeError(f"batch.placement is {asked!r}, but nodes have no features; use auto")
+    if asked == "pinned" and not isinstance(task.graph.x, Tensor):
+        raise RecipeError("batch.placement is 'pinned', but features are sparse; use features")
+    return asked
+
+
+def placed_bytes(task: Task, placement: Placement | None) -> int:
+    """The memory of the graph on the GPU, or of its copy in main memory."""
+    graph = task.graph
+    features = 0 if graph.x is None else graph.x.nbytes
+    if placement is None:
+        return task_bytes(task)
+    whole, edges = graph.nbytes, graph.nbytes - features
+    sizes: dict[Placement, int] = {"gpu": whole, "pinned": edges, "features": features}
+    if isinstance(task, StoredTask):
+        sizes["memory"] = whole
+    return sizes.get(placement, 0)
 
 
 def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
@@ -134,7 +210,12 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
         return replace(experiment, recipe=recipe.with_regime(regime))
     expected = estimate(
-        recipe, model, task, experiment.device, timed=experiment.progress.is_visible
+        recipe,
+        model,
+        task,
+        experiment.device,
+        timed=experiment.progress.is_visible,
+        ranks=experiment.ranks.size,
     )
     experiment.progress.note(expected.in_words())
     if expected.memory > ERROR * expected.available:
@@ -142,64 +223,29 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
             f"training needs about {gib(expected.memory)} of memory, but only "
             f"{gib(expected.available)} are available; {what_to_reduce(recipe)}"
         )
-    return replace(experiment, recipe=recipe.with_regime(expected.regime))
+    return replace(
+        experiment, recipe=recipe.with_regime(expected.regime), placement=expected.placement
+    )
 
 
-def hidden_nodes(recipe: Recipe, model: NodeModel, task: Task) -> float:
-    """The number of known labels that are hidden and predicted in an epoch."""
-    fixed = model.learns_from_labels and recipe.mask.rate == "fixed"
-    rate = recipe.mask.label_rate if fixed else 0.0  # a drawn rate may be 0
-    return max(1.0, (1 - rate) * task.split.train.numel())
-
-
-def work_of(
-    recipe: Recipe, model: NodeModel, task: Task, regime: Regime, hidden: float, on_gpu: bool
-) -> Work:
-    """The size of a step of a regime, computed as if every node had the same number of edges."""
-    nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
-    batch = recipe.batch
-    pruned = regime == "full" and prunes(recipe, model) and not on_gpu
-    if regime == "partition":
-        rows, kept = nodes / batch.parts, edges / batch.parts**2
-        return Work((rows,) * layers, (rows,) * layers, (kept,) * layers, batch.parts)
-    if regime == "full" and not pruned:
-        return Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
-    fanout, seeds, steps = [ALL] * layers, hidden, 1.0
-    if regime == "neighbors":
-        fanout = list(batch.fanout) * (layers if len(batch.fanout) == 1 else 1)
-        seeds = min(hidden, batch.batch_size)
-        steps = hidden / seeds
-        seeds *= 2 if recipe.train.teacher else 1  # as many nodes that the teacher answers
-    return outward(task.graph, seeds, fanout, steps)
-
-
-def outward(graph: Graph, seeds: float, fanout: list[int], steps: float) -> Work:
-    """Rows and edges layer by layer outward from seeds; a row that is drawn twice counts once."""
-    nodes, degree = graph.num_nodes, graph.num_edges / max(1, graph.num_nodes)
-    sources: list[float] = []
-    targets: list[float] = []
-    edges: list[float] = []
-    rows = min(seeds, nodes)
-    for number in reversed(fanout):
-        drawn = rows * (degree if number == ALL else min(degree, number))
-        # Expected new nodes: each of the others is missed with probability (1 − 1/N)^drawn.
-        more = (nodes - rows) * (1 - (1 - 1 / nodes) ** drawn)
-        sources.insert(0, rows + more)
-        targets.insert(0, rows)
-        edges.insert(0, drawn)
-        rows += more
-    return Work(tuple(sources), tuple(targets), tuple(edges), steps)
-
-
-def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> int:
+def training_bytes(
+    recipe: Recipe, model: NodeModel, task: Task, work: Work, *, on_gpu: bool = False
+) -> int:
     """The memory of a step in addition to the task: rows, edges and parameters."""
     graph, width = task.graph, hidden_width(recipe)
     first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
     numbers = float(NUMBERS_PER_PARAMETER * count_parameters(model))
     numbers += first * features_per_row(task)
-    rows = first * 4 * in_width(recipe, model)
-    for sources, targets in zip(work.sources, work.targets, strict=True):
-        rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
+    before = in_width(recipe, model)
+    is_large = not on_gpu and model.attends and first * before >= LARGE
+    rows = first * before * (WIDTHS_PER_LARGE_INPUT if is_large else WIDTHS_PER_INPUT)
+    absorbs = not on_gpu and model.attends and not graph.num_edge_features and native.available()
+    for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
+        if absorbs and pays_for(sources, targets, edges, before, recipe.model.width):
+            rows += WIDTHS_PER_TARGET * width * targets
+        else:
+            rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)
+        before = width
     rows += 3 * task.num_classes * (work.targets[-1] if work.targets else first)
     numbers += (first + 2 * graph.num_nodes) * propagated_columns(model)
     numbers += rows * recipe.train.samples  # the backward pass needs the rows of every forward pass
@@ -211,7 +257,9 @@ def training_bytes(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> 
     numbers += (
         sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
     )
-    return int(4 * numbers)
+    if work.steps > 1 or ahead > 1:  # batches that wait also have their own features
+        numbers += (ahead - 1) * first * features_per_row(task)
+    return int(4 * numbers + BYTES_PER_NODE * graph.num_nodes)
 
 
 def scoring_bytes(recipe: Recipe, model: NodeModel, task: Task) -> int:
@@ -236,132 +284,6 @@ def task_bytes(task: Task) -> int:
     graph = task.graph
     numbers = graph.num_edges * (4 + graph.num_edge_features) + 3 * graph.num_nodes
     return int(4 * (numbers + graph.num_nodes * features_per_row(task)))
-
-
-def features_per_row(task: Task) -> float:
-    """Numbers per node that store its features."""
-    x = task.graph.x
-    if x is None:
-        return 0.0
-    if isinstance(x, SparseFeatures):
-        return 2 * x.value.numel() / max(1, task.graph.num_nodes)
-    return float(x.shape[1])
-
-
-def propagated_columns(model: NodeModel) -> int:
-    """Numbers per node that store propagated labels, if they are inputs."""
-    labels = getattr(model, "propagated_labels", None)
-    return 0 if labels is None else int(labels.linear.in_features)
-
-
-def hidden_width(recipe: Recipe) -> int:
-    """The width of a hidden layer."""
-    return recipe.model.heads * recipe.model.width
-
-
-def in_width(recipe: Recipe, model: NodeModel) -> int:
-    """The width of the first layer's input; models without their own width encode features."""
-    return int(getattr(model, "in_width", hidden_width(recipe)))
-
-
-def operations(recipe: Recipe, model: NodeModel, task: Task, work: Work) -> float:
-    """Multiplications of a forward pass: in matrix products, and for messages along edges."""
-    width, total = hidden_width(recipe), 0.0
-    before = in_width(recipe, model)
-    first = work.sources[0] if work.sources else hidden_nodes(recipe, model, task)
-    total += first * features_per_row(task) * before
-    for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
-        total += before * width * 2 * (sources + targets)
-        # A message is read from memory, while a matrix product finds its numbers in a cache.
-        total += 40 * width * edges
-        before = width
-    return total
-
-
-def seconds_of_passes(
-    recipe: Recipe, model: NodeModel, task: Task, work: Work, device: str
-) -> tuple[float, float]:
-    """Seconds per epoch and per scoring, from the pace of a few steps on small batches."""
-    fixed, pace = pace_of_steps(recipe, model, task, device)
-    nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
-    everything = Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
-    epoch = work.steps * (fixed + pace * operations(recipe, model, task, work))
-    scoring = pace * operations(recipe, model, task, everything) / 3
-    # Labels are propagated once per mask; a number costs about 25 operations along an edge.
-    propagation = pace * 25 * edges * propagated_columns(model)
-    masks = work.steps if recipe.mask.redraw == "step" else 1
-    return epoch + masks * propagation, scoring + propagation
-
-
-def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> tuple[float, float]:
-    """Fixed seconds per training step, and seconds per operation.
-
-    Both describe a line through two measured points: a step on a small batch and one on a larger
-    batch around known nodes. The model and torch's random state stay unchanged.
-    """
-    graph = graph_for(recipe, model, task, "cpu")
-    small, large = (_sample(recipe, model, task, graph, nodes) for nodes in SAMPLES)
-    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    cuda = [device] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=cuda):
-        step = Step(
-            model,
-            torch.optim.Adam(model.parameters(), lr=0.0),
-            task.labels.to(device),
-            recipe.train.precision,
-            consistency_of(recipe),
-        )
-        model.train()
-        seconds, counts = [], []
-        for batch in (small, large):
-            moved = batch.to(device)
-            if batch is small:
-                _seconds(step, moved)  # the first step also sets things up
-            measured = [_seconds(step, moved)]
-            while len(measured) < 3 and sum(measured) < MEASURED:
-                measured.append(_seconds(step, moved))
-            seconds.append(min(measured))
-            counts.append(operations(recipe, model, task, _work_on(batch)))
-    model.zero_grad(set_to_none=True)
-    model.load_state_dict(weights)
-    if counts[1] < 1.5 * counts[0]:  # the graph has no larger batch
-        return 0.0, seconds[1] / counts[1]
-    pace = max(seconds[1] - seconds[0], 0.1 * seconds[1]) / (counts[1] - counts[0])
-    return max(0.0, seconds[0] - pace * counts[0]), pace
-
-
-def _seconds(step: Step, batch: Batch) -> float:
-    before = time.perf_counter()
-    step(batch).item()
-    return time.perf_counter() - before
-
-
-def _work_on(batch: Batch) -> Work:
-    return Work(
-        tuple(float(hop.num_sources) for hop in batch.hops),
-        tuple(float(hop.num_targets) for hop in batch.hops),
-        tuple(float(hop.num_edges) for hop in batch.hops),
-    )
-
-
-def _sample(recipe: Recipe, model: NodeModel, task: Task, graph: Graph, nodes: int) -> Batch:
-    """A batch of at least `nodes` nodes around hidden ones, or of all that are reachable."""
-    generator = torch.Generator().manual_seed(0)
-    known = mask_of(task.split.train, len(task.labels))
-    rate = recipe.mask.label_rate if model.learns_from_labels else 0.0
-    mask = mask_labels(known, rate, generator=generator)
-    pool = torch.nonzero(mask.hidden).squeeze(1)
-    pool = pool[torch.randperm(pool.numel(), generator=generator)]
-    seeds = 8
-    while True:
-        batch = sampled_batch(
-            graph, task.labels, mask, pool[:seeds], [FANOUT] * model.num_layers, seed=0
-        )
-        if batch.nodes.numel() >= nodes or seeds >= pool.numel():
-            break
-        seeds *= 2
-    x = model.features(graph, mask.reveal(task.labels))
-    return replace(batch, x=None if x is None else x[batch.nodes])
 
 
 def _time(seconds: float) -> str:

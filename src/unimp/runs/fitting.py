@@ -16,7 +16,9 @@ from torch import Tensor
 from unimp.config.run_files import CHECKPOINT
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
+from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
+from unimp.inference.sampled import sampled_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
@@ -34,15 +36,16 @@ from unimp.runs.preparation import (
 from unimp.runs.run import LOWER_RATE, Run
 from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
-from unimp.tasks.labels import mask_of, reveal_only
+from unimp.tasks.labels import is_known, mask_of, reveal_only
+from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
-from unimp.training.batching import make_batches
+from unimp.training.batching import fanout_per_layer, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
-from unimp.training.precision import explain_choice
+from unimp.training.precision import explain_choice, inference_precision
 from unimp.training.ranks import Ranks
 
 SCORINGS_AFTER = 5
@@ -133,6 +136,7 @@ def fit_model(
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
     cut["prune"] = prunes(recipe, model)
+    cut["placement"] = experiment.placement
     batches = make_batches(
         graph,
         labels,
@@ -151,6 +155,8 @@ def fit_model(
     observed, options = reveal_only(task.split.train, labels), recipe.train
 
     def evaluate() -> dict[str, float]:
+        if options.eval_neighbors == "sampled" and model.by_layer:
+            return sampled_scores(experiment, model, graph, task, observed)
         logits = predict_logits(
             model, graph, observed, seed=seed, device=device, **inference_options(recipe, device)
         )
@@ -191,6 +197,34 @@ def fit_model(
             keep=keep,
             ranks=ranks,
         )
+
+
+def sampled_scores(
+    experiment: Experiment, model: NodeModel, graph: Graph, task: Task, observed: Tensor
+) -> dict[str, float]:
+    """Score validation and test nodes with sampled neighbors, the same ones in each epoch."""
+    recipe, scores = experiment.recipe, {}
+    for name in ("val", "test"):
+        nodes = getattr(task.split, name)
+        labels = task.labels[nodes]
+        if not bool(is_known(labels).any()):
+            continue
+        logits = sampled_logits(
+            model,
+            graph,
+            observed,
+            nodes,
+            fanout=fanout_per_layer(recipe.batch.fanout, model.num_layers),
+            batch_size=recipe.batch.batch_size,
+            seed=experiment.seed,
+            device=experiment.device,
+            precision=inference_precision(recipe.train.precision, experiment.device),
+        )
+        scores[name] = score(task.metric, logits, labels)
+        if name == "val" and recipe.train.select == "loss":
+            rows = torch.arange(len(nodes))
+            scores["val_loss"] = masked_label_loss(logits, labels, rows).item()
+    return scores
 
 
 def shared_state(

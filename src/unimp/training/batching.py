@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.config.choices import ALL
+from unimp.config.choices import ALL, Placement
 from unimp.errors import TrainingError
 from unimp.graph.csr import index_dtype
 from unimp.graph.features import (
@@ -22,8 +22,8 @@ from unimp.graph.features import (
 )
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
-from unimp.ops.placement import place_for_batches
-from unimp.ops.sampling import induced_hop, sample_hops
+from unimp.ops.placement import choose_placement, place_for_batches
+from unimp.ops.sampling import induced_hop, prefetch_rows, sample_hops
 from unimp.tasks.labels import LabelMask
 from unimp.training.batch import Batch, Batches
 from unimp.training.changed_batches import (
@@ -134,7 +134,11 @@ class RandomPartition:
             nodes=placed,
             num_seeds=nodes.numel(),
             x=None if self.graph.x is None else rows_of(self.graph.x, placed),
-            observed=_reveal(mask, self.masks.shown(self.labels, epoch, step), placed),
+            observed=_reveal(
+                self.masks.placed(epoch, step, placed.device),
+                self.masks.shown(self.labels, epoch, step),
+                placed,
+            ),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
         )
@@ -158,6 +162,7 @@ class NeighborSampling:
     for_gpu: bool = False
     others: Tensor | None = None  # numbers of nodes that are never hidden
     ranks: Ranks = ALONE
+    prefetch: bool = True  # rows of a mapped graph
     _pools: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
@@ -181,7 +186,15 @@ class NeighborSampling:
         seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
         labels, own = self.masks.shown(self.labels, epoch, step), self.ranks.deal(seeds)
         return sampled_batch(
-            self.graph, labels, mask, own, self.fanout, seed=seed, for_gpu=self.for_gpu
+            self.graph,
+            labels,
+            mask,
+            own,
+            self.fanout,
+            seed=seed,
+            placed=self.masks.placed(epoch, step, self.graph.device),
+            for_gpu=self.for_gpu,
+            prefetch=self.prefetch,
         )
 
     def _pool(self, mask: LabelMask, moment: tuple[int, int]) -> Tensor:
@@ -204,17 +217,26 @@ def sampled_batch(
     fanout: Sequence[int],
     *,
     seed: int,
+    placed: LabelMask | None = None,
     for_gpu: bool = False,
+    prefetch: bool = False,
 ) -> Batch:
-    """Create a batch for `seeds` with their in-neighbors, or a sample of them."""
-    nodes, hops = sample_hops(graph, seeds.to(graph.device), fanout, seed=seed)
+    """Create a batch for `seeds` with their in-neighbors, or a sample of them.
+
+    placed: the mask on the device of the graph; None: it is copied.
+    prefetch: ask the system for all rows of a mapped graph that the batch needs before it reads
+    them one by one.
+    """
+    nodes, hops = sample_hops(graph, seeds, fanout, seed=seed, prefetch=prefetch)
+    if prefetch and isinstance(graph.x, Tensor):
+        prefetch_rows(graph.x, nodes)
     for hop in hops:
         _derive(hop, for_gpu)
     return Batch(
         nodes=nodes,
         num_seeds=seeds.numel(),
         x=None if graph.x is None else rows_of(graph.x, nodes),
-        observed=_reveal(mask, labels, nodes),
+        observed=_reveal(placed or mask, labels, nodes),
         hidden=torch.nonzero(mask.hidden[seeds]).squeeze(1).to(nodes.device),
         hops=tuple(hops),
     )
@@ -278,6 +300,8 @@ def make_batches(
     parts_per_step: int = 1,
     ranks: Ranks = ALONE,
     drawn_per_node: bool = False,
+    placement: Placement | None = None,
+    prefetch: bool = True,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
@@ -286,10 +310,15 @@ def make_batches(
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
     ranks: the processes that divide each batch among them.
+    placement: where the graph is that batches are cut from; None: the first place that fits.
+    prefetch: ask the system for the rows of a mapped graph that a batch of neighbors needs.
     """
     batches: Batches
     for_gpu = torch.device(device).type == "cuda"
-    graph, x = (graph, None) if regime == "full" else place_for_batches(graph, device)
+    x = None
+    if regime != "full":
+        placement = placement or choose_placement(graph, device)
+        graph, x = place_for_batches(graph, device, placement)
     placed = labels if regime == "full" else labels.to(graph.device)
     if regime == "full":
         batches = FullBatch(graph, placed, masks, num_layers, prune, ranks)
@@ -300,10 +329,10 @@ def make_batches(
     else:
         per_layer = fanout_per_layer(fanout, num_layers)
         batches = NeighborSampling(
-            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks
+            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks, prefetch
         )
     if x is not None:
-        batches = Gathered(batches, x)
+        batches = Gathered(batches, x, ahead=placement == "pinned")
     if drawn_per_node:
         batches = DrawnPerNode(batches, masks.seed)
     if feature_drop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from unimp.graph.features import (
@@ -41,18 +42,48 @@ class DrawnPerNode:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Batches whose features are gathered on the GPU, which holds the features of all nodes.
+    """Batches whose features are gathered by the GPU, which holds or reads those of all nodes.
 
-    Batches that are cut on CPU are then copied to the GPU without features.
+    Batches that are cut on CPU are then copied to the GPU without features. With `ahead`, the rows
+    of the next batch travel while the GPU trains on this one.
     """
 
     batches: Batches
-    x: Tensor | SparseFeatures  # of all nodes, on the GPU
+    x: Tensor | SparseFeatures  # of all nodes, as a tensor of the GPU
+    ahead: bool = False
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for batch in self.batches.epoch(epoch, begin):
-            moved = batch.to(self.x.device)
-            yield replace(moved, x=rows_of(self.x, moved.nodes))
+        moved = (batch.to(self.x.device) for batch in self.batches.epoch(epoch, begin))
+        if not self.ahead:
+            for batch in moved:
+                yield replace(batch, x=rows_of(self.x, batch.nodes))
+            return
+        side: torch.cuda.Stream = torch.cuda.Stream(self.x.device)  # type: ignore[no-untyped-call]
+        last = None
+        for batch in moved:
+            started = self._start(batch, side)
+            if last is not None:
+                yield self._finish(*last)
+            last = started
+        if last is not None:
+            yield self._finish(*last)
+
+    def _start(self, batch: Batch, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
+        """Let another stream gather the features of a batch."""
+        side.wait_stream(torch.cuda.current_stream(self.x.device))  # it computes the nodes
+        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(side):
+            x = rows_of(self.x, batch.nodes)
+            done.record(side)
+        return replace(batch, x=x), done
+
+    def _finish(self, batch: Batch, done: torch.cuda.Event) -> Batch:
+        """Let the stream that trains wait for the features of a batch."""
+        current = torch.cuda.current_stream(self.x.device)
+        current.wait_event(done)
+        if isinstance(batch.x, Tensor):
+            batch.x.record_stream(current)  # the memory is not reused before this stream is done
+        return batch
 
 
 @dataclass(frozen=True)

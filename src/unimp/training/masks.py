@@ -34,6 +34,7 @@ class Masks:
         self.known, self.label_rate, self.redraw, self.seed = known, label_rate, redraw, seed
         self.groups, self.rate, self.wrong_labels = groups, rate, wrong_labels
         self._last: tuple[tuple[int, int], LabelMask] | None = None
+        self._placed: tuple[LabelMask, LabelMask] | None = None
 
     def at(self, epoch: int, step: int) -> LabelMask:
         """The mask of a step."""
@@ -42,6 +43,17 @@ class Masks:
         if last is None or last[0] != moment:  # all steps of an epoch may use the same mask
             last = self._last = moment, self._draw(moment)
         return last[1]
+
+    def placed(self, epoch: int, step: int, device: torch.device) -> LabelMask:
+        """The mask of a step on a device; it is copied once."""
+        mask = self.at(epoch, step)
+        if device.type == "cpu":
+            return mask
+        placed = self._placed
+        if placed is None or placed[0] is not mask or placed[1].hidden.device != device:
+            copy = LabelMask(mask.observed.to(device), mask.hidden.to(device))
+            placed = self._placed = mask, copy
+        return placed[1]
 
     def moment(self, epoch: int, step: int) -> tuple[int, int]:
         """The (epoch, step) at which the mask of a step was drawn."""

@@ -171,3 +171,14 @@ def test_predictions_of_a_store_with_integer_ids_have_integers(tmp_path: Path) -
     build_store(recipe, tmp_path / "s.graph")
     found = unimp.run(recipe.with_settings({"task.name": str(tmp_path / "s.graph")}))
     assert found.predictions().to_arrow()["node"].type == pa.int64()
+
+
+def test_results_do_not_depend_on_the_place_of_the_store(folder: Path) -> None:
+    recipe = recipes(folder, "neighbors")[1]
+    places = [
+        {"batch.placement": "disk"},
+        {"batch.placement": "memory", "batch.prefetch": False, "batch.workers": 0},
+    ]
+    one, other = (unimp.run(recipe.with_settings(place), seed=1) for place in places)
+    weights = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    assert all(torch.equal(first, second) for first, second in weights)

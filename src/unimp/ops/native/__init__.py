@@ -105,7 +105,7 @@ def library() -> ctypes.CDLL:
             "unimp (in a checkout: pip install -e .)"
         )
     core.unimp_sample.restype = core.unimp_induce.restype = ctypes.c_int64
-    core.unimp_take.restype = ctypes.c_int64
+    core.unimp_take.restype = core.unimp_read_ahead.restype = ctypes.c_int64
     return core
 
 
@@ -282,21 +282,37 @@ def sample(
     take: int,
     seed: int,
     drawn: tuple[Tensor, Tensor, Tensor],
+    *,
+    gap: int | None,
 ) -> int:
     """Draw in-edges of the first `known` nodes and number their sources; see sampling.cpp.
 
     local: the number of each node of the graph, or −1; None: a hash table is used instead. `drawn`
-    are the row pointers, slots and sources to fill. Returns how many nodes have a number
+    are the row pointers, slots and sources to fill. gap: ask the system to read the sources first,
+    as `read_ahead` does; None: do not ask. Returns how many nodes have a number
     afterwards; `nodes` has space for them.
     """
     counts = (ctypes.c_int64(number) for number in (known, known, take))
     edges, numbers = _pointers(graph.indptr, graph.source), _pointers(nodes)
     place = ctypes.c_void_p() if local is None else _pointers(local)[0]
     drawing = (*counts, ctypes.c_uint64(seed), *_pointers(*drawn), ctypes.c_int64(len(nodes)))
-    count = int(library().unimp_sample(*_are_wide(graph), *edges, place, *numbers, *drawing))
+    where = (*_are_wide(graph), *edges, place, *numbers)
+    pages = ctypes.c_int64(-1 if gap is None else gap)
+    count = int(library().unimp_sample(*where, *drawing, pages))
     if count < 0:
         raise MemoryError("there is not enough memory for the nodes of a batch")
     return count
+
+
+def read_ahead(array: Tensor, rows: Tensor, *, gap: int) -> int:
+    """Ask the system to read rows of an array that may be mapped from a file; see pages.cpp.
+
+    rows: int64 numbers of rows, in any order. gap: pages between two rows that are read as well.
+    Returns the number of ranges that were asked for.
+    """
+    size = ctypes.c_int64(array.stride(0) * array.element_size())
+    asked = (*_pointers(rows), ctypes.c_int64(rows.numel()), ctypes.c_int64(gap))
+    return int(library().unimp_read_ahead(*_pointers(array), size, *asked))
 
 
 def induce(graph: Graph, local: Tensor, nodes: Tensor, drawn: tuple[Tensor, Tensor, Tensor]) -> int:

@@ -1,6 +1,8 @@
 // Neighbor sampling and induced subgraphs on the CSR of in-edges. This code uses neither vector
 // instructions nor threads: Python threads prepare several batches in parallel during training.
 
+#include "pages.h"
+
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -89,7 +91,7 @@ constexpr int64_t kAhead = 16;  // targets whose edges are prefetched
 template <class P, class I, class Numbers>
 int64_t sample(const P *indptr, const I *source, Numbers &local, int64_t *nodes, int64_t num_targets,
                int64_t num_nodes, int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
-               int32_t *out_source) {
+               int32_t *out_source, int64_t gap) {
     // First the slots of all targets, then their sources: each loop prefetches one array, early
     // enough.
     int64_t count = 0;
@@ -108,6 +110,7 @@ int64_t sample(const P *indptr, const I *source, Numbers &local, int64_t *nodes,
         }
         out_indptr[t + 1] = int32_t(count);
     }
+    if (gap >= 0) unimp_read_ahead(source, sizeof(I), slots, count, gap);
     constexpr int64_t far = 2 * kAhead;
     for (int64_t k = 0; k < count; ++k) {
         if (k + 2 * far < count) __builtin_prefetch(source + slots[k + 2 * far]);
@@ -161,16 +164,17 @@ extern "C" {
 
 // Draws at most `take` (−1: all) in-edges of each of nodes[0 … num_targets) and numbers their
 // sources. `local` is −1 for a node without a number; without `local`, nodes[i] has the number i, and
-// at most `most` nodes get a number. `nodes` has space for every source. Returns how many nodes have
-// a number afterwards.
+// at most `most` nodes get a number. `nodes` has space for every source. Unless `gap` is negative, the
+// system is asked to read the drawn sources first, because they may be in a mapped file; see pages.h.
+// Returns how many nodes have a number afterwards.
 int64_t unimp_sample(int wide_indptr, int wide_source, const void *indptr, const void *source,
                      int32_t *local, int64_t *nodes, int64_t num_targets, int64_t num_nodes,
                      int64_t take, uint64_t seed, int32_t *out_indptr, int64_t *slots,
-                     int32_t *out_source, int64_t most) {
+                     int32_t *out_source, int64_t most, int64_t gap) {
     return with_types(wide_indptr, wide_source, indptr, source, [&](auto *rows, auto *sources) {
         const auto run = [&](auto numbers) {
             return sample(rows, sources, numbers, nodes, num_targets, num_nodes, take, seed,
-                          out_indptr, slots, out_source);
+                          out_indptr, slots, out_source, gap);
         };
         if (local) return run(Array{local});
         try {

@@ -54,7 +54,13 @@ from unimp.training.checkpoint import Checkpoints, load_checkpoint, read_about
 from unimp.training.interruption import signals_held
 from unimp.training.loop import Epoch, Keep, TrainingState
 
-NO_EFFECT = ("train.checkpoint_every", "batch.workers", "ensemble.jobs")
+NO_EFFECT = (
+    "train.checkpoint_every",
+    "batch.workers",
+    "batch.placement",
+    "batch.prefetch",
+    "ensemble.jobs",
+)
 """Options that change no result."""
 
 
