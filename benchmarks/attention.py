@@ -308,7 +308,7 @@ def one_precision(
 
 
 def repeat(call: Callable[[], object]) -> None:
-    """Call often enough for compilation and recording."""
+    """Call a function often enough for it to be compiled and recorded."""
     for _ in range(WARMUP + 2):
         call()
 
@@ -464,7 +464,7 @@ def main() -> None:
         "--cases", default=",".join(CASES), help="Comma-separated cases to run on GPU."
     )
     parser.add_argument(
-        "--brief", action="store_true", help="Only training, and only ours and PyG's, on GPU."
+        "--brief", action="store_true", help="Measure only training of our layer and PyG's on GPU."
     )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--memory-of", choices=["ours", "theirs"], help=argparse.SUPPRESS)

@@ -53,7 +53,7 @@ STEPS = 6  # of sampled batches that are measured
 
 
 def cases(device: str) -> dict[str, list[dict[str, Any]]]:
-    """The sizes of each series; a GPU is given larger ones."""
+    """The sizes of each series; those for a GPU are larger."""
     first = 2.0 if device == "cuda" else 1 / 16
     doubled = [first * 2**k for k in range(5)]
     base = {"nodes": round(NODES * 2 * first), "edges": round(EDGES * 2 * first), "width": WIDTH}
@@ -140,7 +140,7 @@ def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, An
 
 
 def in_own_process(case: dict[str, Any], model: str, device: str, memory: str) -> dict[str, Any]:
-    """Measure a case in a process with a memory limit; a failure is a result."""
+    """Measure a case in a process with a memory limit; a failure is returned as a result."""
     words = [sys.executable, __file__, "--case", json.dumps(case), "--model", model]
     words += ["--device", device]
 
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("series", nargs="*", help="nodes, edges, width, papers; default: all")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--memory", default="8G")
-    parser.add_argument("--most", type=int, default=5, help="Sizes of each series, from the least")
+    parser.add_argument("--most", type=int, default=5, help="Sizes per series, smallest first.")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--case", help=argparse.SUPPRESS)

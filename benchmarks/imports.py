@@ -39,7 +39,7 @@ SMALL = ["task.scale=0.02", "train.epochs=2", "model.width=8", "train.device=cpu
 
 
 def start(words: list[str], place: str) -> None:
-    """Run a fresh interpreter in a folder; its modules are compiled once, as after an install."""
+    """Run a new interpreter in a folder; modules are compiled once, as after an installation."""
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{place}/compiled"}
     subprocess.run(
         [sys.executable, *words],

@@ -1,8 +1,8 @@
-"""A task of the shape of ogbn-papers100M at any scale, generated in memory on CPU or GPU.
+"""A task with the shape of ogbn-papers100M at any scale, generated in memory on CPU or GPU.
 
-The shape is that of proofs/store.py: 111 million nodes and 1.6 billion edges at scale 1, whose ends
-are drawn with power-law weights and to which the reverse edges are added; 128 features; 172
-classes; 1.4 % of the nodes have labels, 78 % of them for training.
+The shape is that of proofs/store.py: at scale 1, 111 million nodes and 1.6 billion edges, 128
+features and 172 classes. The ends of edges are drawn with power-law weights, and the reverse edges
+are added. 1.4 % of the nodes have labels, and 78 % of these are for training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK = 1 << 22  # rows of features that are drawn at a time
 def papers_task(
     scale: float, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> StoredTask:
-    """Generate on `device`; the task itself is in main memory, as if it were mapped."""
+    """Generate a task on `device`; its arrays are in main memory, as if it were mapped."""
     nodes, edges = max(1000, round(NODES * scale)), max(5000, round(EDGES * scale))
     generator = torch.Generator(device).manual_seed(0)
     indptr, source = in_edges(nodes, edges, generator, device)
@@ -54,7 +54,7 @@ def in_edges(
     nodes: int, edges: int, generator: torch.Generator, device: str
 ) -> tuple[Tensor, Tensor]:
     """Edges and their reverses without duplicates, sorted by target and source."""
-    shuffled = torch.randperm(nodes, generator=generator, device=device)  # hubs are anywhere
+    shuffled = torch.randperm(nodes, generator=generator, device=device)  # hubs have random numbers
 
     def ends() -> Tensor:
         rank = torch.rand(edges, generator=generator, device=device, dtype=torch.float64)

@@ -5,12 +5,12 @@
 
 Every process uses all cores. OpenMP threads that wait for work spin by default, so that they take
 the cores from the threads of the other process. The command `unimp` lets them sleep instead
-(`OMP_WAIT_POLICY=passive`), unless the variable is set. Rounds take turns. Writes
+(`OMP_WAIT_POLICY=passive`), unless the variable is set. The measurements alternate. Writes
 results/processes.json.
 
-With --ranks, one model is trained with batches of neighbors by one process and by two
-(`unimp train --devices`), each with one thread, which also draws its batches. Both take the same
-steps.
+With --ranks, one model is trained with batches of neighbors, by one process and by two processes
+(`unimp train --devices`). Each process has one thread, which also draws its batches. Both cases
+take the same steps.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ RANKS = {
 
 
 def seconds_together(ranks: int, epochs: int) -> float:
-    """The median seconds of epochs that are not scored; the first one sets things up."""
+    """The median seconds of epochs that are not scored; the first one includes the setup."""
     settings = RANKS | {"train.epochs": epochs, "train.eval_from": epochs}
     words = [sys.executable, "-m", "unimp", "train", "synthetic-arxiv", "--devices", str(ranks)]
     words += [f"--set={name}={value}" for name, value in settings.items()]
@@ -120,7 +120,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, help="default: 30; with --ranks 4")
+    parser.add_argument("--epochs", type=int, help="default: 30, or 4 if --ranks is given")
     parser.add_argument("--ranks", action="store_true")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)

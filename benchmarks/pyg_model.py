@@ -12,7 +12,7 @@ from unimp.training.batch import Batch
 
 
 class PyGModel(nn.Module):
-    """A label embedding, three TransformerConv with gates, and LayerNorm between them."""
+    """A label embedding, three TransformerConv layers with gates, and LayerNorm between them."""
 
     def __init__(self, features: int, classes: int, *, width: int, heads: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Time epochs on a graph of a tenth of ogbn-papers100M, by the place of the graph.
+"""Time epochs on a graph with a tenth of the size of ogbn-papers100M, for each place of the graph.
 
     python benchmarks/store_gpu.py --out benchmarks/results/store_gpu.json
     python benchmarks/store_gpu.py --device cpu --scale 0.0005 --out FILE       a short form
@@ -10,7 +10,7 @@ is a seed. Places: everything on the GPU; features in pinned main memory, in 32 
 everything in main memory, where the CPU samples. The graph is generated on the GPU.
 
 PyG's NeighborLoader is tried on a small graph, because it needs another package. PyG's
-TransformerConv is then trained on batches that unimp sampled, beside UniMP on the same batches.
+TransformerConv is then compared with UniMP on the same batches, which unimp sampled.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def compare(figures: Figures, task: StoredTask, device: str) -> None:
 
 
 def neighbor_loader() -> str:
-    """What PyG's own loader of sampled batches does here."""
+    """Try PyG's own loader of sampled batches; return its error, or "works"."""
     try:
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader

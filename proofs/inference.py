@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--no-compare", action="store_true")
     parser.add_argument("--folder", type=Path, help="Where to write; a temporary folder by default")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--graph", type=Path, help="A store of this scale; built by default")
+    parser.add_argument("--graph", type=Path, help="A store of this scale; otherwise one is built")
     for name, kind in (("--store", Path), ("--out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     for name, number in (("--rank", 0), ("--ranks", 1)):

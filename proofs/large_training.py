@@ -1,8 +1,8 @@
-"""Train on a store within a memory limit, compare with the estimate, and read rows ahead.
+"""Train on a store within a memory limit, compare it with the estimate, and measure reading ahead.
 
     python proofs/large_training.py                   a hundredth → results/large_training.json
     python proofs/large_training.py --scale 0.1       a tenth: generates and builds the store first
-    python proofs/large_training.py --scale 0.1 --graph FOLDER.graph      a store that exists
+    python proofs/large_training.py --scale 0.1 --graph FOLDER.graph      an existing store
     python proofs/large_training.py --scale 1e-5      a short form
 
 The store is the one of proofs/store.py: the shape of ogbn-papers100M at the given scale. The model
@@ -15,9 +15,9 @@ sampled in-neighbors. Each measurement runs in its own process:
                allocate at most --memory divided by their number, in addition to the mapped files
                (RLIMIT_DATA). Their anonymous memory (RssAnon) is read 20 times per second.
     prefetch   an epoch of a few steps with and without `batch.prefetch`, after the pages of the
-               store were dropped from memory; rounds take turns. The weights must be bitwise equal.
+               store were dropped from memory; the two alternate. The weights must be bitwise equal.
                Sparse: batches of 128 with 10 and 10 neighbors, which need few pages of the store.
-               Dense: two batches of training, which need many of its pages.
+               Dense: two batches as in training, which need many pages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RECIPE = Recipe(name="papers").with_settings(
         "batch.regime": "neighbors",
         "batch.fanout": [10],
         "batch.batch_size": 1024,
-        "batch.workers": 0,  # a batch that waits takes half a GB
+        "batch.workers": 0,  # a batch that is prepared ahead takes half a GB
         "train.device": "cpu",
         "train.epochs": 2,
         "train.eval_from": 2,
@@ -159,7 +159,7 @@ def in_processes(graph: Path, kind: str, *more: str, ranks: int = 1) -> dict[str
 
 
 def drop_from_memory(graph: Path) -> None:
-    """Make the system forget the pages of a store that no process maps."""
+    """Drop the pages of a store from memory; no process may have mapped them."""
     for path in graph.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -208,7 +208,7 @@ def trained(graph: Path, memory: str, ranks: int) -> dict[str, Any]:
 
 
 def read_ahead_kib(path: Path) -> int | None:
-    """How much the system reads around a page of a mapped file, without being asked."""
+    """The KiB that the system reads around a page of a mapped file by default."""
     device = path.stat().st_dev
     place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue/read_ahead_kb")
     return int(place.read_text()) if place.exists() else None
@@ -217,7 +217,7 @@ def read_ahead_kib(path: Path) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
-    parser.add_argument("--graph", type=Path, help="A store of this scale; built by default")
+    parser.add_argument("--graph", type=Path, help="A store of this scale; otherwise one is built")
     parser.add_argument("--memory", default="8G")
     parser.add_argument("--ranks", type=int, default=2, help="Processes that train together")
     parser.add_argument("--parts", nargs="*", default=["prefetch", "train"])

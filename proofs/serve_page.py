@@ -130,7 +130,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def launch(self) -> None:
-        """Start the process, and do not wait until it answers."""
+        """Start the process without waiting until it answers."""
         command = [sys.executable, "-m", "unimp", "serve", str(self.folder)]
         if self.token_file is not None:
             command += ["--token-file", str(self.token_file)]
@@ -227,7 +227,7 @@ class Site:
         return self.server
 
     def serve_later(self, server: Server) -> None:
-        """Use another server for this scenario, which the scenario starts."""
+        """Use another server for this scenario; the scenario starts the server."""
         self.server = server
         self._more.append(server)
 
@@ -498,7 +498,7 @@ def loading(site: Site) -> None:
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
 
     def engines() -> list[int]:
-        """Not before its program runs: until then, the server waits for it and answers nothing."""
+        """The engine, once its program runs. Before that, the server waits and does not answer."""
         found = [int(pid) for pid in children.read_text().split()]
         name = b"unimp.serving.engine"
         return [pid for pid in found if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -843,7 +843,7 @@ def generations(site: Site) -> None:
     page.locator("tr button >> text=Activate").click(timeout=400_000)
     page.click("dialog >> text=Switch to generation 1")
     # With so few labels, chance decides whether the gate refuses the model.
-    anyway = page.locator("dialog >> text=Switch nevertheless")
+    anyway = page.locator("dialog >> text=Switch anyway")
     wait_for(lambda: server.get("/v1/model")["generation"] == 1 or anyway.count())
     if anyway.count():
         anyway.click()

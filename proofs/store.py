@@ -241,9 +241,7 @@ def main() -> None:
     parser.add_argument("--memory", default="2G")
     parser.add_argument("--no-compare", action="store_true")
     parser.add_argument("--folder", type=Path, help="Where to write; a temporary folder by default")
-    parser.add_argument(
-        "--keep", type=Path, help="Move the store here at the end, for other proofs"
-    )
+    parser.add_argument("--keep", type=Path, help="Move the store to this folder at the end")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="unimp-store-", dir=given.folder))

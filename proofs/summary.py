@@ -253,15 +253,15 @@ def large_training_in_words() -> str:
                 f" two epochs took {first:.1f} and {second:.1f} minutes on {result['cores']} cores "
                 f"({found['ranks']} processes; the second epoch was scored). A process used at "
                 f"most {found['peak_anonymous_bytes'] / 1e9:.2f} GB of anonymous memory. The "
-                f"estimate was {found['memory_ratio']:.2f} times the memory and "
-                f"{found['time_ratio']:.2f} times the time."
+                f"estimates were {found['memory_ratio']:.2f} times the measured memory and "
+                f"{found['time_ratio']:.2f} times the measured time."
             )
         for name, case in result.get("prefetch", {}).items():
             text += (
-                f" A cold epoch of {case['steps']} {name} batches took "
-                f"{case['seconds_without']:.1f} s, and {case['seconds_with']:.1f} s with reading "
-                f"ahead ({case['speedup']:.1f} times faster; "
-                f"{'the same' if case['equal_weights'] else 'other'} weights)."
+                f" If the store was not in memory, an epoch of {case['steps']} {name} batches took "
+                f"{case['seconds_without']:.1f} s without reading ahead and "
+                f"{case['seconds_with']:.1f} s with it ({case['speedup']:.1f} times faster; "
+                f"{'the same' if case['equal_weights'] else 'different'} weights)."
             )
         lines.append(f"- {text} (`{result['command']}`, commit {commit})")
     return "\n\n" + "\n".join(lines) + "\n\n"

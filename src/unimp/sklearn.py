@@ -90,12 +90,13 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     other nodes. The other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
-    500 known labels, "auto" means 64 for `width` and 100 for `epochs`, of which validation chooses
-    one of the last 50. This takes less time and scores about the same on small graphs. With more
-    labels, it is the default of a recipe. Four arguments are not options of a recipe: `preset`;
-    `validation_fraction`, the stratified share of known labels that chooses the epoch (0: the last
-    epoch is used, and all labels are trained on); `random_state`; and `settings`, any other options
-    of a recipe, which take precedence over the arguments. Sample weights are not supported.
+    500 known labels, "auto" means 64 for `width` and 100 for `epochs`, and validation chooses the
+    best of the last 50 epochs. This takes less time and scores about the same on small graphs. With
+    more labels, "auto" means the default of a recipe. Four arguments are not options of a recipe:
+    `preset`; `validation_fraction`, the stratified share of known labels that chooses the epoch (0:
+    the last epoch is used, and all labels are trained on); `random_state`; and `settings`, any
+    other options of a recipe, which take precedence over the arguments. Sample weights are not
+    supported.
 
     With `preset` = quick, good or best, an ensemble of several models is trained within the time
     limit of the preset, or within `time_limit` (seconds, or a text such as "10m"). Arguments of a
@@ -289,7 +290,7 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "model.feature_encoder": True,
                 "train.device": self.device,
                 **self._time_limit(),
-                # Without validation the last epoch is used. Early epochs may be good by chance.
+                # Without validation the last epoch is used. Early epochs may score well by chance.
                 "train.eval_from": (SCORED_FROM if short else 1) if validated else given["epochs"],
             }
         ).with_settings(self.settings)

@@ -1,4 +1,4 @@
-"""Input rows by pieces: the same rows and gradients as at once, without tensors of their size."""
+"""Input rows in pieces: the same rows and gradients as at once, without tensors of their size."""
 
 import pytest
 import torch

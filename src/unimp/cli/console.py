@@ -124,8 +124,8 @@ def before_any_command(
 def leave_out_pandas() -> None:
     """Let pyarrow convert values without importing pandas, which takes a fifth of a second.
 
-    Before its first conversion, pyarrow tries to import pandas to recognize its objects. A command
-    has none. pyarrow and others can still import pandas later.
+    Before its first conversion, pyarrow tries to import pandas to recognize pandas objects. The
+    commands have no such objects. pyarrow and other libraries can still import pandas later.
     """
     import pyarrow as pa
 

@@ -244,10 +244,11 @@ class BatchOptions(Section):
     )
     placement: Literal["auto", "gpu", "pinned", "features", "memory", "disk"] = option(
         "auto",
-        "partition and neighbors: where the graph is that batches are cut from; gpu: edges and "
+        "partition and neighbors: where the graph is stored during training; gpu: edges and "
         "features on the GPU; pinned: edges on the GPU, which reads features from main memory; "
         "features: only features on the GPU; memory: in main memory; disk: mapped from a store; "
-        "auto: the first of these that fits, on CPU as loaded. Results are the same",
+        "auto: the first of these that fits; on CPU, the place where it was loaded. Results are "
+        "the same",
     )
     prefetch: bool = option(
         True,
@@ -306,9 +307,9 @@ class TrainOptions(Section):
     )
     eval_neighbors: Literal["all", "sampled"] = option(
         "all",
-        "in-neighbors with which epochs are scored; all: exact inference for all nodes; sampled: "
+        "in-neighbors that are used to score epochs; all: exact inference for all nodes; sampled: "
         "only validation and test nodes, with batch.fanout neighbors. The scores of the finished "
-        "run are exact",
+        "run are always exact",
     )
     select: Select = option(
         "score",

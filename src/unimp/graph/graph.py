@@ -286,7 +286,7 @@ class Graph:
         )
 
     def copied(self) -> Graph:
-        """The same graph with all arrays in memory, if they were mapped from files."""
+        """Copy the graph, so that arrays that are mapped from files are in memory."""
         x = self.x.clone() if isinstance(self.x, Tensor) else self.x
         attr, edge_id = (None if a is None else a.clone() for a in (self.edge_attr, self.edge_id))
         return Graph(self.indptr.clone(), self.source.clone(), edge_id, x, attr)

@@ -1,4 +1,4 @@
-"""How reliable probabilities are, in numbers and in words; nothing here needs torch."""
+"""Measure how reliable probabilities are, and describe it in words, without torch."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Reliability:
 def reliability(probability: Array, came_true: Array) -> Reliability:
     """Sort probabilities into bins of equal width over [0, 1].
 
-    A probability on an edge belongs to the upper bin, and 1 to the last. Values that are not
-    finite, as from a failed run, are left out.
+    A probability on the border of two bins belongs to the upper one, and 1 to the last bin. Values
+    that are not finite, as from a failed run, are left out.
     """
     given = np.asarray(probability, np.float64)
     finite = np.isfinite(given)

@@ -30,7 +30,7 @@ def sampled_logits(
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
 ) -> Tensor:
-    """Compute the logits of `nodes` as batches of neighbors do in training: [nodes, classes].
+    """Compute the logits of `nodes` with sampled neighbors, as in training: [nodes, classes].
 
     The in-neighbors that are drawn for a node depend only on `seed`, the layer and the node.
     fanout: one number per layer. The result is on CPU.

@@ -167,8 +167,8 @@ def _checked_list(edge_index: Any, num_sources: int, num_targets: int, flow: str
     if edges.layout in (torch.sparse_coo, torch.sparse_csr):
         if flow == "target_to_source":
             raise GraphError(
-                "the direction of messages follows from a sparse matrix itself; with "
-                "flow='target_to_source' pass edge_index, or omit the flow and pass adj_t.t()"
+                "a sparse matrix already determines the direction of messages; with "
+                "flow='target_to_source', pass edge_index, or omit the flow and pass adj_t.t()"
             )
         if edges.shape[:2] != (num_targets, num_sources):
             raise GraphError(

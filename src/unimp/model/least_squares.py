@@ -62,8 +62,9 @@ def solve_by_gradients(
     """Return the same W for each penalty by conjugate gradients, without storing Z.
 
     forward computes Z W, adjoint computes Zᵀ R. All penalties share the products with Z
-    (multi-shift conjugate gradients; Jegerlehner, 1996). They end when the system with the smallest
-    penalty has a relative residual of TOLERANCE, and after max_steps. Columns are independent.
+    (multi-shift conjugate gradients; Jegerlehner, 1996). The steps end when the system with the
+    smallest penalty has a relative residual of TOLERANCE, or after max_steps. Columns are
+    independent.
     """
     least = min(penalties)
     shift = np.asarray(penalties)[:, None] - least  # [L, 1]

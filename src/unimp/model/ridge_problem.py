@@ -30,8 +30,8 @@ MAX_ENTRIES = 250_000_000
 solved by conjugate gradients."""
 MAX_STEPS, FEWEST_STEPS = 100, 10
 WORK = 1e10
-"""Conjugate gradients take at most MAX_STEPS steps, and fewer, but at least FEWEST_STEPS, if they
-would need more multiplications than this number."""
+"""Conjugate gradients take at most MAX_STEPS steps. If these need more than WORK multiplications,
+they take fewer steps, but at least FEWEST_STEPS."""
 BLOCK = 64
 """Columns that are propagated at a time; limits memory."""
 
@@ -116,7 +116,7 @@ class LeastSquares:
             for number, rows in self._rows(hops):
                 yield from self._direct(number, rows, strengths, beside, label_sizes)
         else:
-            # Gradients take long, so that only some settings are compared.
+            # Conjugate gradients are slow, so only some settings are compared.
             middle = len(hops) // 2
             for number in hops[::2] if self.average else hops[middle : middle + 1]:
                 yield from self._by_gradients(number, strengths, beside, label_sizes[0])

@@ -30,7 +30,7 @@ Channels = Annotated[int, Range(-1, 65_537)]
 """A width; −1 means the width of the first input."""
 FLOWS = ("source_to_target", "target_to_source")
 
-# Beside the layers, so that copies, pickles and checkpoints of a layer contain no recording.
+# Stored outside the layers, so that copies, pickles and checkpoints of a layer have no recording.
 _RECORDINGS: MutableMapping[nn.Module, Recordings[Recording]] = WeakKeyDictionary()
 
 
@@ -53,7 +53,7 @@ class TransformerConv(nn.Module):
     default, because this layer has no messages to which another value could apply.
 
     On a GPU, calls that are repeated with the same edges, shapes and precision are recorded as CUDA
-    graphs and then replayed. Results are the same, and nothing changes for your code. A recording
+    graphs and then replayed. The results are the same, and your code does not change. A recording
     occupies memory as long as the layer and the edges exist. `layer.replay = False` turns this off
     for one layer, and `TransformerConv.replay = False` for all.
     """
@@ -164,7 +164,7 @@ class TransformerConv(nn.Module):
                 break
         return out if weights is None else (out, (edge_index, edges.in_list_order(weights)))
 
-    # A compiler would split what the layer has fused, and it could not replay it.
+    # torch.compile would split the steps that the layer has fused, and could not replay them.
     _untraced = _disable_dynamo(_forward)
 
     def _by_parts(
@@ -200,7 +200,7 @@ class TransformerConv(nn.Module):
         return out, attention_weights(query, key, hop, edge_weight=edge_weight)
 
     def _can_fuse(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> bool:
-        """Whether the layer can run as one step, which reads weights but calls no linear map."""
+        """Whether the layer can run as one step, which reads weights without calling modules."""
         return (
             self.root_weight
             and x.ndim == 2
@@ -237,7 +237,7 @@ class TransformerConv(nn.Module):
         )
 
     def _weights(self) -> Weights:
-        # Searching for modules and parameters as attributes would take longer than a launch.
+        # Looking up modules and parameters as attributes would take longer than launching a kernel.
         modules = self._modules
         linears = [modules[name] for name in ("lin_query", "lin_skip", "lin_key", "lin_value")]
         weights = [_read(one, name) for name in ("weight", "bias") for one in linears]
@@ -272,7 +272,7 @@ class TransformerConv(nn.Module):
                 "pass one row of features per edge"
             )
         if isinstance(encoder, nn.LazyLinear):
-            encoder(edge_attr[:0])  # determines its width; it is applied to no edge
+            encoder(edge_attr[:0])  # determines its width; no edge is encoded
         expected = (edges.hop.num_edges, encoder.in_features)
         if edge_attr.shape != expected:
             raise GraphError(

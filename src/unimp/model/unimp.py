@@ -210,7 +210,7 @@ class UniMP(NodeModel):
         return dropout(h, self.input_dropout, self.training)
 
     def _is_large(self, x: Tensor | SparseFeatures | None) -> bool:
-        """Whether features and label rows are added and normed by pieces, which saves memory."""
+        """Whether features and label rows are added and normalized in pieces, to save memory."""
         return (
             self.takes_features
             and self.feature_encoder is None

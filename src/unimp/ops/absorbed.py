@@ -58,7 +58,7 @@ def pays(hop: Hop, in_width: int, width: int) -> bool:
     Per head, k and v of S sources cost 2 S·D·F multiplications. W_v x̄ of T targets costs T·D·F, and
     so does q' after q; both are computed one head at a time. If q' is merged, it costs T·F·F, and q
     does not exist. An edge reads rows of D numbers with projected sources, and of F numbers with
-    absorbed weights. Absorbing makes more calls. It is faster if
+    absorbed weights. Absorbing needs more calls. It is faster if
 
         2 S·D·F − T·F·min(2.5 D, F + D/4) > 16 E max(F − D, 0) + 4·10⁶
 
@@ -68,7 +68,7 @@ def pays(hop: Hop, in_width: int, width: int) -> bool:
 
 
 def pays_for(sources: float, targets: float, edges: float, in_width: int, width: int) -> bool:
-    """The same for the sizes of a hop."""
+    """Whether absorbing is faster for a hop of these sizes; see `pays`."""
     of_targets = 2 * BY_HEAD * width
     if merges(in_width, width):
         of_targets = in_width + (BY_HEAD - 1) * width
@@ -106,7 +106,7 @@ class Merged(NamedTuple):
     def back(
         self, weight: Tensor, bias: Tensor, heads: int, width: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the gradients of [W_q; W_r], [b_q; b_r] and W_k if these are gradients."""
+        """Compute the gradients of [W_q; W_r], [b_q; b_r] and W_k from those in `self`."""
         hidden, in_width = heads * width, weight.shape[1]
         query, key = (
             _by_head(weight[:hidden], heads),

@@ -46,9 +46,10 @@ def dropout(
 def draw_bits(
     x: Tensor, rate: float, entries: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, int, float]:
-    """Draw 16 bits per entry of x; return them, the least bits that keep an entry, and its factor.
+    """Draw 16 bits per entry of x.
 
-    Only the shape of x is used.
+    Returns them, the least value with which an entry is kept, and the factor of kept entries. Only
+    the shape of x is used.
     """
     draws = _per_node.get()
     if draws is None:

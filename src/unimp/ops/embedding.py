@@ -1,10 +1,10 @@
-"""The input rows of a large batch on CPU: features plus label rows, with a norm, by pieces.
+"""The input rows of a large batch on CPU: features plus label rows, normalized in pieces.
 
     h_i = norm(x_i + Y[y_i])        Y[y_i] = 0 if the label of i is not observed
 
 followed by dropout. Autograd would store x + Y[y], and create several more tensors of the size of x
-in both passes. Here both passes work on a piece of rows at a time: the forward pass stores only the
-bits of dropout, and the backward pass computes each piece again. x takes no gradient.
+in both passes. Here both passes work on one piece of rows at a time. The forward pass stores only
+the bits of dropout, and the backward pass computes each piece again. x takes no gradient.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from unimp.ops.dropout import draw_bits, dropped_by
 Drawn = tuple[Tensor, int, float]
 """What `draw_bits` returns."""
 LARGE = 1 << 24
-"""Numbers in x from which pieces are used. Smaller batches are computed at once, as on a GPU."""
+"""An x with at least this many numbers is computed in pieces, and a smaller one at once."""
 PIECE = 1 << 21
 """Numbers in a piece."""
 
 
 def is_large(x: Tensor | None, norm: nn.Module | None) -> bool:
-    """Whether the rows of x are computed by pieces."""
+    """Whether the rows of x are computed in pieces."""
     return (
         x is not None
         and x.device.type == "cpu"
@@ -50,7 +50,7 @@ def normed_inputs(
 
 
 class _NormedInputs(torch.autograd.Function):
-    """Both passes by pieces of rows."""
+    """Computes both passes in pieces of rows."""
 
     @staticmethod
     def forward(

@@ -185,7 +185,7 @@ def _residual_step(weights: Weights, shape: Shape) -> Residual:
 
 
 class Saved:
-    """What a layer saves between its passes where autograd does not run them."""
+    """What a layer saves between its passes if autograd does not run them."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad  # of h and of each weight
@@ -307,7 +307,7 @@ def _empty_terms(
         return None
     from unimp.ops.triton.residual import can_find_terms
 
-    # The message is the result of attention: nothing of edges is added, and heads stay apart.
+    # The message is the result of attention: no edge features are added, heads are not averaged.
     is_result = attention.encoder is None and shape.concat
     if not is_result or not can_find_terms(shape.heads, shape.width):
         return None

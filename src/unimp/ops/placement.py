@@ -9,15 +9,16 @@
                    CPU
         pinned     edges on the GPU; features in pinned main memory, from which the GPU reads the
                    rows of a batch
-        features   features on the GPU; batches are cut on CPU and travel as node numbers and edges
+        features   features on the GPU; batches are cut on CPU, and their node numbers and edges are
+                   copied
         memory     everything in main memory; batches are cut on CPU and copied
-        disk       as memory, but arrays are mapped from a store
+        disk       like memory, but arrays are mapped from a store
     logits, states between layers     in main memory
 
-Features of 16 bits keep them in every place; the rows of a batch become float32. A GPU has enough
-free memory for data if this data and a step of training fit. If the memory of a step is not known,
-`GPU_HEADROOM` times the size of the data must be free. On CPU everything is in main memory or
-mapped.
+16-bit features stay 16-bit numbers in every place; the rows of a batch are converted to float32. A
+GPU has enough free memory for data if this data and a step of training fit. If the memory of a step
+is not known, `GPU_HEADROOM` times the size of the data must be free. On CPU, everything is in main
+memory or mapped.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def place_graph(graph: Graph, device: torch.device | str, *, chunk_edges: int | 
 def choose_placement(
     graph: Graph, device: torch.device | str, *, step: int | None = None, is_mapped: bool = False
 ) -> Placement:
-    """The first place that fits for the graph from which batches are cut.
+    """Choose the first place that fits for the graph from which batches are cut.
 
     step: bytes that a step of training needs on the GPU; is_mapped: the graph is from a store.
     """
@@ -93,8 +94,8 @@ def place_for_batches(
 ) -> tuple[Graph, Tensor | SparseFeatures | None]:
     """Place the graph from which batches are cut.
 
-    Returns the graph and, if the GPU is to gather the features of batches, the features of all
-    nodes as the GPU reads them; the graph is then without features.
+    Returns the graph and, if the GPU gathers the features of batches, the features of all nodes as
+    the GPU reads them. The graph then has no features.
     """
     x = graph.x
     if placement == "gpu":
@@ -109,7 +110,7 @@ def place_for_batches(
 def read_by_gpu(x: Tensor, device: torch.device | str) -> Tensor:
     """Copy rows to pinned main memory; return them as a tensor of the GPU, which reads them there.
 
-    Each row that an operation uses travels over the bus at that moment.
+    An operation transfers each row that it uses over the bus.
     """
     pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
     pinned.copy_(x)
@@ -120,7 +121,7 @@ class _Mapped:
     """Pinned memory as an array of the GPU: with unified addressing, both use the same address."""
 
     def __init__(self, pinned: Tensor) -> None:
-        self._pinned = pinned  # the tensor on the GPU keeps this object, and so the memory
+        self._pinned = pinned  # the tensor on the GPU refers to this object
         kind = {torch.float32: "<f4", torch.float16: "<f2", torch.float64: "<f8"}[pinned.dtype]
         self.__cuda_array_interface__: dict[str, Any] = {
             "shape": tuple(pinned.shape),

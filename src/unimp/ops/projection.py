@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 ALIGNED = 16
-"""The number of columns whose multiples rows of gradients are padded to: 64 bytes in fp32."""
+"""Rows of gradients are padded to a multiple of this many columns: 64 bytes in fp32."""
 
 
 class Shape(NamedTuple):

@@ -1,14 +1,14 @@
 """Which calls of a layer are recorded, and which recording a call may use.
 
 A recording works on fixed addresses. It reads its inputs where they are if they were at the same
-addresses in all calls so far, and otherwise from memory of its own, to which they are copied. What
-the forward pass saves for the backward pass stays in place until the next forward pass. This module
-contains the rules. It does not depend on what a recording is; `ops/replay.py` makes them.
+addresses in all calls so far. Otherwise, the inputs are copied to memory of the recording. What the
+forward pass saves for the backward pass stays in place until the next forward pass. This module
+contains the rules; `ops/replay.py` creates the recordings.
 
     a call is recorded    after it was seen WARMUP times with an equal `CallKey`
     inputs have moved     a recording that reads them in place is replaced by one that copies them
     a slot is busy        from a forward pass until its backward pass, or until its result is freed
-    a busy slot           is never used: the call runs normally, or gets a slot of its own
+    a busy slot           is never used: the call runs normally, or gets another slot
     slots are kept        MOST_SLOTS at most; one is replaced if it was not used for IDLE calls, and
                           one whose edges were freed is dropped at the next call without a slot
 """
@@ -43,14 +43,14 @@ Places = tuple[Any, ...]
 class CallKey(NamedTuple):
     """What two calls must have in common for one recording to serve both."""
 
-    edges: weakref.ref[Hop]  # equal for the same hop only, and to nothing after it is freed
+    edges: weakref.ref[Hop]  # equal only for the same hop, and never after it is freed
     inputs: tuple[Any, ...]  # shapes and types
     weights: tuple[Any, ...]  # addresses, shapes and types
     settings: tuple[Any, ...]  # precision, dropout, gradients, stream
 
 
 class Use:
-    """One forward pass on a slot; it lives as long as autograd may ask for the backward pass."""
+    """One forward pass on a slot; it exists as long as autograd may call the backward pass."""
 
     __slots__ = ("__weakref__", "is_finished")
 
@@ -124,7 +124,7 @@ class Recordings(Generic[Recording]):
         return None
 
     def plan(self, key: CallKey, places: Places) -> Plan | None:
-        """Count a call without a free slot; return how to record it, or None: not yet."""
+        """Count a call without a free slot; return how to record it, or None to run it normally."""
         self._slots = [slot for slot in self._slots if slot.key.edges() is not None]
         if self.gave_up:
             return None

@@ -2,19 +2,20 @@
 
 On a small graph, launching the kernels of a layer takes several times as long as running them. A
 CUDA graph launches all kernels of a pass at once. It works on fixed addresses. Results are copied
-out of its memory: no result of one call changes with the next call.
+out of its memory, so a later call does not change an earlier result.
 
     forward     copy h, edge features and the seed of dropout; replay; return a copy of the output
     backward    copy the gradient; replay; return copies of the gradients
 
-h and edge features are not copied if they are at the same addresses in every call; then they must
+h and edge features are not copied if they are at the same addresses in every call. Then they must
 not change until the backward pass, as autograd requires of everything that it saves. Weights are
 read where they are stored, so steps of an optimizer need no copies; if a weight moves, the call has
 another key (see `ops/recording.py`). If a later forward pass has overwritten what an earlier one
 saved, the backward pass of the earlier one computes it again from its inputs.
 
-`replayed_layer` replays a layer only if nothing else would notice: not while something is compiled,
-transformed by torch.func, recorded, or observed by modes or by hooks on saved tensors.
+`replayed_layer` replays a layer only if nothing else follows its operations. It runs normally while
+something is compiled, transformed by torch.func, recorded, or observed by modes or by hooks on
+saved tensors.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ PLAIN = frozenset((Tensor, nn.Parameter, type(None)))
 MOST_MEMORY = 0.25
 """The largest share of the free memory that one recording may occupy."""
 
-# A copy into static memory, the replay and the copy out of it belong together.
+# No other thread may run between the copy into static memory, the replay and the copy out of it.
 _LOCK = threading.RLock()
 _fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -66,12 +67,12 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device, self._current = device, torch.cuda.current_stream(device)
         self._stream = _recording_stream(device, self._current.cuda_stream)
-        # A pool of its own: memory that one recording only uses for a moment could otherwise be
-        # what another one saves for its backward pass.
+        # Each recorder has its own pool. Otherwise, memory that one recording uses for a moment
+        # could be where another one saves tensors for its backward pass.
         self._pool = torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], object]) -> None:
-        """Run a function on the stream that records: it may compile, and allocate on first use."""
+        """Run a function on the recording stream, so that it compiles and allocates beforehand."""
         with torch.cuda.device(self._device):
             self._stream.wait_stream(self._current)
             with torch.cuda.stream(self._stream):
@@ -79,7 +80,7 @@ class GraphRecorder:
             self._current.wait_stream(self._stream)
 
     def record(self, function: Callable[[], Result]) -> tuple[Result, Callable[[], None]]:
-        """Record a function; returns its result and what replays it, into the same memory."""
+        """Record a function; return its result, and a function that replays it into that memory."""
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[self._device.index]
         before = generator.clone_state()
@@ -229,7 +230,7 @@ def are_plain(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
 
 
 def is_recordable(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weights) -> bool:
-    """Whether operands match each other and have a moderate size; equal keys need no new check."""
+    """Whether operands match and have a moderate size; calls with known keys are not checked."""
     given = [t for t in (edge_attr, *weights) if t is not None]
     copied = 4 * len(h) * (h.shape[1] + len(weights.kept)) * h.element_size()
     return (
@@ -241,13 +242,13 @@ def is_recordable(h: Tensor, edge_attr: Tensor | None, hop: Hop, weights: Weight
 
 
 def is_observed() -> bool:
-    """Whether something follows each operation, so that a replay would hide what it looks for."""
+    """Whether something observes each operation; a replay would hide the operations from it."""
     return bool(
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or any(not isinstance(mode, DeviceContext) for mode in _function_modes())
-        or _top_hooks is None  # this version of torch cannot answer
+        or _top_hooks is None  # this version of torch does not have it
         or _top_hooks(False) is not None
     )
 
@@ -315,15 +316,15 @@ def _slot_for(
 
 
 def recorder_for(h: Tensor, weights: Weights, call: Call) -> GraphRecorder:
-    """A recorder for a layer; an error if recordings would occupy much of the free memory."""
+    """Create a recorder; raises an error if a recording would occupy too much free memory."""
     columns = sum(len(w) for w in weights[:4] if w is not None)
-    # h and its gradient; projections and theirs; messages, outputs and theirs.
+    # h, projections, messages and outputs, each with its gradient.
     numbers = len(h) * (2 * h.shape[1] + 2 * columns + 6 * call.shape.heads * call.shape.width)
     numbers += 2 * call.hop.num_edges * call.shape.heads  # the gradients of scores
     free = torch.cuda.mem_get_info(h.device)[0]
     free += torch.cuda.memory_reserved(h.device) - torch.cuda.memory_allocated(h.device)
     if 4 * numbers > MOST_MEMORY * free:
-        raise RuntimeError("a recording would occupy too much of the memory that is free")
+        raise RuntimeError("a recording would occupy too much of the free memory")
     return GraphRecorder(h.device)
 
 
@@ -342,8 +343,8 @@ class _Replayed(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, edge_attr: Tensor | None, *given: Any) -> Tensor:
         *weights, order, call, slot = given
         ctx.use, ctx.slot, ctx.order, ctx.call = slot.take(), slot, order, call
-        # Autograd checks at the backward pass that saved tensors did not change. Weights may: the
-        # recording has its own copies of what it needs of them.
+        # Autograd checks at the backward pass that saved tensors did not change. Weights may
+        # change: the recording has its own copies of the values that it needs.
         ctx.save_for_backward(h, edge_attr, call.seed)
         ctx.weights = weights
         ctx.versions = _versions(weights)
@@ -362,12 +363,12 @@ class _Replayed(torch.autograd.Function):
 
 
 def _are_in_place(ctx: Any) -> bool:
-    """Whether inputs that are read in place are still there; an error if they changed."""
+    """Whether inputs that are read in place are still there; raises an error if they changed."""
     places: Places | None = ctx.slot.places
     if places is None:
         return True
     h, edge_attr, _ = ctx.saved_tensors
-    return places_of(h, edge_attr, ctx.order) == places  # not after `h.data = …`
+    return places_of(h, edge_attr, ctx.order) == places  # False after `h.data = …`
 
 
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
@@ -377,8 +378,8 @@ def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor
     if ctx.versions != _versions(weights):
         raise RuntimeError(
             "a weight of a TransformerConv was modified by an inplace operation after a forward "
-            "pass whose backward pass has to compute it again; call backward before another call "
-            "of the layer, or set its replay to False"
+            "pass whose backward pass has to compute the layer again; call backward before you "
+            "call the layer again, or set layer.replay = False"
         )
     call = ctx.call._replace(hop=_with_features(ctx.call.hop, edge_attr, ctx.order), seed=seed)
     saved = Saved((ctx.needs_input_grad[0], *ctx.needs_input_grad[2:-3]))
@@ -401,7 +402,7 @@ def _with_features(hop: Hop, edge_attr: Tensor | None, order: Tensor | None) -> 
 
 @cache
 def _recording_stream(device: torch.device, replays_on: int) -> torch.cuda.Stream:
-    """The stream that records for another one: recordings of a stream share its workspaces."""
+    """The stream that records calls of another stream; its recordings share its workspaces."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

@@ -23,10 +23,10 @@ from unimp.ops import native
 from unimp.ops.hashing import hashed, shifted, signed
 
 GAP, LONG_GAP = 4, 2048
-"""Pages between two rows of a mapped array that are read as well: a disk reads about 4 pages in the
-time of one more request."""
+"""If at most this many pages are between two rows of a mapped array, they are read as well: a disk
+reads about 4 pages in the time of one more request."""
 DENSE = 16
-"""A batch needs many pages of an array if these are at least 1/16 of them."""
+"""A batch needs many pages of an array if it needs at least 1/16 of them."""
 LARGEST_ARRAY = 20_000_000
 """The most nodes of a graph for which an array contains the number of each node in a batch."""
 
@@ -95,7 +95,7 @@ def prefetch_rows(array: Tensor, rows: Tensor) -> None:
 
 
 def _gap(array: Tensor, rows: int) -> int:
-    """Pages between two rows that are read as well.
+    """The largest gap between two rows, in pages, that is read as well.
 
     If a batch needs many pages of an array that fits into memory, the next batches need most of
     the others, and a disk reads everything in order faster than many single pages.

@@ -29,7 +29,7 @@ class Layout:
 
     width: float
     columns: tuple[float, float, float]  # the node, its neighbors, nodes farther away
-    rooms: tuple[int, int, int]  # letters of a name in each column
+    rooms: tuple[int, int, int]  # the most letters of a name in each column
     shown: int = 8  # strongest labels, and strongest edges
     corner: bool = False  # the text of the node is in the corner above it, not beside it
 
@@ -237,7 +237,7 @@ def _node(
         kind, words = f"known {kind_of(label['effect'])}", label_text(label["label"])
         number = "" if label["effect"] is None else f" {points(label['effect'])}"
     if words:
-        left = room + 2 - len(number)  # the number stays, the class is cut
+        left = room + 2 - len(number)  # the number is kept, and the class is shortened
         shown = (words if len(words) <= left else f"{words[: left - 1].rstrip()}…") + number
     if x == layout.columns[1]:
         side, above, below = -4, y - 9, y + 17

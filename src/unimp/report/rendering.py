@@ -34,7 +34,7 @@ def render(template: str, **values: Any) -> str:
 
 
 class CompiledTemplates(FileSystemBytecodeCache):
-    """Stores compiled templates beside them, as Python stores compiled modules, if it may write."""
+    """Stores compiled templates beside the templates, as Python does, if it can write there."""
 
     def __init__(self) -> None:
         beside = Path(__file__).parent / "templates" / "any.py"

@@ -62,7 +62,7 @@ class Experiment:
     is_refit: bool = False  # the member is trained on train and validation labels
     warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
-    placement: Placement | None = None  # of the graph that batches are cut from; None: not chosen
+    placement: Placement | None = None  # of the graph from which batches are cut; None: not chosen
     ranks: Ranks = ALONE  # the processes that train together; only the first one writes
     progress: Progress = field(default_factory=Progress)
     trackers: Trackers | None = None

@@ -2,12 +2,12 @@
 
 Memory is computed from sizes: the rows of each layer that training stores for the backward pass,
 the copies in a batch, the parameters with gradient, moments and copies, and the rows that scoring
-all nodes needs. The memory that the process uses already, which includes the task, is added; pages
-of a mapped store do not count, because the system can drop them. Time
-is measured: a few steps on small batches of the same graph, scaled by the work of an epoch, which
-consists of matrix products and messages along edges. If neighbors are sampled, a batch of the size
-in the recipe is drawn and measured instead. `benchmarks/estimate.py` and `proofs/large_training.py`
-compare both estimates with measured runs.
+all nodes needs. The memory that the process already uses, which includes the task, is added. Pages
+of a mapped store do not count, because the system can drop them. Time is measured: a few steps on
+small batches of the same graph, scaled by the work of an epoch, which consists of matrix products
+and messages along edges. If neighbors are sampled, a batch of the size in the recipe is drawn and
+measured instead. `benchmarks/estimate.py` and `proofs/large_training.py` compare both estimates
+with measured runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ residual, dropout and intermediate gradients."""
 WIDTHS_PER_TARGET = 16
 """Widths per target and layer if the weights of the sources are absorbed (ops/absorbed.py)."""
 WIDTHS_PER_INPUT, WIDTHS_PER_LARGE_INPUT = 4, 2.5
-"""Widths per row of the inputs; less if they are computed by pieces (ops/embedding.py)."""
+"""Widths per row of the inputs; fewer if the inputs are computed in pieces (ops/embedding.py)."""
 BYTES_PER_NODE = 21
 """Bytes per node of the graph that do not depend on the batch: masks, revealed labels, and the
 number of each node in a batch."""
@@ -85,7 +85,7 @@ class Estimate:
     where: str  # device and backend
     memory: int  # bytes: the peak of the process, or on the GPU
     available: int  # bytes in total
-    placement: Placement | None = None  # of the graph that batches are cut from
+    placement: Placement | None = None  # of the graph from which batches are cut
     seconds_per_epoch: float | None = None  # None: not measured
     seconds: float | None = None  # of all epochs, if training does not stop early
 
@@ -160,7 +160,7 @@ def estimate(
 
 
 def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placement:
-    """Where the graph is that batches are cut from: as the recipe states, or where it fits.
+    """The place of the graph from which batches are cut: that of the recipe, or one that fits.
 
     step: bytes that a step of training needs.
     """
@@ -181,7 +181,9 @@ def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placemen
     if asked in ("pinned", "features") and task.graph.x is None:
         raise RecipeError(f"batch.placement is {asked!r}, but nodes have no features; use auto")
     if asked == "pinned" and not isinstance(task.graph.x, Tensor):
-        raise RecipeError("batch.placement is 'pinned', but features are sparse; use features")
+        raise RecipeError(
+            "batch.placement is 'pinned', but the features are sparse; use batch.placement=features"
+        )
     return asked
 
 
@@ -257,7 +259,7 @@ def training_bytes(
     numbers += (
         sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
     )
-    if work.steps > 1 or ahead > 1:  # batches that wait also have their own features
+    if work.steps > 1 or ahead > 1:  # batches that are prepared ahead also have features
         numbers += (ahead - 1) * first * features_per_row(task)
     return int(4 * numbers + BYTES_PER_NODE * graph.num_nodes)
 

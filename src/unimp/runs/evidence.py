@@ -74,10 +74,10 @@ def gather(
 ) -> Evidence:
     """Everything that is known about a run; pass `run` to avoid loading it again.
 
-    label_rates: whether to show the curve, which predicts with several shares of the train labels
-    revealed; None: only if it is stored, or if computing it takes less than QUICK seconds. store:
-    whether to store what was computed from the task and the model. The next call then needs
-    neither, nor torch.
+    label_rates: whether to show the label-rate curve, which needs predictions with several shares
+    of the train labels revealed; None: only if it is stored, or if computing it takes less than
+    QUICK seconds. store: whether to store what was computed from the task and the model. The next
+    call then needs neither of them, nor torch.
     """
     recipe, metrics, manifest = read_run(folder)
     stored = stored_explanations(folder)
@@ -107,7 +107,7 @@ def gather(
 
 
 def _computed(evidence: Evidence, run: Run | None) -> tuple[Facts | None, Run | None, str]:
-    """The facts about a run from its task, the run, and why the run cannot be loaded."""
+    """The facts about a run from its task, the run, and the reason if it cannot be loaded."""
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.runs.facts import facts_of, task_alone
         from unimp.runs.loading import load_run

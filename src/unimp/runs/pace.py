@@ -23,7 +23,7 @@ SAMPLES, FANOUT = (500, 5000), 10
 MEASURED = 0.2
 """After this many seconds a step is not measured again."""
 GPU_EDGES_PER_SECOND = 120e6
-"""In-edges that a GPU samples per second if it has the graph; see benchmarks/sampler.py."""
+"""In-edges that a GPU samples per second if the graph is on it; see benchmarks/sampler.py."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def pace_of_neighbors(
 def _seconds_of_all(
     recipe: Recipe, model: NodeModel, task: Task, pace: float
 ) -> tuple[float, float]:
-    """Seconds of propagating labels, and of exact inference, at seconds per operation."""
+    """Seconds for propagating labels and for exact inference; pace: seconds per operation."""
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     everything = Work((nodes,) * layers, (nodes,) * layers, (edges,) * layers)
-    # A number costs about 25 operations along an edge.
+    # Propagating one number along an edge costs about 25 operations.
     propagation = pace * 25 * edges * propagated_columns(model)
     scoring = pace * operations(recipe, model, task, everything) / 3
     return propagation, scoring + propagation
@@ -136,8 +136,9 @@ def seconds_of_steps(
 ) -> list[float]:
     """Seconds of a training step on each batch; the model and torch's random state stay unchanged.
 
-    A first step on the first batch is not measured, because it sets things up. repeated: nor is the
-    first step on each other batch, which allocates memory that later steps use again.
+    The first step on the first batch is not measured, because it includes the setup. repeated: the
+    first step on each other batch is not measured either, because it allocates memory that later
+    steps use again.
     """
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     cuda, seconds = [device] if device.startswith("cuda") else [], []

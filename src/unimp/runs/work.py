@@ -63,7 +63,7 @@ def work_of(
         seeds = min(hidden, batch.batch_size)
         steps = hidden / seeds
         seeds = max(1.0, seeds / ranks)
-        seeds *= 2 if recipe.train.teacher else 1  # as many nodes that the teacher answers
+        seeds *= 2 if recipe.train.teacher else 1  # as many nodes again, for the teacher
         if ALL not in fanout and len(fanout) == layers:
             graph = task.graph.with_features(None)
             return replace(
@@ -147,7 +147,7 @@ def drawn_batch(
     seeds: int,
     fanout: list[int] | None = None,
 ) -> Batch:
-    """A batch around some hidden nodes of a random mask; fanout: None as in the recipe."""
+    """A batch around some hidden nodes of a random mask; fanout: None for that of the recipe."""
     generator = torch.Generator().manual_seed(0)
     known = mask_of(task.split.train, len(task.labels))
     rate = recipe.mask.label_rate if model.learns_from_labels else 0.0

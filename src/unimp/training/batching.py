@@ -310,7 +310,7 @@ def make_batches(
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
     ranks: the processes that divide each batch among them.
-    placement: where the graph is that batches are cut from; None: the first place that fits.
+    placement: the place of the graph from which batches are cut; None: the first one that fits.
     prefetch: ask the system for the rows of a mapped graph that a batch of neighbors needs.
     """
     batches: Batches

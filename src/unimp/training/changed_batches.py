@@ -42,10 +42,10 @@ class DrawnPerNode:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Batches whose features are gathered by the GPU, which holds or reads those of all nodes.
+    """Batches whose features are gathered by the GPU, which stores or reads those of all nodes.
 
     Batches that are cut on CPU are then copied to the GPU without features. With `ahead`, the rows
-    of the next batch travel while the GPU trains on this one.
+    of the next batch are transferred while the GPU trains on this one.
     """
 
     batches: Batches
@@ -70,7 +70,7 @@ class Gathered:
 
     def _start(self, batch: Batch, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         """Let another stream gather the features of a batch."""
-        side.wait_stream(torch.cuda.current_stream(self.x.device))  # it computes the nodes
+        side.wait_stream(torch.cuda.current_stream(self.x.device))  # which computes the nodes
         done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             x = rows_of(self.x, batch.nodes)

@@ -321,7 +321,7 @@ def _steps(
         if hidden_here == 0:  # a small part may contain no hidden node
             continue
         loss = take(batch.to(device))
-        del batch  # its memory is free before the next batch but one is prepared
+        del batch  # so that its memory is free when the next batches are prepared
         at.loss, at.hidden = at.loss + loss * hidden_here, at.hidden + hidden_here
         yield loss.item() if loss.device.type == "cpu" else 0.0
 

@@ -45,7 +45,7 @@ class Masks:
         return last[1]
 
     def placed(self, epoch: int, step: int, device: torch.device) -> LabelMask:
-        """The mask of a step on a device; it is copied once."""
+        """The mask of a step on a device; it is copied only once."""
         mask = self.at(epoch, step)
         if device.type == "cpu":
             return mask

@@ -289,8 +289,8 @@ def sample(
 
     local: the number of each node of the graph, or −1; None: a hash table is used instead. `drawn`
     are the row pointers, slots and sources to fill. gap: ask the system to read the sources first,
-    as `read_ahead` does; None: do not ask. Returns how many nodes have a number
-    afterwards; `nodes` has space for them.
+    as `read_ahead` does; None: do not ask. Returns how many nodes have a number afterwards; `nodes`
+    has space for them.
     """
     counts = (ctypes.c_int64(number) for number in (known, known, take))
     edges, numbers = _pointers(graph.indptr, graph.source), _pointers(nodes)
@@ -307,8 +307,8 @@ def sample(
 def read_ahead(array: Tensor, rows: Tensor, *, gap: int) -> int:
     """Ask the system to read rows of an array that may be mapped from a file; see pages.cpp.
 
-    rows: int64 numbers of rows, in any order. gap: pages between two rows that are read as well.
-    Returns the number of ranges that were asked for.
+    rows: int64 numbers of rows, in any order. gap: if at most this many pages are between two rows,
+    they are read as well. Returns the number of ranges that were asked for.
     """
     size = ctypes.c_int64(array.stride(0) * array.element_size())
     asked = (*_pointers(rows), ctypes.c_int64(rows.numel()), ctypes.c_int64(gap))

@@ -23,7 +23,7 @@ struct Pages {
     int64_t begin, end;  // page numbers
 };
 
-// The bytes that this thread has requested from disks, in blocks.
+// The number of blocks that this thread has requested from disks.
 int64_t blocks_read() {
     struct rusage used;
     return getrusage(RUSAGE_THREAD, &used) ? 0 : int64_t(used.ru_inblock);
@@ -47,7 +47,7 @@ int64_t unimp_read_ahead(const void *base, int64_t row_bytes, const int64_t *row
         const int64_t begin = start + row * row_bytes;
         return Pages{begin / page_bytes, (begin + row_bytes - 1) / page_bytes + 1};
     };
-    // If a sample of the rows is in memory, so is nearly everything, and sorting would only take
+    // If a sample of the rows is in memory, nearly all rows are, and sorting them would only take
     // time. This is also the case for arrays that are not mapped from a file.
     const int64_t before = blocks_read(), step = std::max<int64_t>(1, count / kProbes);
     for (int64_t i = 0; i < count; i += step) ask_for(pages_of(rows[i]), page_bytes);

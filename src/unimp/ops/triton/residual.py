@@ -61,7 +61,7 @@ def residual_backward(
     """Run the backward pass; dr is written to `grad_kept`.
 
     If `terms` [T, H, 2] is given, with `log_sum` [T, H] of attention, L and dm·m of each head are
-    written to it, as `attention.backward` needs them. `can_find_terms` says for which sizes.
+    written to it, as `attention.backward` needs them. `can_find_terms` states the sizes.
     """
     grad = grad if grad.stride(1) == 1 else grad.contiguous()
     exact = exact_dtype(message.dtype)
@@ -100,7 +100,7 @@ def residual_backward(
 
 
 def can_find_terms(heads: int, width: int) -> bool:
-    """Whether heads of this width fill a tile, so that each is a part of it."""
+    """Whether heads of this width fill a tile exactly, so that each head is an equal part of it."""
     return heads * width == power_of_two(heads * width) and heads & (heads - 1) == 0
 
 
@@ -259,7 +259,7 @@ def backward_rows(
         tl.store(grad_message + row[:, None] * WIDTH + column[None, :], dm, mask=mask)
         tl.store(grad_kept + row[:, None] * GRAD_KEPT_STRIDE + column[None, :], dr, mask=mask)
         if terms is not None:
-            # Attention reads dm as it is stored, so the products are of the rounded numbers.
+            # Attention reads dm as it is stored, so the products use the rounded numbers.
             rounded = dm.to(grad_message.dtype.element_ty).to(EXACT)
             by_head = tl.reshape(rounded * m, [ROWS, HEADS, BLOCK // HEADS])
             cell = row[:, None] * HEADS + tl.arange(0, HEADS)[None, :]

@@ -2,10 +2,10 @@
 
 evidence.parquet       one row per node: in_edges, known_neighbors, positions x and y if there are
                        any, and for binary tasks their labels label_0, label_1, …; its metadata
-                       contain the classes and the label-rate curve
+                       contains the classes and the label-rate curve
 
-Reports are written again from it, without the task, the model and torch. A file that is damaged, or
-that belongs to another state of the run, is ignored: everything in it can be computed again.
+Reports can be written again from this file, without the task, the model and torch. A file that is
+damaged, or that belongs to another state of the run, is ignored: its content can be computed again.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def write_task(folder: Path, task: Task) -> None:
 
 
 def write_history(folder: Path, history: Sequence[Epoch]) -> None:
-    """Write one line per epoch; also called during training, so that a killed run has one."""
+    """Write one line per epoch; also called during training, so that a killed run has a history."""
     lines = "".join(json.dumps(as_json(epoch.as_line())) + "\n" for epoch in history)
     write_atomically(folder / HISTORY, lines.encode())
 
@@ -70,7 +70,7 @@ def write_run(run: Run, fit: Fit, probabilities: Tensor, data_hash: str, own_mod
     save_weights(run.model, folder / WEIGHTS)
     write_json(folder / METRICS, run.metrics)
     observed = run.observed_labels(reveal="train")
-    # A student of a refitted ensemble learns from these probabilities, which are from before.
+    # A student of a refitted ensemble learns from these probabilities, from before the refit.
     few = probabilities.numel() <= MAX_ENTRIES_IN_RUN
     every_class = True if task.is_multilabel or few else None if run.is_refitted else False
     table = predictions_table(task, probabilities, observed, every_class=every_class)

@@ -187,7 +187,7 @@ class Applied:
         """The task as it is now, with its names and its graph; ids are texts.
 
         Its labels state which nodes have a label. The values of labels are in `observed`: events
-        may give all nodes the same label, which a task refuses because it could not be learned.
+        may give all nodes the same label, and a task refuses this, because it cannot be learned.
         """
         return replace(
             self.run.task,
@@ -200,7 +200,7 @@ class Applied:
         )
 
     def _labels_of_task(self) -> Tensor:
-        """The labels of the run, and the first labels of other nodes."""
+        """The labels of the run, and the observed labels of nodes without a label in the run."""
         more = len(self.observed) - len(self.run.task.labels)
         unknown = self.observed.new_full((more, *self.observed.shape[1:]), UNLABELED)
         labels = torch.cat((self.run.task.labels, unknown))

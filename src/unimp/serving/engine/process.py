@@ -79,7 +79,7 @@ class Process:
         }
 
     def start(self) -> None:
-        """Apply what is stored, and send the first predictions."""
+        """Apply the stored events, and send the first predictions."""
         self._applied.apply()
         self._hello()
 
@@ -337,7 +337,7 @@ def main() -> None:
             process.start()
             gc.freeze()
             gc.enable()
-            lower_priority(NICENESS)  # not before: until then, nothing can be read
+            lower_priority(NICENESS)  # only now, because until then nothing can be read
             process.run(given)
         except UnimpError as error:
             send(out, Message({"kind": "failed", "detail": str(error)}))

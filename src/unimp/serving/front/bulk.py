@@ -126,7 +126,7 @@ def _places(header: Sequence[str]) -> tuple[int, int]:
             422,
             "invalid",
             f"the file has no column {missing[0]!r}; its first line is {there}. Name the columns "
-            "node and label, and separate them by commas.",
+            "node and label, and separate them with commas.",
         )
     return header.index("node"), header.index("label")
 

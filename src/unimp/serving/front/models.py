@@ -58,7 +58,7 @@ class Models:
             self._in_background(self._continue_when_ready(job))
 
     async def _continue_when_ready(self, job: Job) -> None:
-        """Continue a training as soon as there are predictions, which it would only delay."""
+        """Continue a training when predictions exist, because an earlier start would delay them."""
         while self._service.published is None:
             await asyncio.sleep(0.1)
         self._continue(job)
@@ -197,7 +197,7 @@ class Models:
         """Store which of the trained models is the active one."""
         for job in self.jobs.all.values():
             state = "active" if job.generation == self.active else "ready"
-            # A refused model that was activated nevertheless stays refused.
+            # A refused model that was activated anyway stays refused.
             if job.state in ("ready", "active") and job.state != state:
                 self.jobs.change(job, state)
 
@@ -213,7 +213,7 @@ class Models:
                 422,
                 "refused",
                 f"the gate refused generation {generation}: {refusal(result)}. An admin can "
-                'activate it nevertheless with {"override": true}.',
+                'activate it anyway with {"override": true}.',
             )
         return not result["accepted"]
 

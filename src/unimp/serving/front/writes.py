@@ -208,7 +208,7 @@ async def undo(
     if given.version is None:
         writes = [Withdrawal(withdrawn=str(given.source))]
     elif given.version + given.count - 1 > service.acknowledged:
-        what = f"the last event is {service.acknowledged}; undo events that exist."
+        what = f"the last event is {service.acknowledged}; undo only events up to this version."
         raise ProblemError(422, "invalid", what)
     else:
         writes = await asyncio.to_thread(_undos, given.version, given.count)

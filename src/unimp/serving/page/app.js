@@ -143,7 +143,7 @@ function App() {
   }, []);
 
   if (signedOut) return html`<${SignIn} done=${start} />`;
-  if (!model && error?.status === 503) return html`<main class="sheet"><${Empty} title="The model is loading">This page opens as soon as it is ready. The server says: ${error.message}<//></main>`;
+  if (!model && error?.status === 503) return html`<main class="sheet"><${Empty} title="The model is loading">The page opens as soon as the model is ready. Message of the server: ${error.message}<//></main>`;
   if (!me || !model) return error ? html`<main class="sheet"><${Failure} error=${error} retry=${start} /></main>` : html`<p class="loading">Loading…</p>`;
   const Part = SHOW[route.part];
   const lost = connection === "lost";

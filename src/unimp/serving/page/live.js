@@ -27,7 +27,7 @@ function data(event) {
   }
 }
 
-/** Whether the session has ended, as after a restart of the server: an event source does not tell. */
+/** Whether the session has ended, as after a restart of the server. An EventSource does not report this. */
 async function isSignedOut() {
   try {
     return (await fetch("v1/me", { credentials: "same-origin", cache: "no-store" })).status === 401;

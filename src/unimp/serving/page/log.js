@@ -44,7 +44,7 @@ function Withdraw({ source, close, done }) {
   return html`<${Dialog} title="Withdraw all labels of this source?" close=${close}
     action=${html`<button class="button main" autofocus disabled=${busy} onClick=${withdraw}>Withdraw</button>`}>
     <p><b>${source}</b></p>
-    <p>Each node gets the label back that it had without this source. This is one event, and it can be undone.</p>
+    <p>Each node gets the label that it would have without this source. This is one event, and it can be undone.</p>
     <${Failure} error=${error} />
   <//>`;
 }

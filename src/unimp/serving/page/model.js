@@ -32,8 +32,8 @@ function Generations({ generations, again }) {
   const [asked, setAsked] = useState(null);
   const [error, setError] = useState(null);
   const active = generations.find((one) => one.active)?.generation ?? 0;
-  const refused = error?.kind === "refused"; // by the gate: an admin may decide otherwise
-  const [busy, setBusy] = useState(false); // a model that is not loaded takes a while
+  const refused = error?.kind === "refused"; // by the gate; an admin may override it
+  const [busy, setBusy] = useState(false); // loading a model takes time
   const activate = async () => {
     setBusy(true);
     try {
@@ -54,7 +54,7 @@ function Generations({ generations, again }) {
         <td class="end">${one.active ? html`<span class="chip mine">Active</span>` : html`<button class="button compact" disabled=${!may("model")} onClick=${() => setAsked(one)}>${one.generation < active ? "Roll back" : "Activate"}</button>`}</td></tr>`)}</tbody></table></div>
     ${generations.length < 2 && html`<p class="soft small">The run itself is generation 0. A training adds the next one.</p>`}
     ${asked && html`<${Dialog} title=${`Answer with generation ${asked.generation}?`} close=${() => { setAsked(null); setError(null); }}
-      action=${html`<button class="button main" disabled=${busy} onClick=${activate}>${busy ? "Switching…" : refused ? "Switch nevertheless" : `Switch to generation ${asked.generation}`}</button>`}>
+      action=${html`<button class="button main" disabled=${busy} onClick=${activate}>${busy ? "Switching…" : refused ? "Switch anyway" : `Switch to generation ${asked.generation}`}</button>`}>
       <p>All predictions will come from ${asked.run}. Labels stay as they are. You can switch back.</p><${Failure} error=${error} /><//>`}
   </section>`;
 }

@@ -31,7 +31,7 @@ export function PeoplePart() {
       setError(problem);
     }
   };
-  // The server refuses changes of your own access, and of requests without a token.
+  // The server refuses changes to your own access, and to that of requests without a token.
   const fixed = (person) => person.name === shared.me.name || person.name === "local";
   const path = (person, rest) => `v1/people/${encodeURIComponent(person.name)}${rest}`;
   const add = (event) => {

@@ -81,10 +81,10 @@ class EdgesRequest(BaseModel):
 
 
 class UndoRequest(BaseModel):
-    """POST /v1/undo: undo events, or withdraw all labels of a source. Give one of both.
+    """POST /v1/undo: undo events, or withdraw all labels of a source. Give a version or a source.
 
-    count: the number of events from `version` on, all of which are undone or none. To undo a write
-    of many labels, give `first` as the version and `count` from its answer.
+    count: the number of events to undo, starting at `version`; all of them are undone, or none. To
+    undo a write of many labels, give `first` of its answer as the version, and its `count`.
     """
 
     model_config = ConfigDict(extra="forbid")
