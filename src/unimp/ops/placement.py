@@ -112,9 +112,10 @@ def read_by_gpu(x: Tensor, device: torch.device | str) -> Tensor:
 
     An operation transfers each row that it uses over the bus.
     """
-    pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    pinned.copy_(x)
-    return torch.as_tensor(_Mapped(pinned), device=device)
+    with torch.cuda.device(device):  # pinned memory belongs to the current GPU
+        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        pinned.copy_(x)
+        return torch.as_tensor(_Mapped(pinned), device=device)
 
 
 class _Mapped:
