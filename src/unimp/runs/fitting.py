@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.run_files import CHECKPOINT
+from unimp.data.store.task import StoredTask
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
 from unimp.graph.graph import Graph
@@ -124,6 +125,9 @@ def fit_model(
         experiment.after_epoch(epoch)
 
     graph, labels = graph_for(recipe, model, task, device), task.labels
+    is_mapped = isinstance(task, StoredTask) and graph.device.type == "cpu"
+    if is_mapped and experiment.placement == "memory":
+        graph = graph.copied()
     masks = Masks(
         mask_of(task.split.train, len(labels)),
         recipe.mask.label_rate if model.learns_from_labels else 0.0,

@@ -13,6 +13,7 @@ import unimp
 from unimp.cli import app
 from unimp.config.recipe import Recipe
 from unimp.data.store.build import BuildOptions, build_store
+from unimp.graph.graph import Graph
 
 SETTINGS = {
     "batch.batch_size": 32,
@@ -182,3 +183,17 @@ def test_results_do_not_depend_on_the_place_of_the_store(folder: Path) -> None:
     one, other = (unimp.run(recipe.with_settings(place), seed=1) for place in places)
     weights = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all(torch.equal(first, second) for first, second in weights)
+
+
+def test_a_store_is_copied_to_memory_for_training_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Graph] = []
+    copied = Graph.copied
+    monkeypatch.setattr(Graph, "copied", lambda graph: copies.append(graph) or copied(graph))
+    recipe = recipes(folder, "neighbors")[1].with_settings({"batch.placement": "memory"})
+    found = unimp.run(recipe, progress=True)  # measures the time of an epoch first
+    assert len(copies) == 1
+    found.predict()
+    found.live()
+    assert len(copies) == 1
