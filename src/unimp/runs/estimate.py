@@ -131,7 +131,7 @@ def estimate(
 
     def needs(regime: Regime) -> tuple[int, Placement | None]:
         step = training_bytes(recipe, model, task, work_in(regime), on_gpu=on_gpu)
-        placement = None if regime == "full" else placement_of(recipe, task, device, step)
+        placement = placement_of(recipe, task, device, regime, step)
         more = max(step, scoring_bytes(recipe, model, task))
         more += (gpu_bytes if on_gpu else copied_bytes)(task, placement)
         if on_gpu or (is_mapped and regime != "full"):
@@ -160,14 +160,18 @@ def estimate(
     return replace(found, seconds_per_epoch=pace.epoch, seconds=total)
 
 
-def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placement:
+def placement_of(
+    recipe: Recipe, task: Task, device: str, regime: Regime, step: int | None = None
+) -> Placement | None:
     """The place of the graph from which batches are cut: that of the recipe, or one that fits.
 
-    step: bytes that a step of training needs.
+    step: bytes that a step of training needs; None: not known. A full batch is not cut: None.
     """
+    if regime == "full":
+        return None
     asked, is_mapped = recipe.batch.placement, isinstance(task, StoredTask)
     if asked == "auto":
-        step = int(ERROR * step)
+        step = None if step is None else int(ERROR * step)
         return choose_placement(task.graph, device, step=step, is_mapped=is_mapped)
     if asked in ("gpu", "pinned", "features") and not device.startswith("cuda"):
         raise RecipeError(
@@ -218,7 +222,7 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         return experiment
     if experiment.own_model is not None:  # the memory of its layers is not known
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
-        return replace(experiment, recipe=recipe.with_regime(regime))
+        return in_regime(experiment, task, regime)
     expected = estimate(
         recipe,
         model,
@@ -236,6 +240,13 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
     return replace(
         experiment, recipe=recipe.with_regime(expected.regime), placement=expected.placement
     )
+
+
+def in_regime(experiment: Experiment, task: Task, regime: Regime) -> Experiment:
+    """The experiment in a regime whose memory was not estimated."""
+    recipe = experiment.recipe
+    placement = placement_of(recipe, task, experiment.device, regime)
+    return replace(experiment, recipe=recipe.with_regime(regime), placement=placement)
 
 
 def training_bytes(

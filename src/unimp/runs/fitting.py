@@ -23,7 +23,7 @@ from unimp.inference.sampled import sampled_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
-from unimp.runs.estimate import choose_regime
+from unimp.runs.estimate import choose_regime, in_regime
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.members import fit_ensemble
 from unimp.runs.preparation import (
@@ -65,7 +65,8 @@ def fit_recipe(
     model = model_of(experiment.recipe, task, experiment.own_model).to(experiment.device)
     experiment = choose_regime(experiment, model, task)
     regime = experiment.ranks.agreed(experiment.recipe.batch.regime)  # memory may differ
-    experiment = replace(experiment, recipe=experiment.recipe.with_regime(regime))
+    if regime != experiment.recipe.batch.regime:
+        experiment = in_regime(experiment, task, regime)
     teacher = teacher_of(experiment.recipe, model, task, experiment.device)
     fit = fit_model(experiment, model, task, data_hash, teacher)
     if teacher is not None:
