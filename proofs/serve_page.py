@@ -30,7 +30,7 @@ import time
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -540,6 +540,61 @@ def bulk_by_filter(site: Site) -> None:
     page.click(f"dialog >> text=Store {len(names)} labels")
     wait_for(lambda: not server.unlabeled())
     assert all(server.node(name)["label"] == "games" for name in names)
+
+
+@scenario("the nodes of a filter join those that are chosen already")
+def choose_by_filter(site: Site) -> None:
+    server = site.serve(site.copy())
+    held: list[Any] = []
+    (name,) = server.unlabeled()
+    page = site.open(f"#/table?q={name}")
+    box = page.get_by_label(f"Choose {name}", exact=True)
+    box.check()
+    page.get_by_label("Class", exact=True).select_option(label="games")
+    page.click("text=Continue")
+    page.click("dialog >> text=Store 1 label")
+    page.wait_for_selector("text=1 label stored")
+    box.check()  # it has a label now, so the next filter does not contain it
+    number = len(server.unlabeled(1000))
+    page.goto(f"{server.address}/#/table?state=unlabeled&q=package-")
+    page.wait_for_selector(f"text=of {number}")
+    all_boxes = page.get_by_label("Choose all nodes of this page", exact=True)
+    all_boxes.check()
+    page.wait_for_selector("text=51 nodes chosen")
+    state = page.locator("label:has-text('State') select")
+    page.route("**/v1/nodes?*limit=1000*", lambda route: held.append(route))
+    page.click(f"text=Choose all {number}")
+    page.wait_for_selector("tbody input:disabled")
+    while not held:
+        page.wait_for_timeout(20)
+    assert all_boxes.is_disabled(), "a box could be changed while nodes are chosen"
+    assert "min_version=" in held[0].request.url, "the page does not wait for what it wrote"
+    # The filter changes before the answer arrives.
+    state.select_option("labeled")
+    page.wait_for_selector("tbody input:enabled")
+    with suppress(Exception):  # the page has cancelled the request
+        held[0].continue_()
+    page.unroute("**/v1/nodes?*limit=1000*")
+    page.wait_for_timeout(500)
+    assert "51 nodes chosen" in page.inner_text(".bulk"), "nodes of the old filter were chosen"
+
+    def several_versions(route: Any) -> None:
+        """Answer as if there were more nodes, and a prediction changed between two requests."""
+        response = route.fetch()
+        body = response.json() | {"total": 1001}
+        body["version"] += "offset=1000" in route.request.url
+        route.fulfill(response=response, json=body)
+
+    state.select_option("unlabeled")
+    page.route("**/v1/nodes?*limit=1000*", several_versions)
+    page.click(f"text=Choose all {number}")
+    page.wait_for_selector("text=some may be missing")
+    page.unroute("**/v1/nodes?*limit=1000*")
+    page.click(f"text=Choose all {number}")
+    page.wait_for_selector("text=some may be missing", state="detached")
+    words = page.inner_text(".bulk")
+    assert f"{number} matching nodes found" in words, words
+    assert f"{number + 1} nodes chosen" in words, words
 
 
 @scenario("audit: accept and keep")
