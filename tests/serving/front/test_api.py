@@ -175,6 +175,15 @@ def test_a_source_can_be_withdrawn(server: Server) -> None:
     assert read(server, "n10", min_version=written["version"]).node.label is None
 
 
+def test_a_source_is_not_withdrawn_in_part(server: Server) -> None:
+    head = server.service.store.reader.head()
+    for count in (1, 2):
+        answer = server.client.post("/v1/undo", json={"source": "wrong rule", "count": count})
+        assert answer.status_code == 422
+        assert "only with a version" in answer.json()["detail"]
+    assert server.service.store.reader.head() == head
+
+
 def test_a_write_of_many_labels_is_undone_as_a_whole(server: Server) -> None:
     before = [read(server, name).node.label for name in ("n20", "n22", "n24")]
     labels = [{"node": name, "label": "green"} for name in ("n20", "n22", "n24")]
