@@ -225,6 +225,20 @@ def test_the_queue_offers_free_nodes_and_a_lease_ends_with_the_answer(server: Se
     assert not server.client.get("/v1/queue/mine").json()["items"]
 
 
+def test_a_node_whose_label_in_the_run_was_removed_is_suggested(server: Server) -> None:
+    def suggested(version: int) -> set[str]:
+        params = {"limit": 1000, "min_version": version}
+        found = server.client.get("/v1/suggest", params=params).json()["suggestions"]
+        return {row["node"] for row in found}
+
+    name = next(f"n{n}" for n in range(1, 60, 2) if read(server, f"n{n}").node.observed)
+    assert name not in suggested(server.service.store.reader.head())
+    removed = server.client.delete(path(name, "/label")).json()
+    assert name in suggested(removed["version"])
+    undone = server.client.post("/v1/undo", json={"version": removed["version"]}).json()
+    assert name not in suggested(undone["version"])
+
+
 def test_labels_that_nobody_stores_show_their_effect(server: Server) -> None:
     head = server.service.store.reader.head()
     body = {"labels": {"n12": "red"}, "nodes": ["n12", "n14"]}
