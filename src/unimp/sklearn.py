@@ -90,13 +90,13 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     other nodes. The other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
-    500 known labels, "auto" means 64 for `width` and 100 for `epochs`, and validation chooses the
-    best of the last 50 epochs. This takes less time and scores about the same on small graphs. With
-    more labels, "auto" means the default of a recipe. Four arguments are not options of a recipe:
-    `preset`; `validation_fraction`, the stratified share of known labels that chooses the epoch (0:
-    the last epoch is used, and all labels are trained on); `random_state`; and `settings`, any
-    other options of a recipe, which take precedence over the arguments. Sample weights are not
-    supported.
+    500 known labels, "auto" means 64 for `width` and 100 for `epochs`. Without patience and a time
+    limit, validation then chooses the best of the last 50 epochs. This takes less time and scores
+    about the same on small graphs. With more labels, "auto" means the default of a recipe. Four
+    arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
+    known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);
+    `random_state`; and `settings`, any other options of a recipe, which take precedence over the
+    arguments. Sample weights are not supported.
 
     With `preset` = quick, good or best, an ensemble of several models is trained within the time
     limit of the preset, or within `time_limit` (seconds, or a text such as "10m"). Arguments of a
@@ -278,8 +278,8 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self, num_known: int, *, matrix: bool, validated: bool) -> dict[str, Any]:
         """Every option of the recipe that follows from the arguments and `settings`."""
         given = {name: getattr(self, name) for name in OF_ONE_MODEL}
+        further = dict(read_settings(self.settings))
         chosen = FOR_FEW_LABELS if num_known <= FEW_LABELS else {}
-        short = bool(chosen) and given["epochs"] == "auto" and not given["patience"]
         for name in FOR_FEW_LABELS:
             if isinstance(given[name], str) and given[name] == "auto":
                 given[name] = chosen.get(name, DEFAULT.settings()[OF_ONE_MODEL[name]])
@@ -290,10 +290,15 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "model.feature_encoder": True,
                 "train.device": self.device,
                 **self._time_limit(),
-                # Without validation the last epoch is used. Early epochs may score well by chance.
-                "train.eval_from": (SCORED_FROM if short else 1) if validated else given["epochs"],
             }
-        ).with_settings(self.settings)
+        ).with_settings(further)
+        if "train.eval_from" not in further:
+            train = recipe.train
+            is_short = bool(chosen) and self.epochs == "auto" and "train.epochs" not in further
+            # An early epoch may score well by chance, but a run that may end early needs its score.
+            first = SCORED_FROM if is_short and not (train.patience or train.time_limit) else 1
+            # Without validation, the last epoch is used.
+            recipe = recipe.with_settings({"train.eval_from": first if validated else train.epochs})
         if matrix:
             inputs = inputs_of(recipe.model)
             if "X" not in inputs:
