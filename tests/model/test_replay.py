@@ -322,6 +322,24 @@ def test_a_second_backward_pass_after_another_call(device: str, replays: Replays
     assert_same(*found)
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_second_backward_pass_needs_a_retained_graph(
+    device: str, replays: Replays, moves: bool
+) -> None:
+    layer, _ = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    for turn in range(CALLS):
+        x = rows(device, turn) if moves else x
+        outcome(layer, x, edges)
+    (slot,) = _RECORDINGS[layer]._slots
+    assert (slot.places is None) == moves
+    total = layer(x, edges).sum()  # a sum saves nothing, so only the layer can raise the error
+    total.backward()
+    assert replays.backward == CALLS - WARMUP + 1
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        total.backward()
+
+
 def test_replaced_parameters_are_noticed(device: str, replays: Replays) -> None:
     layer, other = two_layers(device)
     edges, x = edge_list(device), rows(device, 0)

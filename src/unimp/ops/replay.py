@@ -353,22 +353,18 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        # torch raises an error here if they changed, or were freed by an earlier backward pass.
+        h, edge_attr, _ = ctx.saved_tensors
+        places: Places | None = ctx.slot.places
+        # They have moved after `h.data = …`.
+        in_place = places is None or places_of(h, edge_attr, ctx.order) == places
         with _LOCK:
-            if ctx.slot.holds(ctx.use) and _are_in_place(ctx):
+            if in_place and ctx.slot.holds(ctx.use):
                 d_h, d_weights = ctx.slot.recording.backward(grads[0])
                 ctx.use.is_finished = True
             else:
                 d_h, d_weights = _computed_again(ctx, grads[0])
         return d_h, None, *d_weights, None, None, None
-
-
-def _are_in_place(ctx: Any) -> bool:
-    """Whether inputs that are read in place are still there; raises an error if they changed."""
-    places: Places | None = ctx.slot.places
-    if places is None:
-        return True
-    h, edge_attr, _ = ctx.saved_tensors
-    return places_of(h, edge_attr, ctx.order) == places  # False after `h.data = …`
 
 
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
