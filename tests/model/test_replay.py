@@ -408,6 +408,36 @@ def test_autocast(device: str, replays: Replays) -> None:
     assert replays.backward == 2 * (CALLS - WARMUP)
 
 
+def test_autocast_of_inputs_from_inference_mode(device: str, replays: Replays) -> None:
+    """Autograd cannot save them, but it can save their copies in another precision."""
+    layer, other = two_layers(device, edge_dim=EDGE_WIDTH)
+    edges = edge_list(device)
+    with torch.inference_mode():
+        attr, x = features(device, 0), rows(device, 0, grad=False)
+    for given in ((x, edges, attr), (rows(device, 0), edges, attr), (x, edges, attr.clone())):
+        for _ in range(CALLS):
+            with torch.autocast(device, torch.bfloat16):
+                assert_same(*(outcome(one, *given) for one in (layer, other)), 2e-2)
+    assert replays.forward == 0
+    with torch.no_grad():
+        for _ in range(CALLS):
+            layer(x, edges, attr)
+    assert replays.forward == CALLS - WARMUP
+
+
+def test_a_recording_for_inference_has_no_memory_for_gradients(
+    device: str, replays: Replays
+) -> None:
+    layer, _ = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    with torch.no_grad():
+        for _ in range(CALLS):
+            layer(x, edges)
+    (slot,) = _RECORDINGS[layer]._slots
+    assert not slot.recording.trains
+    assert not hasattr(slot.recording, "grad")
+
+
 def test_inputs_or_weights_without_gradients(device: str, replays: Replays) -> None:
     layer, other = two_layers(device)
     edges = edge_list(device)

@@ -143,8 +143,9 @@ class Recording:
             return d_h, flat
 
         def both() -> None:
-            self.grad = torch.zeros_like(forward())
+            out = forward()
             if self.trains:
+                self.grad = torch.zeros_like(out)
                 backward()
 
         with without_autocast(h.device.type):
@@ -225,7 +226,9 @@ def can_replay(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
 
 
 def are_plain(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
-    """Whether the operands are ordinary tensors."""
+    """Whether the operands are ordinary tensors, of which autograd can save the inputs."""
+    if torch.is_grad_enabled() and any(t is not None and t.is_inference() for t in (h, edge_attr)):
+        return False
     return PLAIN.issuperset(map(type, (h, edge_attr, *weights)))
 
 
