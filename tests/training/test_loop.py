@@ -214,7 +214,9 @@ def test_a_time_limit_that_ends_training_before_the_first_score_scores_the_last_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Epoch] = []
-    result, epochs = limited(75.0, monkeypatch, scorings_after=2, eval_from=50, on_epoch=seen.append)
+    result, epochs = limited(
+        75.0, monkeypatch, scorings_after=2, eval_from=50, on_epoch=seen.append
+    )
     assert epochs == [1, 2, 3, 4]  # a fifth, its score and two predictions would end after 80 s
     assert [epoch.epoch for epoch in result.history if epoch.scores is not None] == [4]
     assert result.best == result.history[-1]
