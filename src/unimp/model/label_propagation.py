@@ -82,13 +82,13 @@ class LabelPropagation(NodeModel):
             parts = self._step(parts, hop)
         return parts[0]
 
-    def _start(self, observed: Tensor) -> Sequence[Tensor]:
+    def _start(self, observed: Tensor) -> tuple[Tensor, ...]:
         """The parts of each row before the first hop: [N, classes] each."""
         start, entry = start_of(observed, self.classes)
         restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
         return start, start, *restored
 
-    def _step(self, parts: Sequence[Tensor], hop: Hop) -> Sequence[Tensor]:
+    def _step(self, parts: Sequence[Tensor], hop: Hop) -> tuple[Tensor, ...]:
         """The parts of each row after a hop."""
         assert hop.edge_attr is not None  # `prepare` gave each edge its weight
         now, *rest = parts
