@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from serve_page import free_port
+from live_page import free_port
 
 import unimp
 from unimp.data.files import write_atomically

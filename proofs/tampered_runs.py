@@ -6,7 +6,9 @@ A case is a copy of a small run with one change: a field of a JSON file with ano
 a truncated file, other bytes, the file of another run, a link, a pipe, a folder or a huge file in
 place of a file. The copy is loaded and predicts, for its own nodes and for a new one; its report
 and its explanations are read; an unfinished run is prepared for resuming. Each case must end with
-an error of this package that names the file, or with exactly the answer of the original.
+an error of this package that names the file, or with exactly the answer of the original. The page
+is also written from the folder alone: it must be refused, or name the file, or equal that of the
+original, if the run itself is not refused.
 
 In some cases the manifest is signed again after the change, as only a person who wants to deceive
 would do. Then the values themselves are checked: the case must end with an error of this package,
@@ -37,6 +39,7 @@ import unimp
 from unimp.config.recipe import Recipe
 from unimp.data.files import digest_of, write_atomically
 from unimp.errors import UnimpError
+from unimp.report.evidence import Evidence
 from unimp.report.page import page_html
 from unimp.runs.evidence import gather
 from unimp.runs.folder.explanations import store_explanation, stored_explanations
@@ -50,7 +53,7 @@ RESULTS = Path(__file__).parent / "results" / "tampered_runs.json"
 SETTINGS = {"model.width": 4, "model.layers": 1, "train.device": "cpu", "tables.text_width": 8}
 PARTS = (
     *("recipe.toml", "model.safetensors", "metrics.json", "history.jsonl", "predictions.parquet"),
-    *("task.npz", "transforms.json", "manifest.json"),
+    *("task.npz", "transforms.json", "manifest.json", "evidence.parquet"),
 )
 SIGNED = ("manifest.json", "metrics.json", "transforms.json")
 NEW = {"id": ["new"], "age": [3.5], "kind": ["a"], "words": ["some words"], "label": [None]}
@@ -76,6 +79,7 @@ class Original:
     finished: Path
     other: Path  # another run of the same recipe
     unfinished: Path
+    page: str
     answer: list[Any]
     state: list[Any]
 
@@ -120,10 +124,24 @@ def originals(folder: Path) -> Original:
         unimp.run(
             recipe, out=folder / "unfinished", settings=unfinished(), on_epoch=stop, progress=False
         )
-    original = Original(folder / "finished", folder / "other", folder / "unfinished", [], [])
+    copied = copy_of(folder / "finished", folder / "copied" / "run")
+    original = Original(
+        *(folder / name for name in ("finished", "other", "unfinished")),
+        page=page_of(gather(copied), copied),
+        answer=[],
+        state=[],
+    )
     original.answer.extend(answer(original.finished))
     original.state.extend(state(original.unfinished))
     return original
+
+
+def copy_of(run: Path, folder: Path) -> Path:
+    """Copy a run, and the tables beside it."""
+    shutil.copytree(run, folder)
+    for name in ("recipe.toml", "nodes.csv", "edges.csv"):
+        shutil.copyfile(run.parent / name, folder.parent / name)
+    return folder
 
 
 def unfinished() -> dict[str, Any]:
@@ -154,6 +172,30 @@ def read_report(folder: Path, run: Any) -> list[Any]:
         evidence.explanations.damaged,
         "<script" in text,
     ]
+
+
+def page_of(evidence: Evidence, folder: Path) -> str:
+    """The page of a run, without the place of its folder."""
+    return page_html([evidence]).replace(str(folder.parent), "")
+
+
+def is_accepted(case: Case, original: Original, folder: Path) -> bool:
+    """Whether the page is written from the folder alone, without a loaded run, with all parts."""
+    context = f"{case.kind}, {case.file}, {case.what}"
+    page = ""
+    try:
+        evidence = gather(folder)
+        page, problem = page_of(evidence, folder), evidence.missing
+    except UnimpError as error:
+        problem = str(error)
+    assert "<script" not in page, f"a script in the page ({context})"
+    if problem:
+        assert case.kind != "no effect", f"refused without reason: {problem} ({context})"
+        named = str(folder) in problem or case.signed
+        assert named, f"the file is not named: {problem} ({context})"
+    elif not case.signed and not case.file.startswith("explanations/"):
+        assert page == original.page, f"another page ({context})"
+    return not problem
 
 
 def state(folder: Path) -> list[Any]:
@@ -369,16 +411,19 @@ def outcome(case: Case, original: Original, place: Path) -> str:
     """How a case ends: `refused` or `right`; AssertionError for everything else."""
     unfinished_run = case.file.startswith("checkpoint")
     folder = place / ("unfinished" if unfinished_run else "run")
-    shutil.copytree(original.unfinished if unfinished_run else original.finished, folder)
-    for name in ("recipe.toml", "nodes.csv", "edges.csv"):
-        shutil.copyfile(original.finished.parent / name, place / name)
+    copy_of(original.unfinished if unfinished_run else original.finished, folder)
     case.change(folder)
     context = f"{case.kind}, {case.file}, {case.what}"
     signal.alarm(LONGEST)
+    accepted = False
     try:
+        accepted = not unfinished_run and is_accepted(case, original, folder)
         found = state(folder) if unfinished_run else answer(folder)
+    except AssertionError:
+        raise
     except UnimpError as error:
         text = str(error)
+        assert not accepted or case.signed, f"refused, but the page does not say so ({context})"
         assert case.kind != "no effect", f"refused without reason: {text} ({context})"
         assert str(folder) in text or case.signed, f"the file is not named: {text} ({context})"
         assert len(text) > 40, f"too short to contain a fix: {text} ({context})"

@@ -157,9 +157,10 @@ def unsafe(tree: ast.AST) -> list[str]:
         if called in {"eval", "exec", "torch.load", "torch.save", "__import__"}:
             found.append(called)
         found += [
-            f"{called}(allow_pickle)"
+            f"{called}({keyword.arg})"
             for keyword in node.keywords
-            if keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
+            if keyword.arg in ("allow_pickle", "bytecode_cache")  # jinja2 unpickles the latter
+            and ast.unparse(keyword.value) not in ("False", "None")
         ]
     return found
 
@@ -171,6 +172,7 @@ def test_nothing_unpickles_or_evaluates_input() -> None:
         "eval(text)",
         "torch.load(path)",
         "np.load(p, allow_pickle=True)",
+        "Environment(bytecode_cache=stored)",
     ):
         assert unsafe(ast.parse(line))
     assert not unsafe(ast.parse("np.load(path, allow_pickle=False)\nmodel.eval()"))

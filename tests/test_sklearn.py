@@ -666,3 +666,32 @@ def test_auto_chooses_a_small_model_if_few_labels_are_known(
     monkeypatch.setattr("unimp.sklearn.FEW_LABELS", len(known) - 1)
     recipe = UniMPClassifier(**options).fit(nodes[known], y[known]).run_.recipe
     assert (recipe.model.width, recipe.train.epochs) == (128, 500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "first"),
+    [
+        ({}, {}, 51),
+        ({}, {"train.epochs": 20}, 1),
+        ({"patience": 5}, {}, 1),
+        ({}, {"train.patience": 5}, 1),
+        ({"time_limit": "10m"}, {}, 1),
+        ({}, {"train.time_limit": 600}, 1),
+        ({}, {"train.eval_from": 90}, 90),
+        ({"validation_fraction": 0}, {"train.epochs": 20}, 20),
+    ],
+)
+def test_only_a_training_of_100_epochs_by_default_is_scored_from_its_second_half(
+    nodes: NodeView, y: Any, known: Any, arguments: Any, settings: Any, first: int
+) -> None:
+    classifier = small(epochs="auto", layers=1, settings=settings, **arguments)
+    found = classifier.fit(nodes[known], y[known]).run_
+    assert found.recipe.train.eval_from == first
+    assert found.metrics["best_epoch"] >= first
+
+
+def test_a_time_limit_leaves_a_validated_epoch(nodes: NodeView, y: Any, known: Any) -> None:
+    settings = {"train.time_limit": 0.01, "train.eval_from": 51}
+    classifier = small(epochs="auto", settings=settings).fit(nodes[known], y[known])
+    assert classifier.run_.metrics["cut_short"]
+    assert classifier.run_.metrics["best_epoch"] == classifier.n_iter_

@@ -59,7 +59,6 @@ OF_ONE_MODEL = {
 
 FEW_LABELS = 500
 """With at most so many known labels, "auto" chooses a small model and a short training."""
-
 FOR_FEW_LABELS = {"width": 64, "epochs": 100}
 """What "auto" then means; with more labels, it means the default of a recipe."""
 SCORED_FROM = 51  # the first epoch of such a training that validation may choose
@@ -90,13 +89,13 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     other nodes. The other probabilities are calibrated on the validation nodes.
 
     The arguments are options of a recipe with its defaults (`unimp recipe show`). With at most
-    500 known labels, "auto" means 64 for `width` and 100 for `epochs`, and validation chooses the
-    best of the last 50 epochs. This takes less time and scores about the same on small graphs. With
-    more labels, "auto" means the default of a recipe. Four arguments are not options of a recipe:
-    `preset`; `validation_fraction`, the stratified share of known labels that chooses the epoch (0:
-    the last epoch is used, and all labels are trained on); `random_state`; and `settings`, any
-    other options of a recipe, which take precedence over the arguments. Sample weights are not
-    supported.
+    500 known labels, "auto" means 64 for `width` and 100 for `epochs`. Without patience and a time
+    limit, validation then chooses the best of the last 50 epochs. This takes less time and scores
+    about the same on small graphs. With more labels, "auto" means the default of a recipe. Four
+    arguments are not options of a recipe: `preset`; `validation_fraction`, the stratified share of
+    known labels that chooses the epoch (0: the last epoch is used, and all labels are trained on);
+    `random_state`; and `settings`, any other options of a recipe, which take precedence over the
+    arguments. Sample weights are not supported.
 
     With `preset` = quick, good or best, an ensemble of several models is trained within the time
     limit of the preset, or within `time_limit` (seconds, or a text such as "10m"). Arguments of a
@@ -269,31 +268,32 @@ class UniMPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"preset={self.preset!r} trains an ensemble, but {', '.join(alone)} would describe "
                 "a single model; leave these options out, or set preset=None"
             )
-        common = {"ensemble.portfolio": self.preset, "train.device": self.device}
-        return {**common, **self._time_limit(), **given}
+        return {"ensemble.portfolio": self.preset, **self._shared(), **given}
 
-    def _time_limit(self) -> dict[str, Any]:
-        return {} if self.time_limit is None else {"train.time_limit": self.time_limit}
+    def _shared(self) -> dict[str, Any]:
+        limit = {} if self.time_limit is None else {"train.time_limit": self.time_limit}
+        return {"train.device": self.device, **limit}
 
     def _settings(self, num_known: int, *, matrix: bool, validated: bool) -> dict[str, Any]:
         """Every option of the recipe that follows from the arguments and `settings`."""
         given = {name: getattr(self, name) for name in OF_ONE_MODEL}
+        further = dict(read_settings(self.settings))
         chosen = FOR_FEW_LABELS if num_known <= FEW_LABELS else {}
-        short = bool(chosen) and given["epochs"] == "auto" and not given["patience"]
         for name in FOR_FEW_LABELS:
             if isinstance(given[name], str) and given[name] == "auto":
                 given[name] = chosen.get(name, DEFAULT.settings()[OF_ONE_MODEL[name]])
-        recipe = DEFAULT.with_settings(
-            {
-                **{option: given[name] for name, option in OF_ONE_MODEL.items()},
-                # The norm of the inputs would leave nothing of one column, and little of a few.
-                "model.feature_encoder": True,
-                "train.device": self.device,
-                **self._time_limit(),
-                # Without validation the last epoch is used. Early epochs may score well by chance.
-                "train.eval_from": (SCORED_FROM if short else 1) if validated else given["epochs"],
-            }
-        ).with_settings(self.settings)
+        options = {
+            **{option: given[name] for name, option in OF_ONE_MODEL.items()},
+            # The norm of the inputs would leave nothing of one column, and little of a few.
+            "model.feature_encoder": True,
+            **self._shared(),
+        }
+        recipe = DEFAULT.with_settings(options).with_settings(further)
+        by_default = chosen and self.epochs == "auto" and "train.epochs" not in further
+        # Early epochs may score well by chance, but a training that may end early needs them.
+        late = by_default and not (recipe.train.patience or recipe.train.time_limit)
+        first = (SCORED_FROM if late else 1) if validated else recipe.train.epochs  # else the last
+        recipe = recipe.with_settings({"train.eval_from": first, **further})
         if matrix:
             inputs = inputs_of(recipe.model)
             if "X" not in inputs:
@@ -372,8 +372,7 @@ def _probabilities(run: Run, known: Tensor) -> NDArray[np.float64]:
     given = run.answers(run.outputs(known), known)
     probabilities: NDArray[np.float64] = given.double().numpy()
     if known.ndim == 1:
-        # In double precision, as metrics check it.
-        probabilities /= probabilities.sum(1, keepdims=True)
+        probabilities /= probabilities.sum(1, keepdims=True)  # in double, as metrics check it
     return probabilities
 
 

@@ -126,6 +126,10 @@ def test_nodes_without_a_label_are_suggested_and_in_a_benchmark_the_test_set() -
     own = replace(task, labels=labels)
     assert torch.nonzero(unknown_nodes(own, nothing)).squeeze(1).tolist() == sorted(two.tolist())
     assert torch.nonzero(unknown_nodes(own, later)).squeeze(1).tolist() == [int(two[1])]
+    removed = task.split.train[:1]
+    for some in (task, own):
+        before, after = unknown_nodes(some, later), unknown_nodes(some, later, removed)
+        assert torch.nonzero(before != after).squeeze(1).tolist() == removed.tolist()
 
 
 def test_uncertainty_ranges_from_certain_to_uniform() -> None:

@@ -258,6 +258,25 @@ def test_sparse_features_move_with_their_nodes() -> None:
     assert np.array_equal(rebuilt.toarray(), dense[order.numpy()])
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_copy_shares_no_array_with_the_graph(sparse: bool) -> None:
+    dense = np.array([[0, 1], [2, 0], [3, 4]], dtype=np.float32)
+    x = sp.csr_array(dense) if sparse else dense
+    graph = Graph.from_edges([[0, 1], [1, 2]], x=x, edge_attr=np.ones((2, 1))).symmetrize()
+    copy = graph.copied()
+
+    def places(graph: Graph) -> set[int]:
+        parts = [graph.indptr, graph.source, graph.edge_id, graph.edge_attr]
+        x = graph.x
+        parts += [x.indptr, x.column, x.value] if isinstance(x, SparseFeatures) else [x]
+        return {part.data_ptr() for part in parts if part is not None}
+
+    assert places(copy).isdisjoint(places(graph))
+    found = copy.x.to_dense() if isinstance(copy.x, SparseFeatures) else copy.x
+    assert found is not None
+    assert np.array_equal(found.numpy(), dense)
+
+
 def test_the_whole_graph_is_one_square_hop(random_graph: Maker) -> None:
     graph = random_graph(edge_features=2)
     hop = graph.hop

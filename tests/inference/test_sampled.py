@@ -60,7 +60,7 @@ def test_scores_that_are_not_finite_are_refused() -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
     observed = reveal_only(task.split.train, task.labels)
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(NonFiniteError, match=f"such as those of node {task.split.val[0]},") as bad:
         sampled_logits(
             model,
             task.graph,
@@ -70,3 +70,4 @@ def test_scores_that_are_not_finite_are_refused() -> None:
             batch_size=50,
             seed=0,
         )
+    assert bad.value.nodes == task.split.val.tolist()

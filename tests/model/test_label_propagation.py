@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimp.config.choices import Clamp, Normalization
+from unimp.config.choices import ALL, Clamp, Normalization
 from unimp.config.recipe import Recipe
 from unimp.errors import RecipeError
 from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.model.label_propagation import LabelPropagation, edge_weights, propagate
+from unimp.model.node_model import NodeModel
+from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
 
@@ -138,6 +140,24 @@ def test_the_iteration_equals_the_dense_matrix(
         clamp=clamp,
     )
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("clamp", CLAMPS)
+def test_all_hops_at_once_equal_one_hop_after_another_bit_by_bit(
+    random_graph: Maker, clamp: Clamp, multilabel: bool
+) -> None:
+    graph, observed = random_graph(), some_labels(random_graph())
+    if multilabel:
+        observed = torch.stack([(observed + task) % 3 - 1 for task in range(4)], 1)
+    sizes = Sizes(0, 0, classes=4, multilabel=multilabel)
+    model = LabelPropagation(sizes, normalization="column", steps=9, clamp=clamp)
+    graph = model.prepare(graph)
+    few, smaller = sample_hops(graph, torch.arange(3), [ALL] * 9, seed=0)
+    for nodes, hops in ((torch.arange(graph.num_nodes), [graph.hop] * 9), (few, smaller)):
+        expected = NodeModel.forward(model, None, observed[nodes], hops)
+        assert len(expected) == hops[-1].num_targets
+        assert torch.equal(model(None, observed[nodes], hops), expected)
 
 
 def test_without_restart_the_row_form_is_that_of_the_paper(random_graph: Maker) -> None:

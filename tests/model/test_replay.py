@@ -322,6 +322,24 @@ def test_a_second_backward_pass_after_another_call(device: str, replays: Replays
     assert_same(*found)
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_second_backward_pass_needs_a_retained_graph(
+    device: str, replays: Replays, moves: bool
+) -> None:
+    layer, _ = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    for turn in range(CALLS):
+        x = rows(device, turn) if moves else x
+        outcome(layer, x, edges)
+    (slot,) = _RECORDINGS[layer]._slots
+    assert (slot.places is None) == moves
+    total = layer(x, edges).sum()  # a sum saves nothing, so only the layer can raise the error
+    total.backward()
+    assert replays.backward == CALLS - WARMUP + 1
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        total.backward()
+
+
 def test_replaced_parameters_are_noticed(device: str, replays: Replays) -> None:
     layer, other = two_layers(device)
     edges, x = edge_list(device), rows(device, 0)
@@ -388,6 +406,36 @@ def test_autocast(device: str, replays: Replays) -> None:
         assert found[0].dtype == (torch.bfloat16 if turn % 2 else torch.float32)
         assert_same(found, expected, 2e-2 if turn % 2 else 1e-4)
     assert replays.backward == 2 * (CALLS - WARMUP)
+
+
+def test_autocast_of_inputs_from_inference_mode(device: str, replays: Replays) -> None:
+    """Autograd cannot save them, but it can save their copies in another precision."""
+    layer, other = two_layers(device, edge_dim=EDGE_WIDTH)
+    edges = edge_list(device)
+    with torch.inference_mode():
+        attr, x = features(device, 0), rows(device, 0, grad=False)
+    for given in ((x, edges, attr), (rows(device, 0), edges, attr), (x, edges, attr.clone())):
+        for _ in range(CALLS):
+            with torch.autocast(device, torch.bfloat16):
+                assert_same(*(outcome(one, *given) for one in (layer, other)), 2e-2)
+    assert replays.forward == 0
+    with torch.no_grad():
+        for _ in range(CALLS):
+            layer(x, edges, attr)
+    assert replays.forward == CALLS - WARMUP
+
+
+def test_a_recording_for_inference_has_no_memory_for_gradients(
+    device: str, replays: Replays
+) -> None:
+    layer, _ = two_layers(device)
+    edges, x = edge_list(device), rows(device, 0)
+    with torch.no_grad():
+        for _ in range(CALLS):
+            layer(x, edges)
+    (slot,) = _RECORDINGS[layer]._slots
+    assert not slot.recording.trains
+    assert not hasattr(slot.recording, "grad")
 
 
 def test_inputs_or_weights_without_gradients(device: str, replays: Replays) -> None:

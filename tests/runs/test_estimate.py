@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +16,17 @@ from unimp.errors import RecipeError
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.runs import estimate as module
+from unimp.runs.context import Experiment
 from unimp.runs.estimate import Estimate, estimate
 from unimp.runs.experiment import run
+from unimp.runs.fitting import fit_recipe
 from unimp.runs.folder.resume import differences
 from unimp.runs.pace import pace_of_steps
 from unimp.runs.preparation import task_of
+from unimp.runs.run import Run
 from unimp.runs.work import in_width, outward, work_of
 from unimp.tasks.task import Sizes, Task
+from unimp.training.ranks import Ranks
 
 RECIPE = Recipe(name="small").with_settings(
     [
@@ -209,6 +214,24 @@ def test_a_placement_that_is_not_possible_is_refused(
     settings = ["batch.regime=neighbors", f"batch.placement={placement}"]
     with pytest.raises(RecipeError, match=message):
         estimated(RECIPE.with_settings(settings), task)
+    with pytest.raises(RecipeError, match=message):
+        run(RECIPE.with_settings(settings), model=lambda sizes: build_model(RECIPE.model, sizes))
+
+
+def test_a_process_that_adopts_a_regime_keeps_the_placement_of_the_recipe(task: Task) -> None:
+    class SecondOfTwo(Ranks):
+        def agreed(self, value: Any) -> Any:
+            return "neighbors" if value == "full" else value
+
+    recipe = RECIPE.with_settings(["batch.placement=memory"])
+    experiment = Experiment(recipe, 0, "cpu", ranks=SecondOfTwo())
+    found, _, fit = fit_recipe(experiment, task, "", unused)
+    assert (found.recipe.batch.regime, found.placement) == ("neighbors", "memory")
+    assert len(fit.history) == 3
+
+
+def unused(experiment: Experiment) -> Run:
+    raise AssertionError("no ensemble is trained")
 
 
 def test_the_estimate_states_where_the_graph_is(task: Task) -> None:

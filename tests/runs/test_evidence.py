@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -19,6 +21,8 @@ from unimp.runs import evidence
 from unimp.runs.evidence import find_runs, find_unfinished, gather
 from unimp.runs.experiment import run
 from unimp.runs.facts import label_rate_curve
+from unimp.runs.folder.facts import store_facts, stored_facts
+from unimp.runs.folder.files import read_run
 from unimp.runs.loading import load_run
 from unimp.runs.run import Run
 from unimp.tasks.labels import Split
@@ -145,17 +149,99 @@ def test_stored_evidence_equals_computed_evidence(
     assert page_html([gather(place, label_rates=True)]) == computed
 
 
-def test_evidence_of_another_state_of_the_run_or_damaged_evidence_is_computed_again(
+def test_damaged_evidence_is_computed_again(folder: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(folder, tmp_path / "run"))
+    whole = gather(place)
+    assert whole.label_rates
+    page = page_html([whole])
+    path = place / "evidence.parquet"
+    data = path.read_bytes()
+    name = data.index(b'"names"') + len(b'"names": ["')
+    rates = data.index(b'"label_rates"') + len(b'"label_rates": [[0.0, 0.')
+    changes = {80: 1, name: 1, name + 1: 128, rates: 1, len(data) - 20: 255}
+    for wrong in (
+        b"",
+        data[: len(data) // 2],
+        data + b"PAR1",
+        *(data[:byte] + bytes([data[byte] ^ m]) + data[byte + 1 :] for byte, m in changes.items()),
+    ):
+        path.write_bytes(wrong)
+        assert page_html([gather(place)]) == page
+
+
+def test_every_changed_byte_of_evidence_is_detected(folder: Path, tmp_path: Path) -> None:
+    _, _, manifest = read_run(folder)
+    data = (folder / "evidence.parquet").read_bytes()
+    nodes = gather(folder).sizes["nodes"]
+    assert stored_facts(folder, manifest, nodes) is not None
+    for byte in range(0, len(data), 3):
+        other = bytearray(data)
+        other[byte] ^= 1 << byte % 8
+        (tmp_path / "evidence.parquet").write_bytes(other)
+        assert stored_facts(tmp_path, manifest, nodes) is None
+
+
+def test_only_what_is_expected_of_evidence_is_unpacked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, manifest = read_run(folder)
+    nodes = gather(folder).sizes["nodes"]
+    facts = stored_facts(folder, manifest, nodes)
+    assert facts is not None
+    labels = np.zeros((nodes, len(facts.names) + 1), dtype=np.int64)
+    store_facts(tmp_path, manifest, replace(facts, labels=labels))
+    unpacked: list[str] = []
+    real = pyarrow.parquet.ParquetFile.read
+
+    def watched(self: pyarrow.parquet.ParquetFile, **options: Any) -> pyarrow.Table:
+        table = real(self, **options)
+        unpacked.extend(table.column_names)
+        return table
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read", watched)
+    assert stored_facts(tmp_path, manifest, nodes - 1) is None
+    assert unpacked == []
+    assert stored_facts(tmp_path, manifest, nodes) is not None
+    expected = [f"label_{number}" for number in range(len(facts.names))]
+    assert unpacked == ["in_edges", "known_neighbors", *expected]
+    unpacked.clear()
+    monkeypatch.setattr("unimp.data.memory.available_memory", lambda device: 8 * nodes)
+    assert stored_facts(tmp_path, manifest, nodes) is None
+    assert unpacked == []
+
+
+def test_predictions_that_do_not_fit_into_memory_are_not_unpacked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unimp.data.memory.available_memory", lambda device: 1000)
+    with pytest.raises(RunError, match=r"predictions\.parquet: when unpacked, it needs at least"):
+        gather(folder)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "task.npz"])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_changed_or_lost_part_is_reported_although_evidence_is_stored(
+    binary: Path, tmp_path: Path, file: str, lost: bool
+) -> None:
+    place = Path(shutil.copytree(binary, tmp_path / "run"))
+    assert not gather(place).missing
+    data = bytearray((place / file).read_bytes())
+    data[-1] ^= 1
+    if lost:
+        (place / file).unlink()
+    else:
+        (place / file).write_bytes(data)
+    found = gather(place)
+    assert str(place / file) in found.missing
+    assert found.nodes is None  # as without stored evidence
+    (place / "evidence.parquet").unlink()
+    assert gather(place).missing == found.missing
+
+
+def test_evidence_of_another_state_of_the_run_is_computed_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign_run: Callable[[Path], None]
 ) -> None:
     place = Path(shutil.copytree(folder, tmp_path / "run"))
-    whole = gather(place)
-    path = place / "evidence.parquet"
-    data = path.read_bytes()
-    for wrong in (b"", data[: len(data) // 2], data[:80] + b"?" + data[81:]):
-        path.write_bytes(wrong)
-        assert gather(place).label_rates == whole.label_rates
-    path.write_bytes(data)
     metrics = (place / "metrics.json").read_text(encoding="utf-8")
     (place / "metrics.json").write_text(metrics + "\n", encoding="utf-8")
     sign_run(place)

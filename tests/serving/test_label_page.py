@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import unimp.serving
 
 PAGE = Path(unimp.serving.__file__).parent / "page"
 VENDOR = PAGE / "vendor"
-PROOF = runpy.run_path(str(Path(__file__).parents[2] / "proofs" / "serve_page.py"))
+PROOFS = Path(__file__).parents[2] / "proofs"
 SHORT = ("label by key", "undo with U", "two pages in conflict", "hostile ids and classes")
 
 
@@ -112,16 +113,20 @@ def test_both_ways_to_the_dark_theme_have_the_same_colors() -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
+    """A function that runs a scenario in a browser."""
     pytest.importorskip("fastapi", reason="the service needs the extra [serve]")
-    if why := PROOF["cannot_browse"]():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PROOFS)
+        proof = runpy.run_path(str(PROOFS / "serve_page.py"))
+    if why := proof["cannot_browse"]():
         pytest.skip(why)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with PROOF["served"](tmp_path_factory.mktemp("page")) as both:
-        yield both
+    with proof["served"](tmp_path_factory.mktemp("page")) as both:
+        yield partial(proof["run_scenario"], *both)
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_in_a_browser(served: tuple[Any, Any], name: str) -> None:
-    result = PROOF["run_scenario"](*served, name)
+def test_in_a_browser(scenario: Callable[[str], Any], name: str) -> None:
+    result = scenario(name)
     assert result["passed"], result["problem"]

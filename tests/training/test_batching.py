@@ -1,8 +1,10 @@
 """The three regimes: the content of a batch, and its preparation in the background."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from unimp.training.batching import (
     make_batches,
     random_parts,
 )
-from unimp.training.changed_batches import FewerEdges
+from unimp.training.changed_batches import FewerEdges, Gathered
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
@@ -282,6 +284,53 @@ def test_moving_a_batch_keeps_shared_hops_shared() -> None:
     moved = sampled.to("meta")
     assert moved.hops[0] is not moved.hops[1]
     assert [h.num_edges for h in moved.hops] == [h.num_edges for h in sampled.hops]
+
+
+class RecordedStream:
+    """A stream that records the events it waits for; everything is computed at once."""
+
+    def __init__(self, *_: Any) -> None:
+        self.waited_for: list[Any] = []
+
+    def wait_event(self, event: Any) -> None:
+        self.waited_for.append(event)
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+
+class RecordedEvent:
+    made: list["RecordedEvent"]
+
+    def __init__(self) -> None:
+        self.made.append(self)
+
+    def record(self, stream: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("taken", [1, 2, None])
+def test_the_gpu_waits_for_all_features_that_were_gathered_ahead(
+    taken: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = RecordedStream()
+    monkeypatch.setattr(RecordedEvent, "made", [], raising=False)
+    monkeypatch.setattr(torch.cuda, "Stream", RecordedStream)
+    monkeypatch.setattr(torch.cuda, "Event", RecordedEvent)
+    monkeypatch.setattr(torch.cuda, "stream", lambda side: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    monkeypatch.setattr(Tensor, "record_stream", lambda x, stream: None)
+    task = some_task()
+    x = task.graph.x
+    assert isinstance(x, Tensor)
+    cut = batches_of(task, masks_of(task), regime="neighbors", fanout=(3,), batch_size=7, workers=0)
+    epoch = Gathered(cut, x, ahead=True).epoch(1)
+    for batch in islice(epoch, taken):
+        assert torch.equal(batch.x, x[batch.nodes])
+    assert isinstance(epoch, Generator)
+    epoch.close()
+    assert len(RecordedEvent.made) > 1
+    assert set(RecordedEvent.made) == set(training.waited_for)
 
 
 def test_a_batch_that_is_already_on_the_device_is_not_copied() -> None:

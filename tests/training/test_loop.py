@@ -17,7 +17,7 @@ from unimp.model.node_model import NodeModel
 from unimp.runs.experiment import run
 from unimp.training.batch import Batch
 from unimp.training.batching import make_batches
-from unimp.training.loop import Epoch, Fit, Schedule, fit
+from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
 
 LABELS = torch.tensor([0, 1, 0, 1])
@@ -158,7 +158,7 @@ def test_patience_shorter_than_the_time_between_scores_waits_for_a_score() -> No
 
 
 def limited(
-    time_limit: float, monkeypatch: pytest.MonkeyPatch, **schedule: Any
+    time_limit: float, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Fit, list[int]]:
     """A run with a time limit in which every epoch takes ten seconds, and the epochs it trained."""
     now = 0.0
@@ -172,14 +172,16 @@ def limited(
     clock = SimpleNamespace(perf_counter=lambda: now)
     monkeypatch.setattr("unimp.training.loop.time", clock)
     batches = Slow()
+    of_fit = {name: options.pop(name) for name in ("on_epoch", "keep", "resume") if name in options}
     result = fit(
         OneVector(),
         batches,
         LABELS,
-        Schedule(**{"epochs": 100, "time_limit": time_limit, **schedule}),
+        Schedule(**{"epochs": 100, "time_limit": time_limit, **options}),
         lr=0.1,
         weight_decay=0.0,
         evaluate=lambda: {"val": now},
+        **of_fit,
     )
     return result, batches.epochs
 
@@ -204,7 +206,38 @@ def test_a_time_limit_that_is_too_short_trains_one_epoch_and_says_that_it_was_cu
     assert result.cut_short
     assert not result.failed
     assert "1 of 100" in result.stopped
-    assert (result.best is None) == ("eval_from" in schedule)
+    assert result.best == result.history[0]
+    assert result.best.scores == {"val": 10.0}
+
+
+def test_a_time_limit_that_ends_training_before_the_first_score_scores_the_last_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Epoch] = []
+    result, epochs = limited(
+        75.0, monkeypatch, scorings_after=2, eval_from=50, on_epoch=seen.append
+    )
+    assert epochs == [1, 2, 3, 4]  # a fifth, its score and two predictions would end after 80 s
+    assert [epoch.epoch for epoch in result.history if epoch.scores is not None] == [4]
+    assert result.best == result.history[-1]
+    assert seen == result.history
+    assert result.cut_short
+
+
+def test_training_that_is_resumed_after_the_time_limit_has_a_scored_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states: list[TrainingState] = []
+
+    def keep(state: Callable[[], TrainingState], ended: bool) -> None:
+        states.append(state())
+
+    limited(65.0, monkeypatch, eval_from=50, keep=keep)
+    between = next(one for one in states if one.position.epoch == 3 and one.position.step == 0)
+    result, epochs = limited(5.0, monkeypatch, eval_from=50, resume=between)
+    assert epochs == [3]
+    assert [epoch.epoch for epoch in result.history if epoch.scores is not None] == [3]
+    assert result.best == result.history[-1]
 
 
 def test_a_run_that_reaches_its_last_epoch_is_not_cut_short(
@@ -577,7 +610,9 @@ def test_averaging_does_not_change_training() -> None:
     assert torch.equal(left, plain[-1])
 
 
-def test_without_a_score_the_average_is_left_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_average_is_scored_if_a_time_limit_ends_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=0.0)
 
     def perf_counter() -> float:
@@ -586,6 +621,6 @@ def test_without_a_score_the_average_is_left_in_the_model(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("unimp.training.loop.time", SimpleNamespace(perf_counter=perf_counter))
     raw, scored, left = averaged(decay=0.5, epochs=9, eval_from=9, time_limit=1.0)
-    assert not scored
-    assert len(raw) == 1
+    assert len(raw) == len(scored) == 1
+    assert torch.equal(left, scored[0])
     torch.testing.assert_close(left, 0.1 * torch.tensor([2.0, -2.0]) + 0.9 * raw[0])

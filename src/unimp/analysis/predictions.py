@@ -130,7 +130,9 @@ def prediction_parts(
         yield Table(pa.table(columns))
 
 
-def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> Table:
+def suggestions(
+    task: Task, chances: Tensor, observed: Tensor, number: int, removed: Tensor | None = None
+) -> Table:
     """Return the `number` unknown nodes whose labels would help most, the best first.
 
     rank         1 for the label that would help most
@@ -142,7 +144,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
     reaches      the number of uncertain unknown nodes that it has an edge to
     why          the reason in words
 
-    chances [N, C]: predicted with `observed` as inputs.
+    chances [N, C]: predicted with `observed` as inputs. removed: see `unknown_nodes`.
     """
     import pyarrow as pa
 
@@ -150,7 +152,7 @@ def suggestions(task: Task, chances: Tensor, observed: Tensor, number: int) -> T
         raise RunError(f"cannot suggest {number} nodes; ask for at least 1")
     refuse_non_finite(chances, "probabilities")
     error = chance_of_error(chances, multilabel=task.is_multilabel)
-    found = suggest_nodes(task.graph, error, unknown_nodes(task, observed), number)
+    found = suggest_nodes(task.graph, error, unknown_nodes(task, observed, removed), number)
     nodes = torch.tensor([one.node for one in found], dtype=torch.int64)
     rows, ids, names = chances[nodes], node_ids(task), class_names(task)
     columns: dict[str, Any] = {

@@ -47,15 +47,18 @@ def uncertainty(chances: Tensor, *, multilabel: bool) -> Tensor:
     return terms.sum(1) / math.log(max(chances.shape[1], 2))
 
 
-def unknown_nodes(task: Task, observed: Tensor) -> Tensor:
+def unknown_nodes(task: Task, observed: Tensor, removed: Tensor | None = None) -> Tensor:
     """Return the nodes that may be suggested, [N] bool: those without a label in the task.
 
     If every node has a label, as in a benchmark, these are the nodes of the test set. A label that
-    arrived after training is not requested again.
+    arrived after training is not requested again. removed: numbers of nodes whose label was removed
+    after training; they may be suggested too.
     """
     unknown = ~is_known(task.labels)
     if not bool(unknown.any()):
         unknown[task.split.test] = True
+    if removed is not None:
+        unknown[removed] = True
     return unknown & ~is_known(observed)
 
 

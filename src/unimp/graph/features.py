@@ -123,6 +123,12 @@ class SparseFeatures:
             self.indptr.to(device), self.column.to(device), self.value.to(device), self.shape
         )
 
+    def clone(self) -> SparseFeatures:
+        """Copy all arrays."""
+        return SparseFeatures(
+            self.indptr.clone(), self.column.clone(), self.value.clone(), self.shape
+        )
+
     def scale_rows(self) -> SparseFeatures:
         """Divide each row by its sum, which is usual for bags of words; empty rows stay empty."""
         counts = (self.indptr[1:] - self.indptr[:-1]).long()

@@ -287,7 +287,7 @@ class Graph:
 
     def copied(self) -> Graph:
         """Copy the graph, so that arrays that are mapped from files are in memory."""
-        x = self.x.clone() if isinstance(self.x, Tensor) else self.x
+        x = None if self.x is None else self.x.clone()
         attr, edge_id = (None if a is None else a.clone() for a in (self.edge_attr, self.edge_id))
         return Graph(self.indptr.clone(), self.source.clone(), edge_id, x, attr)
 

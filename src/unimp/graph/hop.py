@@ -134,8 +134,13 @@ class Hop:
                 self.derived.source_schedule = cut_rows(self.transpose.indptr)
         return self.derived.source_schedule
 
-    def with_edge_attr(self, edge_attr: Tensor | None) -> Hop:
-        """The same edges with other edge features (None: without any)."""
+    def with_edge_attr(self, edge_attr: Tensor | None, order: Tensor | None = None) -> Hop:
+        """The same edges with other edge features (None: without any).
+
+        order: [E] the row of `edge_attr` for each edge of `source`; None: the rows have its order.
+        """
+        if edge_attr is not None and order is not None:
+            edge_attr = edge_attr.index_select(0, order)
         if edge_attr is self.edge_attr:
             return self
         return Hop(self.indptr, self.source, self.num_sources, edge_attr, self.derived)

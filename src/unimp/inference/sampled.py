@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import Precision
-from unimp.errors import NonFiniteError
 from unimp.graph.features import rows_of
 from unimp.graph.graph import Graph
+from unimp.inference.incremental.stored import refuse_non_finite
 from unimp.model.node_model import NodeModel
 from unimp.ops.sampling import sample_hops
-from unimp.tasks.metrics import non_finite_rows
 from unimp.training.precision import autocast, matmuls_in
 
 
@@ -45,6 +44,5 @@ def sampled_logits(
             labels = observed[around.to(observed.device)].to(device)
             parts.append(model(own, labels, [hop.to(device) for hop in hops]).float().cpu())
     logits = torch.cat(parts)
-    if bad := non_finite_rows(logits):
-        raise NonFiniteError(f"the scores of {len(bad):,} nodes are not finite", bad)
+    refuse_non_finite(logits, nodes)
     return logits

@@ -24,12 +24,6 @@ class InEdges(NamedTuple):
     hop: Hop
     order: Tensor | None  # [E] the edge in each slot; None: the list is already grouped
 
-    def hop_with(self, edge_attr: Tensor | None) -> Hop:
-        """The hop with edge features that are given in the order of the list."""
-        if edge_attr is not None and self.order is not None:
-            edge_attr = edge_attr.index_select(0, self.order)
-        return self.hop.with_edge_attr(edge_attr)
-
     def in_list_order(self, rows: Tensor) -> Tensor:
         """Reorder one row per slot to the order of the list."""
         if self.order is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -63,13 +64,34 @@ class LabelPropagation(NodeModel):
         return replace(graph, edge_id=None, edge_attr=weight[:, None])
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
-        start, entry = start_of(observed, self.classes)
-        restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
-        return torch.cat((start, start, *restored), 1)
+        return torch.cat(self._start(observed), 1)
 
     def propagate(self, h: Tensor, hop: Hop, index: int) -> Tensor:
+        return torch.cat(self._step(torch.split(h, self.classes, 1), hop), 1)
+
+    def read_out(self, h: Tensor) -> Tensor:
+        return h[:, : self.classes]
+
+    def forward(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
+        """Compute the outputs without joining the parts of a row between hops.
+
+        Joining and separating them would take longer than the sums over the edges.
+        """
+        parts = self._start(observed)
+        for hop in hops:
+            parts = self._step(parts, hop)
+        return parts[0]
+
+    def _start(self, observed: Tensor) -> tuple[Tensor, ...]:
+        """The parts of each row before the first hop: [N, classes] each."""
+        start, entry = start_of(observed, self.classes)
+        restored = [entry.expand_as(start).to(start)] if self.clamp == "labels" else []
+        return start, start, *restored
+
+    def _step(self, parts: Sequence[Tensor], hop: Hop) -> tuple[Tensor, ...]:
+        """The parts of each row after a hop."""
         assert hop.edge_attr is not None  # `prepare` gave each edge its weight
-        now, *rest = torch.split(h, self.classes, 1)
+        now, *rest = parts
         rest = [rows[: hop.num_targets] for rows in rest]
         rows = sum_rows(hop.indptr, hop.source, hop.edge_attr[:, 0], now.contiguous())
         rows = (1.0 - self.restart) * rows + self.restart * rest[0]
@@ -77,10 +99,7 @@ class LabelPropagation(NodeModel):
             rows = rows.clamp(-1.0, 1.0)
         if self.clamp == "labels":
             rows = torch.where(rest[1] > 0, rest[0], rows)
-        return torch.cat((rows, *rest), 1)
-
-    def read_out(self, h: Tensor) -> Tensor:
-        return h[:, : self.classes]
+        return rows, *rest
 
     def to_probabilities(
         self, outputs: Tensor, *, multilabel: bool, temperature: float = 1.0

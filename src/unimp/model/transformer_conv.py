@@ -180,7 +180,7 @@ class TransformerConv(nn.Module):
         key = self._by_head(self.lin_key(sources))
         value = self._by_head(self.lin_value(sources))
         edge_weight = self._edge_weight(edge_attr, edges)
-        hop = edges.hop_with(edge_attr)
+        hop = edges.hop.with_edge_attr(edge_attr, edges.order)
         message = graph_attention(
             query,
             key,
@@ -220,7 +220,7 @@ class TransformerConv(nn.Module):
         shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
         seed = self._seed(x.device)
         if not self.replay:
-            hop = edges.hop_with(edge_attr)
+            hop = edges.hop.with_edge_attr(edge_attr, edges.order)
             return attention_layer(x, hop, weights, shape, seed=seed, backend="auto")
         recordings = _RECORDINGS.get(self)
         if recordings is None:

@@ -82,7 +82,7 @@ def choose_placement(
         x = graph.x
         size = 0 if x is None else x.nbytes
         edges = graph.nbytes - size
-        if isinstance(x, Tensor) and fits_gpu(edges, device, step) and _can_be_pinned(size):
+        if isinstance(x, Tensor) and fits_gpu(edges, device, step) and _can_be_pinned(x):
             return "pinned"
         if x is not None and fits_gpu(size, device, step):
             return "features"
@@ -112,9 +112,10 @@ def read_by_gpu(x: Tensor, device: torch.device | str) -> Tensor:
 
     An operation transfers each row that it uses over the bus.
     """
-    pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    pinned.copy_(x)
-    return torch.as_tensor(_Mapped(pinned), device=device)
+    with torch.cuda.device(device):  # pinned memory belongs to the current GPU
+        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        pinned.copy_(x)
+        return torch.as_tensor(_Mapped(pinned), device=device)
 
 
 class _Mapped:
@@ -132,9 +133,13 @@ class _Mapped:
         }
 
 
-def _can_be_pinned(size: int) -> bool:
-    # torch rounds pinned memory up to a power of two.
-    return 1 << max(0, size - 1).bit_length() <= PINNED_SHARE * available_memory("cpu")
+def pinned_bytes(x: Tensor) -> int:
+    """The main memory of pinned features: torch rounds it up to a power of two."""
+    return 1 << max(0, x.nbytes - 1).bit_length()
+
+
+def _can_be_pinned(x: Tensor) -> bool:
+    return pinned_bytes(x) <= PINNED_SHARE * available_memory("cpu")
 
 
 def _is_gpu(device: torch.device | str) -> bool:

@@ -20,7 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
+from torch import Tensor
+
 from unimp.graph.hop import Hop
+from unimp.ops.layer import Call, Weights
 
 MOST_EDGES = 4_000_000
 """The largest graph, in edges, that is recorded. A larger graph keeps a GPU busy for longer than
@@ -35,6 +39,8 @@ MOST_COPIED = 2 * 2**30
 """The most bytes that the copies of one call may read and write. An H200 takes half a millisecond
 for them, which is about what recording saves on a graph of this size."""
 
+_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+
 Recording = TypeVar("Recording")
 Places = tuple[Any, ...]
 """The addresses and strides of inputs."""
@@ -47,6 +53,37 @@ class CallKey(NamedTuple):
     inputs: tuple[Any, ...]  # shapes and types
     weights: tuple[Any, ...]  # addresses, shapes and types
     settings: tuple[Any, ...]  # precision, dropout, gradients, stream
+
+
+def key_of(h: Tensor, edge_attr: Tensor | None, weights: Weights, call: Call) -> CallKey:
+    """What must be the same for a recording of this call to be used for another one."""
+    attr = () if edge_attr is None else (edge_attr.shape, edge_attr.dtype)
+    stream = torch._C._cuda_getCurrentRawStream(h.get_device()) if h.is_cuda else 0
+    of_weights = [
+        None if w is None else (w.data_ptr(), w.shape, w.stride(), w.dtype, w.requires_grad)
+        for w in weights
+    ]
+    return CallKey(
+        weakref.ref(call.hop),
+        (h.shape, h.dtype, h.requires_grad, *attr),
+        tuple(of_weights),
+        (call.shape, call.dtype, call.grad_enabled, stream, _matmul_precision()),
+    )
+
+
+def places_of(h: Tensor, edge_attr: Tensor | None, order: Tensor | None) -> Places:
+    """The places of the inputs that a recording could read in place."""
+    if edge_attr is None or order is not None:
+        return h.data_ptr(), h.stride()
+    return h.data_ptr(), h.stride(), edge_attr.data_ptr(), edge_attr.stride()
+
+
+def _matmul_precision() -> Any:
+    """The setting that chooses the kernels of matrix products in single precision."""
+    # Newer versions of torch refuse to read the older name after the newer one was set.
+    if _fp32_precision is not None:
+        return _fp32_precision("cuda", "matmul"), _fp32_precision("generic", "all")
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 class Use:

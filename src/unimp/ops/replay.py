@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -45,7 +44,15 @@ from unimp.ops.layer import (
     layer_forward,
 )
 from unimp.ops.projection import Shape
-from unimp.ops.recording import MOST_COPIED, MOST_EDGES, CallKey, Places, Recordings, Slot
+from unimp.ops.recording import (
+    MOST_COPIED,
+    MOST_EDGES,
+    Places,
+    Recordings,
+    Slot,
+    key_of,
+    places_of,
+)
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -57,7 +64,6 @@ MOST_MEMORY = 0.25
 
 # No other thread may run between the copy into static memory, the replay and the copy out of it.
 _LOCK = threading.RLock()
-_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
@@ -143,8 +149,9 @@ class Recording:
             return d_h, flat
 
         def both() -> None:
-            self.grad = torch.zeros_like(forward())
+            out = forward()
             if self.trains:
+                self.grad = torch.zeros_like(out)
                 backward()
 
         with without_autocast(h.device.type):
@@ -210,7 +217,7 @@ def replayed_layer(
                 arguments = (h, edge_attr, *weights, order, call, slot)
                 out: Tensor = _Replayed.apply(*arguments)  # type: ignore[no-untyped-call]
                 return out
-    hop = _with_features(hop, edge_attr, order)
+    hop = hop.with_edge_attr(edge_attr, order)
     return attention_layer(h, hop, weights, shape, seed=seed, backend="auto")
 
 
@@ -225,7 +232,9 @@ def can_replay(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
 
 
 def are_plain(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
-    """Whether the operands are ordinary tensors."""
+    """Whether the operands are ordinary tensors, of which autograd can save the inputs."""
+    if torch.is_grad_enabled() and any(t is not None and t.is_inference() for t in (h, edge_attr)):
+        return False
     return PLAIN.issuperset(map(type, (h, edge_attr, *weights)))
 
 
@@ -258,29 +267,6 @@ def _function_modes() -> list[Any]:
     return [torch._C._get_function_stack_at(at) for at in range(count)]
 
 
-def key_of(h: Tensor, edge_attr: Tensor | None, weights: Weights, call: Call) -> CallKey:
-    """What must be the same for a recording of this call to be used for another one."""
-    attr = () if edge_attr is None else (edge_attr.shape, edge_attr.dtype)
-    stream = torch._C._cuda_getCurrentRawStream(h.get_device()) if h.is_cuda else 0
-    of_weights = [
-        None if w is None else (w.data_ptr(), w.shape, w.stride(), w.dtype, w.requires_grad)
-        for w in weights
-    ]
-    return CallKey(
-        weakref.ref(call.hop),
-        (h.shape, h.dtype, h.requires_grad, *attr),
-        tuple(of_weights),
-        (call.shape, call.dtype, call.grad_enabled, stream, _matmul_precision()),
-    )
-
-
-def places_of(h: Tensor, edge_attr: Tensor | None, order: Tensor | None) -> Places:
-    """The places of the inputs that a recording could read in place."""
-    if edge_attr is None or order is not None:
-        return h.data_ptr(), h.stride()
-    return h.data_ptr(), h.stride(), edge_attr.data_ptr(), edge_attr.stride()
-
-
 def _slot_for(
     recordings: Recordings[Recording],
     h: Tensor,
@@ -297,7 +283,7 @@ def _slot_for(
     if plan is None:
         return None
     in_place = plan.places is not None
-    in_order = _with_features(call.hop, edge_attr, order).edge_attr
+    in_order = call.hop.with_edge_attr(edge_attr, order).edge_attr
     try:
         recording = Recording(
             recorder_for(h, weights, call),
@@ -353,22 +339,18 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        # torch raises an error here if they changed, or were freed by an earlier backward pass.
+        h, edge_attr, _ = ctx.saved_tensors
+        places: Places | None = ctx.slot.places
+        # They have moved after `h.data = …`.
+        in_place = places is None or places_of(h, edge_attr, ctx.order) == places
         with _LOCK:
-            if ctx.slot.holds(ctx.use) and _are_in_place(ctx):
+            if in_place and ctx.slot.holds(ctx.use):
                 d_h, d_weights = ctx.slot.recording.backward(grads[0])
                 ctx.use.is_finished = True
             else:
                 d_h, d_weights = _computed_again(ctx, grads[0])
         return d_h, None, *d_weights, None, None, None
-
-
-def _are_in_place(ctx: Any) -> bool:
-    """Whether inputs that are read in place are still there; raises an error if they changed."""
-    places: Places | None = ctx.slot.places
-    if places is None:
-        return True
-    h, edge_attr, _ = ctx.saved_tensors
-    return places_of(h, edge_attr, ctx.order) == places  # False after `h.data = …`
 
 
 def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
@@ -381,7 +363,7 @@ def _computed_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor
             "pass whose backward pass has to compute the layer again; call backward before you "
             "call the layer again, or set layer.replay = False"
         )
-    call = ctx.call._replace(hop=_with_features(ctx.call.hop, edge_attr, ctx.order), seed=seed)
+    call = ctx.call._replace(hop=ctx.call.hop.with_edge_attr(edge_attr, ctx.order), seed=seed)
     saved = Saved((ctx.needs_input_grad[0], *ctx.needs_input_grad[2:-3]))
     with without_autocast(grad.device.type):
         layer_forward(saved, h, weights, call)
@@ -393,25 +375,10 @@ def _versions(weights: Sequence[Tensor | None]) -> list[int]:
     return [0 if w is None or w.is_inference() else w._version for w in weights]
 
 
-def _with_features(hop: Hop, edge_attr: Tensor | None, order: Tensor | None) -> Hop:
-    """The hop with edge features that are given in the order of an edge list."""
-    if edge_attr is not None and order is not None:
-        edge_attr = edge_attr.index_select(0, order)
-    return hop.with_edge_attr(edge_attr)
-
-
 @cache
 def _recording_stream(device: torch.device, replays_on: int) -> torch.cuda.Stream:
     """The stream that records calls of another stream; its recordings share its workspaces."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _matmul_precision() -> Any:
-    """The setting that chooses the kernels of matrix products in single precision."""
-    # Newer versions of torch refuse to read the older name after the newer one was set.
-    if _fp32_precision is not None:
-        return _fp32_precision("cuda", "matmul"), _fp32_precision("generic", "all")
-    return torch.backends.cuda.matmul.allow_tf32
 
 
 def _empty_like(tensor: Tensor) -> Tensor:

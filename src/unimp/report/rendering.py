@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
-from contextlib import suppress
-from importlib.util import cache_from_source
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unimp.ensemble.leaderboard import label_gain_in_words
@@ -33,29 +28,10 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values).translate(_ESCAPES)
 
 
-class CompiledTemplates(FileSystemBytecodeCache):
-    """Stores compiled templates beside the templates, as Python does, if it can write there."""
-
-    def __init__(self) -> None:
-        beside = Path(__file__).parent / "templates" / "any.py"
-        super().__init__(str(Path(cache_from_source(str(beside))).parent))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        if not sys.dont_write_bytecode:
-            with suppress(OSError):
-                Path(self.directory).mkdir(parents=True, exist_ok=True)
-                super().dump_bytecode(bucket)
-
-
 @functools.cache
 def _environment() -> Environment:
     loader = PackageLoader("unimp.report")
-    environment = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        bytecode_cache=CompiledTemplates(),
-    )
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.filters |= {
         "counted": counted,
         "isolated": isolated,

@@ -24,6 +24,7 @@ from unimp.data.memory import (
     gib,
     peak_memory,
     resident_memory,
+    shortage,
 )
 from unimp.data.store.task import StoredTask
 from unimp.errors import RecipeError
@@ -34,7 +35,7 @@ from unimp.ops import native
 from unimp.ops.absorbed import pays_for
 from unimp.ops.attention import backend_in_words
 from unimp.ops.embedding import LARGE
-from unimp.ops.placement import choose_placement, fits_one_chunk
+from unimp.ops.placement import choose_placement, fits_one_chunk, pinned_bytes
 from unimp.runs.context import Experiment
 from unimp.runs.pace import pace_of_run
 from unimp.runs.preparation import what_to_reduce
@@ -117,7 +118,7 @@ def estimate(
     ranks: the processes that train together; memory is that of one of them.
     """
     on_gpu = device.startswith("cuda")
-    is_mapped = isinstance(task, StoredTask) and recipe.batch.placement != "memory"
+    is_mapped = isinstance(task, StoredTask)
     already = 0 if on_gpu else anonymous_memory() if is_mapped else resident_memory()
     available = available_memory(device) + already
     hidden = hidden_nodes(recipe, model, task)
@@ -130,9 +131,9 @@ def estimate(
 
     def needs(regime: Regime) -> tuple[int, Placement | None]:
         step = training_bytes(recipe, model, task, work_in(regime), on_gpu=on_gpu)
-        placement = None if regime == "full" else placement_of(recipe, task, device, step)
+        placement = placement_of(recipe, task, device, regime, step)
         more = max(step, scoring_bytes(recipe, model, task))
-        more += placed_bytes(task, placement) if on_gpu or placement == "memory" else 0
+        more += (gpu_bytes if on_gpu else copied_bytes)(task, placement)
         if on_gpu or (is_mapped and regime != "full"):
             return already + more, placement
         return max(already + more, peak_memory()), placement
@@ -159,14 +160,18 @@ def estimate(
     return replace(found, seconds_per_epoch=pace.epoch, seconds=total)
 
 
-def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placement:
+def placement_of(
+    recipe: Recipe, task: Task, device: str, regime: Regime, step: int | None = None
+) -> Placement | None:
     """The place of the graph from which batches are cut: that of the recipe, or one that fits.
 
-    step: bytes that a step of training needs.
+    step: bytes that a step of training needs; None: not known. A full batch is not cut: None.
     """
+    if regime == "full":
+        return None
     asked, is_mapped = recipe.batch.placement, isinstance(task, StoredTask)
     if asked == "auto":
-        step = int(ERROR * step)
+        step = None if step is None else int(ERROR * step)
         return choose_placement(task.graph, device, step=step, is_mapped=is_mapped)
     if asked in ("gpu", "pinned", "features") and not device.startswith("cuda"):
         raise RecipeError(
@@ -184,20 +189,27 @@ def placement_of(recipe: Recipe, task: Task, device: str, step: int) -> Placemen
         raise RecipeError(
             "batch.placement is 'pinned', but the features are sparse; use batch.placement=features"
         )
+    if lacking := shortage(copied_bytes(task, asked)):
+        raise RecipeError(f"batch.placement is {asked!r}, but {lacking}; use auto")
     return asked
 
 
-def placed_bytes(task: Task, placement: Placement | None) -> int:
-    """The memory of the graph on the GPU, or of its copy in main memory."""
-    graph = task.graph
-    features = 0 if graph.x is None else graph.x.nbytes
+def gpu_bytes(task: Task, placement: Placement | None) -> int:
+    """The memory of the graph on the GPU; placement: None for the full batch."""
     if placement is None:
         return task_bytes(task)
-    whole, edges = graph.nbytes, graph.nbytes - features
-    sizes: dict[Placement, int] = {"gpu": whole, "pinned": edges, "features": features}
-    if isinstance(task, StoredTask):
-        sizes["memory"] = whole
+    whole = task.graph.nbytes
+    features = 0 if task.graph.x is None else task.graph.x.nbytes
+    sizes: dict[Placement, int] = {"gpu": whole, "pinned": whole - features, "features": features}
     return sizes.get(placement, 0)
+
+
+def copied_bytes(task: Task, placement: Placement | None) -> int:
+    """The main memory of what is copied: a store, or features that are pinned."""
+    x = task.graph.x
+    if placement == "pinned" and isinstance(x, Tensor):
+        return pinned_bytes(x)
+    return task.graph.nbytes if placement == "memory" and isinstance(task, StoredTask) else 0
 
 
 def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Experiment:
@@ -210,7 +222,7 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
         return experiment
     if experiment.own_model is not None:  # the memory of its layers is not known
         regime: Regime = "full" if recipe.batch.regime == "auto" else recipe.batch.regime
-        return replace(experiment, recipe=recipe.with_regime(regime))
+        return in_regime(experiment, task, regime)
     expected = estimate(
         recipe,
         model,
@@ -228,6 +240,13 @@ def choose_regime(experiment: Experiment, model: NodeModel, task: Task) -> Exper
     return replace(
         experiment, recipe=recipe.with_regime(expected.regime), placement=expected.placement
     )
+
+
+def in_regime(experiment: Experiment, task: Task, regime: Regime) -> Experiment:
+    """The experiment in a regime whose memory was not estimated."""
+    recipe = experiment.recipe
+    placement = placement_of(recipe, task, experiment.device, regime)
+    return replace(experiment, recipe=recipe.with_regime(regime), placement=placement)
 
 
 def training_bytes(

@@ -16,8 +16,8 @@ from unimp.config.run_files import (
     CHECKPOINT,
     MANIFEST,
     MEMBERS,
-    PREDICTIONS,
     REFIT,
+    WEIGHTS,
     is_finished,
     is_started,
 )
@@ -25,8 +25,8 @@ from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.facts import LABEL_RATES, Facts, store_facts, stored_facts
-from unimp.runs.folder.files import read_history, read_part, read_run
-from unimp.runs.folder.schemas import FIX
+from unimp.runs.folder.files import check_part, check_task, read_history, read_run
+from unimp.runs.folder.predictions import read_predictions
 from unimp.tasks.known import is_known
 from unimp.training.interruption import signals_held
 
@@ -77,17 +77,18 @@ def gather(
     label_rates: whether to show the label-rate curve, which needs predictions with several shares
     of the train labels revealed; None: only if it is stored, or if computing it takes less than
     QUICK seconds. store: whether to store what was computed from the task and the model. The next
-    call then needs neither of them, nor torch.
+    call then loads neither of them, nor torch; it only checks that they are still those of the run.
     """
     recipe, metrics, manifest = read_run(folder)
     stored = stored_explanations(folder)
     history = read_history(folder, manifest)
     evidence = Evidence(folder, recipe, metrics, manifest, history, explanations=stored)
-    before = facts = stored_facts(folder, manifest)
-    if facts is None:
+    table = read_predictions(folder, manifest, _shown)
+    before = facts = stored_facts(folder, manifest, table.num_rows)
+    if facts is None or (run is None and not _is_unchanged(evidence)):
         facts, run, reason = _computed(evidence, run)
         evidence = replace(evidence, missing="" if facts else reason, no_label_rates=reason)
-    evidence = _with_predictions(evidence, facts)
+    evidence = _with_predictions(evidence, table, facts)
     if reason := _no_curve(evidence):
         evidence = replace(evidence, no_label_rates=reason)
     elif facts is not None and label_rates is not False and facts.label_rates is None:
@@ -104,6 +105,23 @@ def gather(
         with suppress(OSError):  # the folder may be read-only
             store_facts(folder, manifest, facts)
     return evidence
+
+
+def _shown(columns: Sequence[str]) -> list[str]:
+    """The columns of predictions.parquet that a report uses."""
+    if "label" in columns:
+        return ["set", "label", "prediction", "confidence"]
+    return ["set", *(name for name in columns if name.startswith("p_"))]
+
+
+def _is_unchanged(evidence: Evidence) -> bool:
+    """Whether the stored task and the weights of a run are those that it wrote."""
+    try:
+        check_task(evidence.recipe, evidence.manifest)
+        check_part(evidence.folder / WEIGHTS, evidence.manifest)
+    except (UnimpError, OSError):
+        return False
+    return True
 
 
 def _computed(evidence: Evidence, run: Run | None) -> tuple[Facts | None, Run | None, str]:
@@ -145,17 +163,11 @@ def _with_curve(facts: Facts, evidence: Evidence, run: Run | None) -> tuple[Fact
     return replace(facts, label_rates=label_rate_curve(run, evidence.nodes.part)), evidence
 
 
-def _with_predictions(evidence: Evidence, facts: Facts | None) -> Evidence:
+def _with_predictions(evidence: Evidence, table: pa.Table, facts: Facts | None) -> Evidence:
     """Add the scored nodes of predictions.parquet, and what the task knows about them."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet
 
-    data = read_part(evidence.folder / PREDICTIONS, evidence.manifest)
-    try:  # read_table would import pandas
-        table = pyarrow.parquet.ParquetFile(pa.BufferReader(data)).read()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise RunError(f"cannot read {evidence.folder / PREDICTIONS}: {error}. {FIX}") from error
     sets = {part: pc.equal(table["set"], part).to_numpy() for part in ("train", "val", "test")}
     sizes = {"nodes": table.num_rows, **{part: int(chosen.sum()) for part, chosen in sets.items()}}
     if facts is not None and len(facts.in_edges) != table.num_rows:

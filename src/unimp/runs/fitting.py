@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.run_files import CHECKPOINT
+from unimp.data.store.task import StoredTask
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
 from unimp.graph.graph import Graph
@@ -22,7 +23,7 @@ from unimp.inference.sampled import sampled_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
-from unimp.runs.estimate import choose_regime
+from unimp.runs.estimate import choose_regime, in_regime
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.members import fit_ensemble
 from unimp.runs.preparation import (
@@ -64,7 +65,8 @@ def fit_recipe(
     model = model_of(experiment.recipe, task, experiment.own_model).to(experiment.device)
     experiment = choose_regime(experiment, model, task)
     regime = experiment.ranks.agreed(experiment.recipe.batch.regime)  # memory may differ
-    experiment = replace(experiment, recipe=experiment.recipe.with_regime(regime))
+    if regime != experiment.recipe.batch.regime:
+        experiment = in_regime(experiment, task, regime)
     teacher = teacher_of(experiment.recipe, model, task, experiment.device)
     fit = fit_model(experiment, model, task, data_hash, teacher)
     if teacher is not None:
@@ -124,6 +126,9 @@ def fit_model(
         experiment.after_epoch(epoch)
 
     graph, labels = graph_for(recipe, model, task, device), task.labels
+    is_mapped = isinstance(task, StoredTask) and graph.device.type == "cpu"
+    if is_mapped and experiment.placement == "memory":
+        graph = graph.copied()
     masks = Masks(
         mask_of(task.split.train, len(labels)),
         recipe.mask.label_rate if model.learns_from_labels else 0.0,

@@ -273,10 +273,7 @@ def graph_for(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Grap
     exact = recipe.inference.regime == "exact"
     chunk_edges = recipe.inference.chunk_edges if exact else None
     _refuse_to_copy_edges(model, task)
-    graph = task.graph
-    if recipe.batch.placement == "memory" and isinstance(task, StoredTask):
-        graph = graph.copied()
-    graph = model.prepare(graph)
+    graph = model.prepare(task.graph)
     # Batches and chunks convert their own rows of the 16-bit features of a store.
     in_parts = recipe.batch.regime in ("neighbors", "partition")
     in_parts &= chunk_edges is None or not fits_one_chunk(graph, chunk_edges)

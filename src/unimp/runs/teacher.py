@@ -16,7 +16,8 @@ from unimp.ensemble.student import teacher_summary
 from unimp.errors import RecipeError, RunError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import SolvedModel
-from unimp.runs.folder.files import read_part, read_run
+from unimp.runs.folder.files import read_run
+from unimp.runs.folder.predictions import read_predictions
 from unimp.runs.loading import load_run
 from unimp.runs.preparation import seeded
 from unimp.tasks.names import class_names
@@ -90,13 +91,9 @@ def _stored_probabilities(folder: Path, task: Task) -> Tensor:
     The predictions of the refitted members depend on validation labels, so that a student could
     not be compared on the validation set.
     """
-    import pyarrow as pa
-    import pyarrow.parquet
-
     _, _, manifest = read_run(folder)
-    data = pa.BufferReader(read_part(folder / PREDICTIONS, manifest))
-    table = pyarrow.parquet.ParquetFile(data).read()
     columns = [f"p_{name}" for name in class_names(task)]
+    table = read_predictions(folder, manifest, lambda names: columns)
     if not set(columns) <= set(table.column_names):
         raise RunError(
             f"train.teacher: {folder / PREDICTIONS} does not contain the probability of each class "

@@ -59,14 +59,18 @@ class Gathered:
                 yield replace(batch, x=rows_of(self.x, batch.nodes))
             return
         side: torch.cuda.Stream = torch.cuda.Stream(self.x.device)  # type: ignore[no-untyped-call]
-        last = None
-        for batch in moved:
-            started = self._start(batch, side)
-            if last is not None:
-                yield self._finish(*last)
-            last = started
-        if last is not None:
-            yield self._finish(*last)
+        started = None
+        try:
+            for batch in moved:
+                last, started = started, self._start(batch, side)
+                if last is not None:
+                    yield self._finish(*last)
+            if started is not None:
+                yield self._finish(*started)
+        finally:
+            # The consumer may stop early: the node numbers stay in memory until they are read.
+            if started is not None:
+                self._finish(*started)
 
     def _start(self, batch: Batch, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         """Let another stream gather the features of a batch."""

@@ -83,7 +83,7 @@ class Schedule:
 
     epochs: int
     eval_from: int = 1  # the first epoch that is scored
-    eval_every: int = 1  # the last epoch is always scored
+    eval_every: int = 1  # the last epoch is always scored; after a time limit, if no other was
     patience: int = 0  # stop after so many epochs without an equal or better one; 0: never
     select: Select = "score"  # what makes an epoch better
     rate: Rate = "constant"  # how the learning rate changes
@@ -112,8 +112,9 @@ class Schedule:
         """Return why no further epoch is started after `spent` seconds; None: one is started.
 
         The time limit reserves time for another epoch like the last ones and for the predictions
-        after training, each of which takes `scoring` seconds. The first epoch is always trained:
-        an untrained model is not a result.
+        after training, each of which takes `scoring` seconds. If no epoch was scored yet, it also
+        reserves time to score the last one. The first epoch is always trained: an untrained model
+        is not a result.
         """
         if not fit.history:
             return None
@@ -126,7 +127,7 @@ class Schedule:
         if last.epoch >= self.epochs:
             return End("all epochs done")
         another = max(epoch.seconds for epoch in fit.history[-3:])
-        after = self.scorings_after * (scoring or another)
+        after = (self.scorings_after + (fit.best is None)) * (scoring or another)
         if self.time_limit and self.spent_before + spent + another + after > self.time_limit:
             return End(
                 f"cut short by the time limit of {self.time_limit:g} s after {last.epoch} of "
@@ -236,12 +237,13 @@ def fit(
         best = result.best.epoch if result.best else None
         return TrainingState(tensors, position, tuple(result.history), best)
 
-    end: End | None = None
-    while at.step or not (
-        end := _agreed(
-            schedule.end(result, spent=time.perf_counter() - started, scoring=at.scoring), ranks
-        )
-    ):
+    def end_now() -> End | None:
+        spent = time.perf_counter() - started
+        return _agreed(schedule.end(result, spent=spent, scoring=at.scoring), ranks)
+
+    # Without a scored epoch there is no result yet, so at least one more epoch is trained.
+    end = None if at.step or result.best is None else end_now()
+    while end is None:
         ranks.check_weights(model)
         epoch_started = time.perf_counter() - at.seconds
         if result.best is None and at.step == 0:
@@ -265,29 +267,32 @@ def fit(
             end = End(f"a weight became non-finite in epoch {epoch}", failed=True)
             break
         trained = time.perf_counter()
-        with average.in_model():
-            try:
-                scores = _scores(evaluate, ranks) if schedule.scores_at(epoch) else None
-            except NonFiniteError:
-                end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
-                break
-            now = time.perf_counter()
-            record = Epoch(epoch, loss, now - epoch_started, scores)
-            result.history.append(record)
-            if scores is not None:
+        record = Epoch(epoch, loss, trained - epoch_started)
+        result.history.append(record)
+        is_scored = schedule.scores_at(epoch)
+        if not is_scored:
+            end = end_now()
+            is_scored = end is not None and result.best is None
+        if is_scored:
+            with average.in_model():
+                try:
+                    scores = _scores(evaluate, ranks)
+                except NonFiniteError:
+                    result.history.pop()
+                    end = End(f"the scores became non-finite in epoch {epoch}", failed=True)
+                    break
+                now = time.perf_counter()
+                record = result.history[-1] = Epoch(epoch, loss, now - epoch_started, scores)
                 at.scoring = now - trained
                 if result.keep_if_better(record, schedule):
                     best_state = _state(model)
+            end = end or end_now()
         at = Position(epoch + 1, scoring=at.scoring)
         on_epoch(record)
         keep(state, False)
-    assert end is not None
     result.stopped, result.cut_short, result.failed = end
     if not result.failed:
         keep(state, True)
-    if result.best is None and not result.failed:
-        with average.in_model():
-            best_state = _state(model)
     model.load_state_dict(best_state)
     return result
 

@@ -12,7 +12,14 @@ from typer.testing import CliRunner
 import unimp
 from unimp.cli import app
 from unimp.config.recipe import Recipe
+from unimp.data import memory
 from unimp.data.store.build import BuildOptions, build_store
+from unimp.errors import RecipeError
+from unimp.graph.graph import Graph
+from unimp.model.registry import build_model
+from unimp.runs import estimate as estimates
+from unimp.runs.estimate import Estimate, estimate
+from unimp.runs.preparation import task_of
 
 SETTINGS = {
     "batch.batch_size": 32,
@@ -182,3 +189,54 @@ def test_results_do_not_depend_on_the_place_of_the_store(folder: Path) -> None:
     one, other = (unimp.run(recipe.with_settings(place), seed=1) for place in places)
     weights = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all(torch.equal(first, second) for first, second in weights)
+
+
+def estimated(recipe: Recipe, device: str) -> Estimate:
+    task = task_of(recipe, 0)
+    return estimate(recipe, build_model(recipe.model, task.sizes), task, device, timed=False)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_copy_of_a_store_takes_main_memory_alone(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "available_memory", lambda device: 2**30)
+    monkeypatch.setattr(estimates, "anonymous_memory", lambda: 0)
+    monkeypatch.setattr(estimates, "backend_in_words", lambda backend, device: backend)
+    recipe = recipes(folder, "neighbors")[1]
+    on_disk, in_memory = (
+        estimated(recipe.with_settings({"batch.placement": place}), device).memory
+        for place in ("disk", "memory")
+    )
+    copy = 0 if device == "cuda" else task_of(recipe, 0).graph.nbytes
+    assert in_memory == on_disk + copy
+
+
+@pytest.mark.parametrize("placement", ["memory", "pinned"])
+def test_a_copy_that_does_not_fit_into_main_memory_is_refused(
+    folder: Path, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "available_memory", lambda device: 2**30)
+    monkeypatch.setattr(estimates, "backend_in_words", lambda backend, device: backend)
+    recipe = recipes(folder, "neighbors")[1].with_settings({"batch.placement": placement})
+    assert estimated(recipe, "cuda").placement == placement
+    graph = task_of(recipe, 0).graph
+    assert graph.x is not None
+    size = graph.nbytes if placement == "memory" else graph.x.nbytes
+    monkeypatch.setattr(memory, "available_memory", lambda device: size - 1)
+    with pytest.raises(RecipeError, match=f"placement is '{placement}', but .* memory"):
+        estimated(recipe, "cuda")
+
+
+def test_a_store_is_copied_to_memory_for_training_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Graph] = []
+    copied = Graph.copied
+    monkeypatch.setattr(Graph, "copied", lambda graph: copies.append(graph) or copied(graph))
+    recipe = recipes(folder, "neighbors")[1].with_settings({"batch.placement": "memory"})
+    found = unimp.run(recipe, progress=True)  # measures the time of an epoch first
+    assert len(copies) == 1
+    found.predict()
+    found.live()
+    assert len(copies) == 1

@@ -70,6 +70,16 @@ def test_a_role_limits_what_may_be_done(server: Server, tokens: dict[str, str]) 
         assert server.client.get("/v1/model", headers=headers).status_code == 200
 
 
+def test_a_role_is_checked_before_the_events_of_an_undo(
+    server: Server, tokens: dict[str, str]
+) -> None:
+    many, source = {"version": 1, "count": 100_000}, {"source": "rule"}
+    for role, status in (("reader", 403), ("labeler", 403), ("reviewer", 422)):
+        for body in (many, source):  # there are no such events, and no such source
+            answer = server.client.post("/v1/undo", json=body, headers=bearer(tokens[role]))
+            assert answer.status_code == status, (role, body)
+
+
 def test_no_two_people_get_the_same_node(server: Server, tokens: dict[str, str]) -> None:
     names = []
     for _ in range(5):

@@ -175,6 +175,15 @@ def test_a_source_can_be_withdrawn(server: Server) -> None:
     assert read(server, "n10", min_version=written["version"]).node.label is None
 
 
+def test_a_source_is_not_withdrawn_in_part(server: Server) -> None:
+    head = server.service.store.reader.head()
+    for count in (1, 2):
+        answer = server.client.post("/v1/undo", json={"source": "wrong rule", "count": count})
+        assert answer.status_code == 422
+        assert "only with a version" in answer.json()["detail"]
+    assert server.service.store.reader.head() == head
+
+
 def test_a_write_of_many_labels_is_undone_as_a_whole(server: Server) -> None:
     before = [read(server, name).node.label for name in ("n20", "n22", "n24")]
     labels = [{"node": name, "label": "green"} for name in ("n20", "n22", "n24")]
@@ -214,6 +223,20 @@ def test_the_queue_offers_free_nodes_and_a_lease_ends_with_the_answer(server: Se
     server.client.post(path(names[1], "/skip"))
     server.client.delete(f"/v1/queue/{names[2]}")
     assert not server.client.get("/v1/queue/mine").json()["items"]
+
+
+def test_a_node_whose_label_in_the_run_was_removed_is_suggested(server: Server) -> None:
+    def suggested(version: int) -> set[str]:
+        params = {"limit": 1000, "min_version": version}
+        found = server.client.get("/v1/suggest", params=params).json()["suggestions"]
+        return {row["node"] for row in found}
+
+    name = next(f"n{n}" for n in range(1, 60, 2) if read(server, f"n{n}").node.observed)
+    assert name not in suggested(server.service.store.reader.head())
+    removed = server.client.delete(path(name, "/label")).json()
+    assert name in suggested(removed["version"])
+    undone = server.client.post("/v1/undo", json={"version": removed["version"]}).json()
+    assert name not in suggested(undone["version"])
 
 
 def test_labels_that_nobody_stores_show_their_effect(server: Server) -> None:

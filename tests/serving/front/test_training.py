@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from live_server import Server, serving
 
-from unimp.config.run_files import CHECKPOINT, GATE, GENERATIONS, JOB, TASK
+from unimp.config.run_files import CHECKPOINT, GATE, GENERATIONS, JOB, TASK, WEIGHTS
 from unimp.serving import schemas
 from unimp.serving.front import generations, guard, models
 from unimp.serving.front.service import Service
@@ -294,6 +294,35 @@ def test_a_model_that_is_activated_during_a_training_is_what_the_gate_compares_w
     job = finished(two, id)
     assert (job.state, job.against, active) == ("active", 1, [0, 1])
     assert node(two).generation == int(id)
+
+
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "slow"])
+def test_a_training_is_stopped_if_the_active_model_cannot_be_loaded(
+    damaged: bool, copied: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied()
+    job = generations.Job("1", 1, 0, 0, "local")
+    (folder / GENERATIONS).mkdir()
+    generations.Jobs(folder, lambda job: None).change(job, "training")
+    if damaged:
+        (folder / WEIGHTS).write_bytes(b"damaged")
+    else:
+        monkeypatch.setattr(models, "LOADING", 0.0)
+
+    async def start() -> generations.Job:
+        service = Service(folder)
+        await service.start()
+        try:
+            while service.models.jobs.running is not None:
+                await asyncio.sleep(0.05)
+            return service.models.jobs.resume("1")
+        finally:
+            await service.close()
+
+    found = asyncio.run(asyncio.wait_for(start(), 60))
+    assert found.state == "stopped"
+    assert "/v1/jobs/1/resume" in found.detail
+    assert (WEIGHTS if damaged else "not ready within") in found.detail
 
 
 def test_a_training_that_was_killed_resumes_also_after_a_restart(

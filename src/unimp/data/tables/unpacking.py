@@ -61,8 +61,10 @@ def arrow_bytes(batches: Iterable[Any]) -> int:
     return total + sum(dictionaries.values())
 
 
-def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:
+def parquet_bytes(source: Any, metadata: Any, columns: Sequence[str]) -> int:
     """Return the memory that some columns of a Parquet file need, from what its footer states.
+
+    source: the path of the file, or what Arrow reads it from.
 
     A page may state each text once and refer to it from many rows. If neither the sizes nor the
     longest of such texts show that they fit, their letters are counted.
@@ -79,19 +81,19 @@ def parquet_bytes(path: Path, metadata: Any, columns: Sequence[str]) -> int:
                 most = column.total_uncompressed_size * column.num_values
                 repeated[column.path_in_schema] = repeated.get(column.path_in_schema, 0) + most
     free = available_memory("cpu")
-    for bound in (lambda column: repeated[column], lambda column: _most_letters(path, column)):
+    for bound in (lambda column: repeated[column], lambda column: _most_letters(source, column)):
         if (needed := total + sum(map(bound, repeated))) <= free:
             return needed
-    return total + sum(_letters(path, column) for column in repeated)
+    return total + sum(_letters(source, column) for column in repeated)
 
 
-def _most_letters(path: Path, column: str) -> int:
+def _most_letters(source: Any, column: str) -> int:
     """Return an upper bound of `_letters` from the longest text that pages may refer to."""
     import pyarrow.compute as pc
     import pyarrow.parquet
 
     total = 0
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=[column]) as file:
+    with pyarrow.parquet.ParquetFile(source, read_dictionary=[column]) as file:
         for number in range(file.metadata.num_row_groups):
             # The dictionary precedes the rows; texts outside of it are not repeated.
             rows = file.iter_batches(batch_size=1, row_groups=[number], columns=[column])
@@ -101,13 +103,13 @@ def _most_letters(path: Path, column: str) -> int:
     return total
 
 
-def _letters(path: Path, column: str) -> int:
+def _letters(source: Any, column: str) -> int:
     """Return the number of bytes of all texts of a column, without unpacking repeated ones."""
     import pyarrow.compute as pc
     import pyarrow.parquet
 
     total = 0
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=[column]) as file:
+    with pyarrow.parquet.ParquetFile(source, read_dictionary=[column]) as file:
         for batch in file.iter_batches(columns=[column]):
             texts = batch.column(0)
             lengths = pc.binary_length(texts.dictionary).take(texts.indices)

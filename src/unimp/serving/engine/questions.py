@@ -44,7 +44,9 @@ class Questions:
         """The nodes whose labels would help most."""
         applied = self._applied
         chances = applied.run.probabilities_of(applied.live.logits)
-        found = suggestions(applied.task, chances, applied.observed, number).to_pylist()
+        still = is_known(applied.observed[: len(applied.base)])
+        removed = torch.nonzero(is_known(applied.base) & ~still).squeeze(1)
+        found = suggestions(applied.task, chances, applied.observed, number, removed).to_pylist()
         for row in found:
             del row["label"]
             if applied.several:

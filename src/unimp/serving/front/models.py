@@ -58,8 +58,18 @@ class Models:
             self._in_background(self._continue_when_ready(job))
 
     async def _continue_when_ready(self, job: Job) -> None:
-        """Continue a training when predictions exist, because an earlier start would delay them."""
+        """Continue a training when predictions exist, because an earlier start would delay them.
+
+        If the active model cannot be loaded, the training is stopped; somebody can resume it.
+        """
+        end = time.monotonic() + LOADING
         while self._service.published is None:
+            link = self._service.engine
+            if (link.state == "down" and link.detail) or time.monotonic() >= end:
+                why = link.detail or f"it was not ready within {LOADING:g} s"
+                then = f"Resume the training later: POST /v1/jobs/{job.id}/resume"
+                self.jobs.change(job, "stopped", f"the active model is not loaded: {why}. {then}")
+                return
             await asyncio.sleep(0.1)
         self._continue(job)
 

@@ -36,6 +36,7 @@ from unimp.serving.front.bulk import Labels, labels_of
 from unimp.serving.front.problems import ProblemError
 from unimp.serving.front.rankings import ANSWER
 from unimp.serving.front.service import Service
+from unimp.serving.people import FEW
 from unimp.serving.schemas import (
     EdgesRequest,
     LabelRequest,
@@ -204,6 +205,12 @@ async def undo(
     """Undo events, or withdraw all labels of a source."""
     if (given.version is None) == (given.source is None):
         raise ProblemError(422, "invalid", "give either a version or a source.")
+    if given.source is not None and "count" in given.model_fields_set:
+        what = "give a count only with a version; a source is withdrawn as a whole."
+        raise ProblemError(422, "invalid", what)
+    caller.check("undo" if given.source is None else "withdraw")
+    if given.count > FEW:
+        caller.check("many")  # before many writes are made for somebody who may not store them
     writes: list[Write]
     if given.version is None:
         writes = [Withdrawal(withdrawn=str(given.source))]

@@ -5,12 +5,27 @@ import { Dialog } from "./dialog.js";
 import { useRead } from "./read.js";
 import { address, go } from "./route.js";
 import { share, shared, useShared } from "./store.js";
-import { Bar, Empty, Failure, count, html, labelText, percent, several, useEffect, useRef, useState } from "./view.js";
+import { Bar, Empty, Failure, count, html, labelText, percent, several, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 
 const PAGE = 50;
 const MOST = 10000; // nodes that can be chosen at once
 const READ = 1000; // nodes of one request
 const FEW = 20; // labels that one request of a labeler may contain
+
+/** Read the nodes that match, at most MOST. complete: all were read at one version, so none is missing. */
+async function readMatching(filter, signal) {
+  const found = new Map();
+  const versions = new Set();
+  let total = 1;
+  for (let offset = 0; offset < total; offset += READ) {
+    const part = await read("v1/nodes", { ...filter, offset, limit: READ }, { signal, after: shared.written });
+    signal.throwIfAborted();
+    total = Math.min(part.total, MOST);
+    versions.add(`${part.generation} ${part.version}`);
+    for (const node of part.nodes) found.set(node.id, node);
+  }
+  return { found, complete: versions.size === 1 };
+}
 
 function Filters({ params, change }) {
   const { classes } = shared.model;
@@ -83,10 +98,14 @@ export function TablePart({ route }) {
   const offset = Math.max(0, Number(params.offset) || 0);
   const change = (values) => go(address("table", null, { ...params, offset: "", ...values }), { replace: true });
   const { q, state, prediction, label, sort } = params;
+  const filter = { q, state, prediction, label, sort };
+  const shown = JSON.stringify(filter);
   const page = useRead(
-    (signal) => read("v1/nodes", { q, state, prediction, label, sort, offset, limit: PAGE }, { signal, after: shared.written }),
-    JSON.stringify([q, state, prediction, label, sort, offset]));
+    (signal) => read("v1/nodes", { ...filter, offset, limit: PAGE }, { signal, after: shared.written }),
+    JSON.stringify([shown, offset]));
   const [chosen, setChosen] = useState(new Map());
+  const [choosing, setChoosing] = useState(null); // stops the request for all matching nodes
+  const [matched, setMatched] = useState(null); // what this request found, and with which filter
   const [target, setTarget] = useState("");
   const [asking, setAsking] = useState(false);
   const [stored, setStored] = useState(null);
@@ -96,30 +115,35 @@ export function TablePart({ route }) {
     const next = new Map(chosen);
     for (const node of marked) on ? next.set(node.id, node) : next.delete(node.id);
     setChosen(next);
+    setMatched(null);
   };
-  const [choosing, setChoosing] = useState(false);
+  const clear = () => {
+    setChosen(new Map());
+    setMatched(null);
+  };
+  // Nodes of another filter than the one that is shown must not be chosen.
+  useLayoutEffect(() => () => choosing?.abort(), [choosing, shown]);
+  const busy = choosing !== null;
   const [failed, setFailed] = useState(null);
   const matching = Math.min(page.value?.total ?? 0, MOST);
   const chooseMatching = async () => {
-    setChoosing(true);
+    const stop = new AbortController();
+    setChoosing(stop);
     setFailed(null);
     try {
-      const found = new Map();
-      for (let begin = 0; begin < matching; begin += READ) {
-        const part = await read("v1/nodes", { q, state, prediction, label, sort, offset: begin, limit: Math.min(READ, matching - begin) });
-        for (const node of part.nodes) found.set(node.id, node);
-      }
-      setChosen(found);
+      const { found, complete } = await readMatching(filter, stop.signal);
+      setChosen((before) => new Map([...before, ...found]));
+      setMatched({ shown, number: found.size, complete });
     } catch (problem) {
-      setFailed(problem);
+      if (!stop.signal.aborted) setFailed(problem);
     } finally {
-      setChoosing(false);
+      setChoosing(null);
     }
   };
   const labelFor = () => (target === "remove" ? null : model.several ? [target.slice(1)] : target.slice(1));
   const done = (written, source) => {
     setStored({ ...written, source });
-    setChosen(new Map());
+    clear();
     setAsking(false);
     setTarget("");
     share({ notice: null });
@@ -133,10 +157,10 @@ export function TablePart({ route }) {
     <${Failure} error=${failed} /><${Failure} error=${page.error} retry=${page.again} />
     ${page.value && !nodes.length && html`<${Empty} title="No node matches">Change the filters above.<//>`}
     ${nodes.length > 0 && html`<div class="card scroll"><table class="stacked-rows">
-      <thead><tr><th><input type="checkbox" aria-label="Choose all nodes of this page" checked=${all} onChange=${(event) => mark(nodes, event.target.checked)} /></th>
+      <thead><tr><th><input type="checkbox" aria-label="Choose all nodes of this page" checked=${all} disabled=${busy} onChange=${(event) => mark(nodes, event.target.checked)} /></th>
         <th>Node</th><th>Label</th><th>Predicted</th><th class="number">Probability</th></tr></thead>
       <tbody>${nodes.map((node) => html`<tr key=${node.id} class=${chosen.has(node.id) ? "chosen" : ""}>
-        <td><input type="checkbox" aria-label=${`Choose ${node.id}`} checked=${chosen.has(node.id)} onChange=${(event) => mark([node], event.target.checked)} /></td>
+        <td><input type="checkbox" aria-label=${`Choose ${node.id}`} checked=${chosen.has(node.id)} disabled=${busy} onChange=${(event) => mark([node], event.target.checked)} /></td>
         <td class="id"><a href=${address("label", node.id, { queue: q ? "search" : "", q })}>${node.id}</a></td>
         <td>${node.label === null ? html`<span class="soft">no label</span>` : html`<span class="chip mine">${labelText(node.label)}</span>`}</td>
         <td class=${node.observed ? "as-labeled" : ""}>${node.observed ? html`<span class="soft">as labeled</span>` : labelText(node.prediction)}</td>
@@ -153,9 +177,10 @@ export function TablePart({ route }) {
         ${model.classes.map((name) => html`<option key=${name} value=${`=${name}`}>${name}</option>`)}
         <option value="remove">Remove the labels</option>
       </select>
-      <button class="button main" disabled=${!target || !may("label")} onClick=${() => setAsking(true)}>Continue</button>
-      ${all && matching > chosen.size && html`<button class="button" disabled=${choosing} onClick=${chooseMatching}>Choose ${matching < page.value.total ? "the first" : "all"} ${count(matching)}</button>`}
-      <button class="button plain" onClick=${() => setChosen(new Map())}>Clear</button>
+      <button class="button main" disabled=${!target || busy || !may("label")} onClick=${() => setAsking(true)}>Continue</button>
+      ${matched?.shown === shown && html`<span class="soft small centered" role="status">${several(matched.number, "matching node")} found.${!matched.complete && " Predictions changed meanwhile, so some may be missing. Choose again."}</span>`}
+      ${all && page.value.total > nodes.length && !(matched?.shown === shown && matched.complete) && html`<button class="button" disabled=${busy} onClick=${chooseMatching}>Choose ${matching < page.value.total ? "the first" : "all"} ${count(matching)}</button>`}
+      <button class="button plain" disabled=${busy} onClick=${clear}>Clear</button>
     </div>`}
     ${asking && html`<${Confirm} nodes=${[...chosen.values()]} label=${labelFor()} close=${() => setAsking(false)} done=${done} />`}
   </main>`;

@@ -84,7 +84,8 @@ class UndoRequest(BaseModel):
     """POST /v1/undo: undo events, or withdraw all labels of a source. Give a version or a source.
 
     count: the number of events to undo, starting at `version`; all of them are undone, or none. To
-    undo a write of many labels, give `first` of its answer as the version, and its `count`.
+    undo a write of many labels, give `first` of its answer as the version, and its `count`. A
+    source has no count: it is withdrawn as a whole.
     """
 
     model_config = ConfigDict(extra="forbid")
