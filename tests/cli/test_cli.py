@@ -123,6 +123,7 @@ def test_training_one_seed_writes_a_run_folder_and_prints_its_path(here: Path) -
         "recipe.toml",
         "model.safetensors",
         "metrics.json",
+        "evidence.parquet",
         "history.jsonl",
         "predictions.parquet",
         "manifest.json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from unimp.errors import RunError, UnimpError
 from unimp.report.evidence import Evidence, PlacedNodes, ScoredNodes
 from unimp.runs.folder.explanations import stored_explanations
 from unimp.runs.folder.facts import LABEL_RATES, Facts, store_facts, stored_facts
-from unimp.runs.folder.files import check_part, check_task, read_history, read_run
+from unimp.runs.folder.files import check_part, check_task, failure_of, read_history, read_run
 from unimp.runs.folder.predictions import read_predictions
 from unimp.tasks.known import is_known
 from unimp.training.interruption import signals_held
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from unimp.runs.run import Run
 
+LOG = logging.getLogger("unimp")
 QUICK = 2.0  # seconds that a label-rate curve may add to `unimp train`
 
 
@@ -88,6 +90,8 @@ def gather(
     if facts is None or (run is None and not _is_unchanged(evidence)):
         facts, run, reason = _computed(evidence, run)
         evidence = replace(evidence, missing="" if facts else reason, no_label_rates=reason)
+    elif run is None and (failure := failure_of(metrics)):  # `load_run` states it otherwise
+        LOG.warning(f"{folder}: {failure}")
     evidence = _with_predictions(evidence, table, facts)
     if reason := _no_curve(evidence):
         evidence = replace(evidence, no_label_rates=reason)

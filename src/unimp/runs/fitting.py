@@ -24,6 +24,7 @@ from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import choose_regime, in_regime
+from unimp.runs.folder.files import LOWER_RATE
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
 from unimp.runs.members import fit_ensemble
 from unimp.runs.preparation import (
@@ -34,7 +35,7 @@ from unimp.runs.preparation import (
     model_of,
     prunes,
 )
-from unimp.runs.run import LOWER_RATE, Run
+from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import is_known, mask_of, reveal_only

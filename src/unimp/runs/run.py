@@ -29,7 +29,7 @@ from unimp.data.tables.extending import extend_task
 from unimp.data.tables.label_files import Given
 from unimp.errors import RunError, TrainingError
 from unimp.inference.incremental.logits import IncrementalLogits
-from unimp.runs.folder.files import read_run
+from unimp.runs.folder.files import failure_of, read_run
 from unimp.runs.preparation import data_hash_of, preparation
 from unimp.runs.scoring import score_split
 from unimp.runs.trained_model import TrainedModel
@@ -37,7 +37,6 @@ from unimp.tasks.labels import is_known, reveal_only
 from unimp.tasks.names import classes_of, nodes_of
 
 UNLIMITED = 2**60
-LOWER_RATE = "Try a smaller train.lr, or scale the features."
 
 
 @checked_methods
@@ -279,10 +278,7 @@ class Run(TrainedModel):
     @property
     def failure(self) -> str:
         """Why training failed, and which state the model has; empty if training succeeded."""
-        if not self.metrics.get("failed"):
-            return ""
-        state = "in the last good state" if self.metrics["epochs"] else "untrained"
-        return f"training failed: {self.metrics['stopped']}, so the model is {state}. {LOWER_RATE}"
+        return failure_of(self.metrics)
 
     def succeeded(self) -> Run:
         """This run; raises TrainingError if training failed."""

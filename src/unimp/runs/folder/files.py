@@ -67,6 +67,7 @@ from unimp.tracking.trackers import TRACKERS
 if TYPE_CHECKING:
     from unimp.tasks.task import Task
 
+LOWER_RATE = "Try a smaller train.lr, or scale the features."
 MOST_BYTES = 1 << 28
 """The largest size of a file that the manifest does not list, such as the manifest itself."""
 
@@ -259,3 +260,11 @@ def with_digest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON represents them, and their `digest`."""
     plain_values: dict[str, Any] = as_json(values)
     return {**plain_values, "digest": digest_of(plain_values)}
+
+
+def failure_of(metrics: Mapping[str, Any]) -> str:
+    """Why a training failed, and which state its model has; empty if it succeeded."""
+    if not metrics.get("failed"):
+        return ""
+    state = "in the last good state" if metrics["epochs"] else "untrained"
+    return f"training failed: {metrics['stopped']}, so the model is {state}. {LOWER_RATE}"
