@@ -260,7 +260,7 @@ def large_training_in_words() -> str:
             text += (
                 f" If the store was not in memory, an epoch of {case['steps']} {name} batches took "
                 f"{case['seconds_without']:.1f} s without reading ahead and "
-                f"{case['seconds_with']:.1f} s with it ({case['speedup']:.1f} times faster; "
+                f"{case['seconds_with']:.1f} s with it ({case['speedup']:.1f} times as fast; "
                 f"{'the same' if case['equal_weights'] else 'different'} weights)."
             )
         lines.append(f"- {text} (`{result['command']}`, commit {commit})")
