@@ -13,7 +13,7 @@ from unimp.config.recipe import Recipe
 from unimp.inference.incremental.changes import Change
 from unimp.runs.experiment import run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 RECIPE = Recipe(name="small").with_settings(
     ["task.name=synthetic", "task.scale=0.05", "model.width=16", "train.epochs=20", "train.lr=0.01"]

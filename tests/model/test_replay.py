@@ -50,7 +50,7 @@ def tensors_in(result: Any) -> list[Tensor]:
     return [one for one in results if one is not None]
 
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])

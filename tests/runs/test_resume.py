@@ -150,7 +150,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(
         }
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("write", [2, 12])  # before a step is recorded, and while it is replayed
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 def test_on_a_gpu_an_interrupted_run_ends_nearly_the_same(

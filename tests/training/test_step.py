@@ -35,7 +35,7 @@ from unimp.training.objective import (
 )
 from unimp.training.step import Step
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CUT: dict[str, Any] = {"num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
 
 

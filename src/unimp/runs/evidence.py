@@ -149,7 +149,7 @@ def _no_curve(evidence: Evidence) -> str:
     if (evidence.metrics.get("ensemble") or {}).get("refitted"):
         return "it was trained again on validation labels"
     if evidence.nodes is None or evidence.score(evidence.nodes.part) is None:
-        return evidence.no_label_rates or "there are no labels to score"
+        return evidence.no_label_rates or "no known label can be scored"
     return evidence.no_label_rates
 
 

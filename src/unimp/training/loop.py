@@ -241,7 +241,7 @@ def fit(
         spent = time.perf_counter() - started
         return _agreed(schedule.end(result, spent=spent, scoring=at.scoring), ranks)
 
-    # Without a scored epoch there is no result yet, so at least one more epoch is trained.
+    # A training without a scored epoch has no result yet, so it trains at least one more epoch.
     end = None if at.step or result.best is None else end_now()
     while end is None:
         ranks.check_weights(model)

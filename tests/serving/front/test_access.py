@@ -75,7 +75,7 @@ def test_a_role_is_checked_before_the_events_of_an_undo(
 ) -> None:
     many, source = {"version": 1, "count": 100_000}, {"source": "rule"}
     for role, status in (("reader", 403), ("labeler", 403), ("reviewer", 422)):
-        for body in (many, source):  # there are no such events, and no such source
+        for body in (many, source):  # neither these events nor this source exist
             answer = server.client.post("/v1/undo", json=body, headers=bearer(tokens[role]))
             assert answer.status_code == status, (role, body)
 
