@@ -74,5 +74,5 @@ def gain_in_words(section: Mapping[str, Any]) -> str:
         sentences.append(f"On {words}, {kept}.")
     return (
         " ".join(sentences)
-        or "The kept share of the gain is unknown, because the teacher contains no UniMP with scores."
+        or "The share of the gain is unknown: the teacher contains no UniMP with scores."
     )
