@@ -79,4 +79,4 @@ def test_the_comparison_with_a_teacher_names_the_share_in_words() -> None:
     assert section["scores"]["test"]["share_of_gain"] is None
     assert "75 %" in gain_in_words(section)
     single = teacher_summary("one", "0" * 64, {"scores": metrics["scores"]})
-    assert "cannot be compared" in gain_in_words(student_section(single, {"val": 0.875}))
+    assert "share of the gain is unknown" in gain_in_words(student_section(single, {"val": 0.875}))
