@@ -11,7 +11,8 @@ more memory than many machines have, so that on CPU both are compared at `--scal
 model with every layer on the whole graph, as PyG's. "Pruned" is our model as the recipe runs on
 CPU: it computes only nodes from which hidden nodes can be reached (same loss and gradients), and
 its time includes finding them. Each precision is compared with PyG in the same precision; bf16 is
-also compared with fp32. Peak memory is measured in a separate process for each.
+also compared with fp32. "Products" are the matrix products of our epoch on all nodes, alone: no
+model with the same products can be faster. Peak memory is measured in a separate process for each.
 
 Prints a line `figure NAME VALUE` for each ratio and amount, and writes them with hardware and
 command to results/epoch.json. A speedup over PyG is PyG's time divided by ours: more is better.
@@ -26,11 +27,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import ModuleList
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import TransformerConv as PyGConv
 
 from measure import FOLDER, Figures, cpu_gib, edge_index_of, gpu_gib, hop_of_size, seconds
@@ -134,6 +137,38 @@ class Setting:
         return epoch
 
 
+class Products(TorchDispatchMode):
+    """Record the sizes of all matrix products that are computed in a context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func._schema.name in ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"):
+            matrices = [value for value in args if isinstance(value, Tensor)][-2:]
+            self.found.append([(tuple(m.shape), m.stride(), m.dtype) for m in matrices])
+        return func(*args, **(kwargs or {}))
+
+
+def products_of(epoch: Callable[[], None]) -> Callable[[], None]:
+    """Compute only the matrix products of an epoch, with the same sizes, strides and precision."""
+    with Products() as products:
+        epoch()
+    kinds = {kind for pair in products.found for kind in pair}
+    matrices = {
+        kind: torch.empty_strided(kind[0], kind[1], dtype=kind[2]).normal_() for kind in kinds
+    }
+
+    def compute() -> None:
+        for first, second in products.found:
+            torch.matmul(matrices[first], matrices[second])
+
+    return compute
+
+
 def precisions() -> list[str]:
     """The precisions that are measured on this CPU."""
     return ["fp32", "bf16"] if native.multiplies_bf16() else ["fp32"]
@@ -173,6 +208,7 @@ def times_at(figures: Figures, scale: float, repeats: int) -> None:
             "pruned": setting.epoch_of(setting.model(), prune=True, half=half),
             "pyg": setting.epoch_of(setting.model(pyg=True), half=half),
         }
+        epochs["products"] = products_of(epochs["whole"])
         if half:
             epochs["fp32"] = setting.epoch_of(setting.model())
         took = settled_seconds(epochs, repeats)
@@ -183,10 +219,11 @@ def times_at(figures: Figures, scale: float, repeats: int) -> None:
         for who, how, key in (
             ("pruned", "as the recipe runs (pruned)", "over-pyg"),
             ("whole", "on all nodes", "whole-over-pyg"),
+            ("products", "our matrix products alone", "products-over-pyg"),
         ):
             over[name, who] = took["pyg"] / took[who]
             words = f"{what}, {how}, speedup over PyG in {name}"
-            figures.add(f"{begin}-{key}", over[name, who], words, aim)
+            figures.add(f"{begin}-{key}", over[name, who], words, "" if who == "products" else aim)
         for who, value in took.items():
             if who != "fp32":
                 figures.add(f"{begin}-seconds-{who}", value, f"{what}, seconds, {who}")

@@ -1,10 +1,6 @@
-"""The three regimes: the content of a batch, and its preparation in the background."""
+"""The three regimes: the content of a batch."""
 
-import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,11 +19,10 @@ from unimp.training.batching import (
     FullBatch,
     NeighborSampling,
     RandomPartition,
-    in_background,
     make_batches,
     random_parts,
 )
-from unimp.training.changed_batches import FewerEdges, Gathered
+from unimp.training.changed_batches import FewerEdges
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
@@ -286,53 +281,6 @@ def test_moving_a_batch_keeps_shared_hops_shared() -> None:
     assert [h.num_edges for h in moved.hops] == [h.num_edges for h in sampled.hops]
 
 
-class RecordedStream:
-    """A stream that records the events it waits for; everything is computed at once."""
-
-    def __init__(self, *_: Any) -> None:
-        self.waited_for: list[Any] = []
-
-    def wait_event(self, event: Any) -> None:
-        self.waited_for.append(event)
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-
-class RecordedEvent:
-    made: list["RecordedEvent"]
-
-    def __init__(self) -> None:
-        self.made.append(self)
-
-    def record(self, stream: Any) -> None:
-        pass
-
-
-@pytest.mark.parametrize("taken", [1, 2, None])
-def test_the_gpu_waits_for_all_features_that_were_gathered_ahead(
-    taken: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = RecordedStream()
-    monkeypatch.setattr(RecordedEvent, "made", [], raising=False)
-    monkeypatch.setattr(torch.cuda, "Stream", RecordedStream)
-    monkeypatch.setattr(torch.cuda, "Event", RecordedEvent)
-    monkeypatch.setattr(torch.cuda, "stream", lambda side: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
-    monkeypatch.setattr(Tensor, "record_stream", lambda x, stream: None)
-    task = some_task()
-    x = task.graph.x
-    assert isinstance(x, Tensor)
-    cut = batches_of(task, masks_of(task), regime="neighbors", fanout=(3,), batch_size=7, workers=0)
-    epoch = Gathered(cut, x, ahead=True).epoch(1)
-    for batch in islice(epoch, taken):
-        assert torch.equal(batch.x, x[batch.nodes])
-    assert isinstance(epoch, Generator)
-    epoch.close()
-    assert len(RecordedEvent.made) > 1
-    assert set(RecordedEvent.made) == set(training.waited_for)
-
-
 def test_a_batch_that_is_already_on_the_device_is_not_copied() -> None:
     task = some_task()
     (batch,) = batches_of(task, masks_of(task), regime="full").epoch(1)
@@ -479,66 +427,6 @@ def test_regimes_are_created_by_name() -> None:
     assert isinstance(batches_of(task, masks, regime="full"), FullBatch)
     assert isinstance(batches_of(task, masks, regime="partition"), RandomPartition)
     assert isinstance(batches_of(task, masks, regime="neighbors", fanout=(1,)), NeighborSampling)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2, 5])
-def test_results_keep_the_order_of_the_jobs(workers: int) -> None:
-    jobs = [lambda i=i: i for i in range(20)]
-    assert list(in_background(jobs, workers=workers)) == list(range(20))
-    assert list(in_background([], workers=workers)) == []
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_an_exception_in_a_job_reaches_the_consumer_in_order(workers: int) -> None:
-    def fail() -> int:
-        raise ZeroDivisionError("in a worker")
-
-    results = in_background([lambda: 0, lambda: 1, fail, lambda: 3], workers=workers)
-    assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(ZeroDivisionError, match="in a worker"):
-        next(results)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_no_more_than_workers_plus_one_results_wait(workers: int) -> None:
-    handed_out = 0
-
-    def jobs() -> Iterator[Callable[[], int]]:
-        nonlocal handed_out
-        for i in range(50):
-            handed_out += 1
-            yield lambda i=i: i
-
-    for consumed, _ in enumerate(in_background(jobs(), workers=workers), start=1):
-        assert handed_out <= consumed + workers
-
-
-def test_the_next_batch_is_prepared_while_the_consumer_is_busy() -> None:
-    second_done = threading.Event()
-
-    def second() -> int:
-        second_done.set()
-        return 2
-
-    results = in_background([lambda: 1, second, lambda: 3], workers=1)
-    assert next(results) == 1
-    # The consumer is busy here, and asks for nothing.
-    assert second_done.wait(timeout=10)
-    assert list(results) == [2, 3]
-
-
-def test_two_workers_run_two_jobs_at_once() -> None:
-    both = threading.Barrier(2, timeout=10)
-    assert sorted(in_background([both.wait, both.wait], workers=2)) == [0, 1]
-
-
-def test_a_consumer_that_stops_early_ends_all_threads_and_jobs() -> None:
-    ran: list[int] = []
-    results = in_background([lambda i=i: ran.append(i) for i in range(50)], workers=2)
-    next(results)
-    results.close()  # type: ignore[attr-defined]
-    assert len(ran) <= 4
-    assert not [t for t in threading.enumerate() if t.name.startswith("batch")]
 
 
 def pairs_of(batch: Batch, layer: int) -> list[tuple[int, int]]:

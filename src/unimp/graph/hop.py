@@ -190,8 +190,12 @@ def is_on(tensor: Tensor, device: torch.device | str) -> bool:
 def cut_rows(indptr: Tensor, piece: int = PIECE) -> Schedule:
     """Cut the rows of `indptr` into pieces of at most `piece` entries."""
     begin, length = indptr[:-1].long(), indptr.diff().long()
+    rows = torch.arange(len(length), device=indptr.device)
+    if not len(length) or int(length.max()) <= piece:  # no hubs, as in a batch of sampled neighbors
+        pieces = torch.stack((rows, begin, begin + length, torch.full_like(rows, -1)), 1)
+        return Schedule(_longest_first(pieces.to(indptr.dtype), length), indptr.new_empty((0, 3)))
     count = ((length + piece - 1) // piece).clamp(min=1)  # pieces of each row
-    row = torch.repeat_interleave(torch.arange(len(length), device=indptr.device), count)
+    row = torch.repeat_interleave(rows, count)
     first = count.cumsum(0) - count
     part = torch.arange(len(row), device=indptr.device) - first[row]
     start = begin[row] + part * piece
@@ -202,8 +206,11 @@ def cut_rows(indptr: Tensor, piece: int = PIECE) -> Schedule:
     place = torch.full_like(row, -1)
     place[is_hub[row]] = torch.arange(int(count[hubs].sum()), device=indptr.device)
     pieces = torch.stack((row, start, stop, place), 1)
-    longest_first = torch.argsort(stop - start, descending=True, stable=True)
     return Schedule(
-        pieces[longest_first].to(indptr.dtype),
+        _longest_first(pieces.to(indptr.dtype), stop - start),
         torch.stack((hubs, hub_first, count[hubs]), 1).to(indptr.dtype),
     )
+
+
+def _longest_first(pieces: Tensor, length: Tensor) -> Tensor:
+    return pieces[torch.argsort(length, descending=True, stable=True)]

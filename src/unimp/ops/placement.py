@@ -23,6 +23,7 @@ memory or mapped.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,14 +95,15 @@ def place_for_batches(
 ) -> tuple[Graph, Tensor | SparseFeatures | None]:
     """Place the graph from which batches are cut.
 
-    Returns the graph and, if the GPU gathers the features of batches, the features of all nodes as
-    the GPU reads them. The graph then has no features.
+    Returns the graph and, for `features`, the features of all nodes on the GPU, which gathers those
+    of a batch that was cut on CPU. The graph then has no features.
     """
     x = graph.x
     if placement == "gpu":
         return graph.to(device), None
     if placement == "pinned" and isinstance(x, Tensor) and x.device.type == "cpu":
-        return graph.with_features(None).to(device), read_by_gpu(x, device)
+        edges = graph.with_features(None).to(device)
+        return replace(edges, x=read_by_gpu(x, device)), None
     if placement == "features" and x is not None and graph.device.type == "cpu":
         return graph.with_features(None), x.to(device)
     return graph, None

@@ -205,12 +205,12 @@ def draw_without_replacement(population: Tensor, nodes: Tensor, take: int, seed:
     This is Floyd's algorithm for all rows at once: the j-th draw is uniform below
     n − take + j + 1; if it repeats an earlier draw, n − take + j is used instead.
     """
-    drawn = population.new_empty((len(population), take))
-    for j in range(take):
-        top = population - take + j
-        number = _below(top + 1, nodes * take + j, seed)
-        repeated = (drawn[:, :j] == number[:, None]).any(1)
-        drawn[:, j] = torch.where(repeated, top, number)
+    draws = torch.arange(take, device=population.device)
+    top = population[:, None] - take + draws
+    drawn = _below(top + 1, nodes[:, None] * take + draws, seed)
+    for j in range(1, take):
+        repeated = (drawn[:, :j] == drawn[:, j, None]).any(1)
+        drawn[:, j] = torch.where(repeated, top[:, j], drawn[:, j])
     # Sorted, because this is the order of the graph's rows in memory.
     return drawn.sort(1).values
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,14 +15,13 @@ from torch import Tensor
 from unimp.config.choices import ALL, Placement
 from unimp.errors import TrainingError
 from unimp.graph.csr import index_dtype
-from unimp.graph.features import (
-    rows_of,
-)
+from unimp.graph.features import rows_of
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops.placement import choose_placement, place_for_batches
 from unimp.ops.sampling import induced_hop, prefetch_rows, sample_hops
 from unimp.tasks.labels import LabelMask
+from unimp.training.ahead import ahead
 from unimp.training.batch import Batch, Batches
 from unimp.training.changed_batches import (
     DrawnPerNode,
@@ -35,8 +32,6 @@ from unimp.training.changed_batches import (
 )
 from unimp.training.masks import Masks, derived_seed, generator_for
 from unimp.training.ranks import ALONE, Ranks
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,7 @@ class RandomPartition:
             partial(self._batch, steps[k][self.ranks.rank :: self.ranks.size], epoch, k)
             for k in range(begin, len(steps))
         )
-        return in_background(jobs, workers=_workers(self.graph, self.workers))
+        return ahead(jobs, self.graph.device, workers=self.workers)
 
     def _batch(self, parts: Sequence[Tensor], epoch: int, step: int) -> Batch:
         mask = self.masks.at(epoch, step)
@@ -169,7 +164,7 @@ class NeighborSampling:
         hidden = int(self.masks.at(epoch, 0).hidden.sum())
         steps = math.ceil(hidden / self.batch_size)
         jobs = (partial(self._batch, epoch, step) for step in range(begin, steps))
-        return in_background(jobs, workers=_workers(self.graph, self.workers))
+        return ahead(jobs, self.graph.device, workers=self.workers)
 
     def _batch(self, epoch: int, step: int) -> Batch:
         mask = self.masks.at(epoch, step)
@@ -269,11 +264,6 @@ def _reveal(mask: LabelMask, labels: Tensor, nodes: Tensor) -> Tensor:
     return of_nodes.reveal(labels[nodes])
 
 
-def _workers(graph: Graph, workers: int) -> int:
-    # A GPU runs one task at a time: cutting batches ahead would delay training.
-    return workers if graph.device.type == "cpu" else 0
-
-
 def _derive(hop: Hop, for_gpu: bool) -> None:
     """Compute what kernels need of a hop while the batch is prepared, in parallel to training."""
     _ = hop.transpose
@@ -332,7 +322,7 @@ def make_batches(
             graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks, prefetch
         )
     if x is not None:
-        batches = Gathered(batches, x, ahead=placement == "pinned")
+        batches = Gathered(batches, x)
     if drawn_per_node:
         batches = DrawnPerNode(batches, masks.seed)
     if feature_drop:
@@ -363,26 +353,3 @@ def random_parts(num_nodes: int, parts: int, *, rng: np.random.Generator) -> lis
         )
     order = rng.permutation(num_nodes)
     return [torch.from_numpy(np.sort(part)) for part in np.array_split(order, parts)]
-
-
-def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[T]:
-    """Run jobs in threads, ahead of the consumer of their results; results keep their order.
-
-    At most workers + 1 results wait, so memory is bounded. With workers = 0, jobs run in the
-    calling thread.
-    """
-    if workers == 0:
-        yield from (job() for job in jobs)
-        return
-    with ThreadPoolExecutor(workers, thread_name_prefix="batch") as pool:
-        waiting: deque[Future[T]] = deque()
-        try:
-            for job in jobs:
-                waiting.append(pool.submit(job))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()

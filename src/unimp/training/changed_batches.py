@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from unimp.graph.features import (
@@ -42,52 +41,15 @@ class DrawnPerNode:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Batches whose features are gathered by the GPU, which stores or reads those of all nodes.
-
-    Batches that are cut on CPU are then copied to the GPU without features. With `ahead`, the rows
-    of the next batch are transferred while the GPU trains on this one.
-    """
+    """Batches that are cut on CPU, whose features the GPU gathers from those of all nodes."""
 
     batches: Batches
-    x: Tensor | SparseFeatures  # of all nodes, as a tensor of the GPU
-    ahead: bool = False
+    x: Tensor | SparseFeatures  # of all nodes, on the GPU
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        moved = (batch.to(self.x.device) for batch in self.batches.epoch(epoch, begin))
-        if not self.ahead:
-            for batch in moved:
-                yield replace(batch, x=rows_of(self.x, batch.nodes))
-            return
-        side: torch.cuda.Stream = torch.cuda.Stream(self.x.device)  # type: ignore[no-untyped-call]
-        started = None
-        try:
-            for batch in moved:
-                last, started = started, self._start(batch, side)
-                if last is not None:
-                    yield self._finish(*last)
-            if started is not None:
-                yield self._finish(*started)
-        finally:
-            # The consumer may stop early: the node numbers stay in memory until they are read.
-            if started is not None:
-                self._finish(*started)
-
-    def _start(self, batch: Batch, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
-        """Let another stream gather the features of a batch."""
-        side.wait_stream(torch.cuda.current_stream(self.x.device))  # which computes the nodes
-        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):
-            x = rows_of(self.x, batch.nodes)
-            done.record(side)
-        return replace(batch, x=x), done
-
-    def _finish(self, batch: Batch, done: torch.cuda.Event) -> Batch:
-        """Let the stream that trains wait for the features of a batch."""
-        current = torch.cuda.current_stream(self.x.device)
-        current.wait_event(done)
-        if isinstance(batch.x, Tensor):
-            batch.x.record_stream(current)  # the memory is not reused before this stream is done
-        return batch
+        for batch in self.batches.epoch(epoch, begin):
+            moved = batch.to(self.x.device)
+            yield replace(moved, x=rows_of(self.x, moved.nodes))
 
 
 @dataclass(frozen=True)
