@@ -11,13 +11,14 @@
              shape of ogbn-papers100M; nodes and edges double
 
 UniMP has 3 layers of 2 heads. The same layers from PyG are trained on the same batches. (PyG's own
-sampler needs pyg-lib or torch-sparse.) Each case runs in its own process. On CPU, a process may
+sampler needs pyg-lib or torch-sparse.) On CPU, each case runs in its own process, which may
 allocate at most --memory; a case that needs more fails. Figures are added to results/growth.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import resource
@@ -25,13 +26,16 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from measure import FOLDER, hop_of_size, place, wait
+from papers import CLASSES as PAPERS_CLASSES
+from papers import papers_task
 from unimp.config.options import bytes_of
 from unimp.config.recipe import Recipe
 from unimp.data.files import write_atomically
@@ -68,24 +72,31 @@ def cases(device: str) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@lru_cache(maxsize=1)  # the next case may have the same graph
+def random_graph(nodes: int, edges: int, device: str) -> tuple[Graph, Tensor, Tensor]:
+    """A graph with random features, the labels of its nodes, and which of them are known."""
+    hop = hop_of_size(nodes, edges, device=device)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(nodes, FEATURES, generator=generator)
+    labels = torch.randint(CLASSES, (nodes,), generator=generator)
+    known = torch.rand(nodes, generator=generator) < 0.54
+    return Graph(hop.indptr, hop.source, None, x.to(device)), labels, known
+
+
+papers_task = lru_cache(maxsize=1)(papers_task)
+
+
 def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, Any]:
     """Seconds per epoch and peak memory of one case, in this process."""
     keep_freed_memory()
     classes = CLASSES
     if "scale" in case:
-        import papers
-
-        task = papers.papers_task(case["scale"], device)
-        graph, labels, classes = task.graph, task.labels, papers.CLASSES
+        task = papers_task(case["scale"], device)
+        graph, labels, classes = task.graph, task.labels, PAPERS_CLASSES
         known = mask_of(task.split.train, len(labels))
         cut: dict[str, Any] = {"regime": "neighbors", "fanout": (10,), "batch_size": 1024}
     else:
-        hop = hop_of_size(case["nodes"], case["edges"], device=device)
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(case["nodes"], FEATURES, generator=generator)
-        graph = Graph(hop.indptr, hop.source, None, x.to(device))
-        labels = torch.randint(CLASSES, (case["nodes"],), generator=generator)
-        known = torch.rand(case["nodes"], generator=generator) < 0.54
+        graph, labels, known = random_graph(case["nodes"], case["edges"], device)
         cut = {"regime": "full"}
     masks = Masks(known, 0.625, redraw="epoch", seed=0)
     batches = make_batches(graph, labels, masks, num_layers=3, device=device, **cut)
@@ -116,6 +127,8 @@ def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, An
     steps = math.ceil(hidden / 1024) if "scale" in case else 1
     taken: list[float] = []
     if device != "cpu":
+        gc.collect()  # the last case may still have memory
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     while len(taken) < STEPS + 1:
         before = time.perf_counter()
@@ -139,8 +152,20 @@ def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, An
     }
 
 
+def tried(case: dict[str, Any], model: str, device: str, memory: str) -> dict[str, Any]:
+    """Measure a case; a failure is returned as a result."""
+    if device == "cpu":
+        return in_own_process(case, model, device, memory)
+    try:
+        return measured(case, model, device)
+    except torch.OutOfMemoryError as error:
+        return {"failed": str(error)[:200]}
+    finally:
+        torch.cuda.empty_cache()
+
+
 def in_own_process(case: dict[str, Any], model: str, device: str, memory: str) -> dict[str, Any]:
-    """Measure a case in a process with a memory limit; a failure is returned as a result."""
+    """Measure a case in a process with a memory limit."""
     words = [sys.executable, __file__, "--case", json.dumps(case), "--model", model]
     words += ["--device", device]
 
@@ -150,7 +175,7 @@ def in_own_process(case: dict[str, Any], model: str, device: str, memory: str) -
 
     done = subprocess.run(
         words,
-        preexec_fn=limited if device == "cpu" else None,
+        preexec_fn=limited,
         capture_output=True,
         text=True,
     )
@@ -227,6 +252,7 @@ def main() -> None:
     if given.page:
         write_page(found)
         return
+    device = choose_device(given.device)
     for series, sizes in cases(given.device).items():
         if given.series and series not in given.series:
             continue
@@ -234,7 +260,7 @@ def main() -> None:
         for case in sizes[: given.most]:
             row = {"memory": given.memory, **place()}
             for model in ("unimp", "pyg"):
-                row[model] = in_own_process(case, model, given.device, given.memory)
+                row[model] = tried(case, model, device, given.memory)
                 print(series, key_of(case), model, json.dumps(row[model]), flush=True)
             rows[key_of(case)] = row
             write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())

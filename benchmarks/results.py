@@ -569,12 +569,12 @@ SHOWN = {
             *(
                 f"epoch-{name}-{seeds}-seconds"
                 for seeds in ("hidden", "train")
-                for name in ("gpu", "pinned", "pinned-f16", "memory")
+                for name in ("gpu", "pinned", "pinned-f16", "pinned-hot", "memory")
             ),
             *(
                 f"{name}-{seeds}-rate"
                 for seeds in ("hidden", "train")
-                for name in ("pinned", "pinned-f16")
+                for name in ("pinned", "pinned-f16", "pinned-hot")
             ),
             "epoch-gpu-train-gib",
             "epoch-pinned-train-gib",

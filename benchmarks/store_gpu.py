@@ -6,8 +6,9 @@
 A UniMP of 3 layers and 128 numbers per node (2 heads of 64) is trained with batches of 1,024 hidden
 nodes and 10, 10 and 10 sampled in-neighbors. An epoch is measured twice: with the default mask,
 which hides 37.5 % of the train labels, and with all train labels hidden, so that every train node
-is a seed. Places: everything on the GPU; features in pinned main memory, in 32 and in 16 bits; and
-everything in main memory, where the CPU samples. The graph is generated on the GPU.
+is a seed. Places: everything on the GPU; features in pinned main memory, in 32 and in 16 bits, and
+in 32 bits with a fifth of the rows on the GPU as well (hot rows); and everything in main memory,
+where the CPU samples. The graph is generated on the GPU.
 
 PyG's NeighborLoader is tried on a small graph, because it needs another package. PyG's
 TransformerConv is then compared with UniMP on the same batches, which unimp sampled.
@@ -22,15 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from measure import Figures, wait
 from papers import CLASSES, WIDTH, papers_task
 from unimp.config.recipe import Recipe
 from unimp.data.store.task import StoredTask
 from unimp.model.registry import build_model
-from unimp.ops import native
+from unimp.ops import native, placement
 from unimp.ops.allocator import keep_freed_memory
+from unimp.ops.pinned import hot_nodes
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import estimate
 from unimp.runs.fitting import fit_model
@@ -57,12 +59,12 @@ BATCHES = 8  # on which both models are compared
 
 
 def epoch_seconds(
-    task: StoredTask, device: str, placement: str, label_rate: float, epochs: int
+    task: StoredTask, device: str, place: str, label_rate: float, epochs: int
 ) -> tuple[float, float]:
     """The median seconds of an epoch without scoring, and the GPU memory in GiB."""
     recipe = RECIPE.with_settings(
         {
-            "batch.placement": placement,
+            "batch.placement": place,
             "batch.workers": 1 if device == "cpu" else 8,
             "mask.label_rate": label_rate,
             "train.epochs": epochs,
@@ -83,7 +85,19 @@ def epoch_seconds(
     return statistics.median(e.seconds for e in found[1:-1]), peak
 
 
-def places(figures: Figures, task: StoredTask, device: str, epochs: int) -> None:
+HOT = {"pinned-hot": 0.2}  # the share of the rows that are on the GPU as well
+
+
+def limit_hot_rows(share: float) -> None:
+    """A small graph fits on this GPU; let as many rows be hot as of a graph that does not."""
+
+    def limited(source: Tensor, num_nodes: int, count: int) -> Tensor:
+        return hot_nodes(source, num_nodes, min(count, round(share * num_nodes)))
+
+    placement.hot_nodes = limited
+
+
+def places(figures: Figures, task: StoredTask, device: str, epochs: int, wanted: list[str]) -> None:
     taken: dict[str, float] = {}
     graph = task.graph
     what = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} in-edges, 3 × 128, batches of 1,024"
@@ -92,13 +106,22 @@ def places(figures: Figures, task: StoredTask, device: str, epochs: int) -> None
         graph=type(graph)(graph.indptr, graph.source, None, graph.x.half()),
         num_classes=task.num_classes,
     )
-    cases = {"gpu": task, "pinned": task, "pinned-f16": half, "memory": task}
+    cases = {
+        "gpu": task,
+        "pinned": task,
+        "pinned-f16": half,
+        "pinned-hot": task,
+        "memory": task,
+    }
     for name, own in cases.items() if device != "cpu" else [("memory", task)]:
-        placement = name.partition("-")[0]
+        if wanted and name not in wanted:
+            continue
+        place = name.partition("-")[0]
+        limit_hot_rows(HOT.get(name, 0.0))
         for seeds, rate in (("hidden", RECIPE.mask.label_rate), ("train", 0.0)):
             if name == "memory" and seeds == "train" and not native.available():
                 continue  # sampling with torch on CPU takes too long
-            seconds, peak = epoch_seconds(own, device, placement, rate, epochs)
+            seconds, peak = epoch_seconds(own, device, place, rate, epochs)
             taken[f"{name}-{seeds}"] = seconds
             which = "37.5 % of the train nodes" if seeds == "hidden" else "all train nodes"
             aim = "≤ 1.5" if name == "gpu" else ""
@@ -107,9 +130,9 @@ def places(figures: Figures, task: StoredTask, device: str, epochs: int) -> None
             )
             figures.add(f"epoch-{name}-{seeds}-gib", peak, f"{what}, {name}, GPU memory, GiB")
         torch.cuda.empty_cache() if device != "cpu" else None
-    for name in ("pinned", "pinned-f16"):
+    for name in ("pinned", "pinned-f16", "pinned-hot"):
         for seeds in ("hidden", "train"):
-            if f"{name}-{seeds}" in taken:
+            if f"{name}-{seeds}" in taken and "gpu" in (wanted or cases):
                 share = taken[f"gpu-{seeds}"] / taken[f"{name}-{seeds}"]
                 text = f"{what}, {name}, rate relative to everything on the GPU"
                 figures.add(f"{name}-{seeds}-rate", share, text, "≥ 0.8")
@@ -191,6 +214,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--places", nargs="*", default=[], help="Only these; default: all.")
     parser.add_argument("--out", type=Path, required=True, help="The JSON file to write.")
     given = parser.parse_args()
     keep_freed_memory()
@@ -213,7 +237,7 @@ def main() -> None:
         compare(figures, task, device)
     except ImportError as error:
         print(f"PyG is not installed: {error}", flush=True)
-    places(figures, task, device, given.epochs)
+    places(figures, task, device, given.epochs, given.places)
 
 
 if __name__ == "__main__":

@@ -74,104 +74,137 @@ def test_a_consumer_that_stops_early_ends_all_threads_and_jobs() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("batch")]
 
 
-class Stream:
-    """A stream that records what is called on it; `log` is shared by all streams."""
+Log = list[tuple[str, str, str]]
 
-    def __init__(self, name: str, log: list[tuple[str, str, str]]) -> None:
+
+class Event:
+    """An event of a stream; the log shows when a program waits for it."""
+
+    def __init__(self, name: str, log: Log) -> None:
+        self.name, self.log = name, log
+
+    def synchronize(self) -> None:
+        self.log.append(("program", "wait", self.name))
+
+
+class Stream:
+    """A stream that records what is called on it; all streams share one log."""
+
+    def __init__(self, name: str, log: Log) -> None:
         self.name, self.log, self.events = name, log, 0
 
-    def record_event(self) -> str:
+    def record_event(self) -> Event:
         self.events += 1
-        event = f"{self.name} {self.events}"
-        self.log.append((self.name, "record", event))
-        return event
+        self.log.append((self.name, "record", f"{self.name} {self.events}"))
+        return Event(f"{self.name} {self.events}", self.log)
 
-    def wait_event(self, event: str) -> None:
-        self.log.append((self.name, "wait", event))
+    def wait_event(self, event: Event) -> None:
+        self.log.append((self.name, "wait", event.name))
 
     def wait_stream(self, stream: "Stream") -> None:
         self.log.append((self.name, "wait", stream.name))
 
 
 @pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     """Replace the streams of a GPU; return the log of what is called on them."""
-    log: list[tuple[str, str, str]] = []
-    side, training = Stream("side", log), Stream("training", log)
-    now = [training]
+    found: Log = []
+    streams = {name: Stream(name, found) for name in ("training", "batches", "features")}
+    now = [streams["training"]]
 
     @contextmanager
     def on(stream: Stream) -> Iterator[None]:
         now.append(stream)
-        yield
-        now.pop()
+        try:
+            yield
+        finally:
+            now.pop()
 
-    monkeypatch.setattr(ahead, "_side_stream", lambda device: side)
+    monkeypatch.setattr(ahead, "_stream", lambda device, purpose: streams[purpose])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: now[-1])
     monkeypatch.setattr(torch.cuda, "stream", on)
-    return log
+    return found
 
 
-def job(number: int, log: list[tuple[str, str, str]]) -> Callable[[], int]:
-    def run() -> int:
-        log.append((torch.cuda.current_stream().name, "run", f"job {number}"))  # type: ignore[attr-defined]
-        return number
-
-    return run
+def stream_name() -> str:
+    return torch.cuda.current_stream().name  # type: ignore[attr-defined, no-any-return]
 
 
-def test_jobs_run_on_the_other_stream_one_ahead_of_training(
-    streams: list[tuple[str, str, str]],
-) -> None:
-    for number in on_another_stream([job(i, streams) for i in range(4)], GPU):
-        assert torch.cuda.current_stream().name == "training"  # type: ignore[attr-defined]
-        streams.append(("training", "run", f"step {number}"))
-    assert streams[0] == ("side", "wait", "training")
-    assert streams[-1] == ("training", "wait", "side")
-    of_side = [what for stream, *what in streams if stream == "side"]
-    of_training = [what for stream, *what in streams if stream == "training"]
+def items(count: int, log: Log) -> Iterator[int]:
+    for number in range(count):
+        log.append((stream_name(), "run", f"item {number}"))
+        yield number
+
+
+def test_items_are_computed_on_the_other_stream_one_ahead(log: Log) -> None:
+    for number in on_another_stream(items(5, log), GPU, "batches"):
+        log.append((stream_name(), "run", f"step {number}"))
+    assert log[0] == ("batches", "wait", "training")
+    assert log[-1] == ("training", "wait", "batches")
+    for number in range(5):
+        step = log.index(("training", "run", f"step {number}"))
+        assert log.index(("training", "wait", f"batches {number + 1}")) < step
+        assert log.index(("training", "record", f"training {number + 1}")) > step
+        if number < 4:
+            assert log.index(("batches", "run", f"item {number + 1}")) < step
+        if number < 2:  # an item may use the memory of the third item before it
+            waited = log.index(("program", "wait", f"training {number + 1}"))
+            assert waited < log.index(("batches", "run", f"item {number + 3}"))
+
+
+def test_the_item_of_a_step_is_kept_until_the_step_is_done(log: Log) -> None:
+    class Item:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __del__(self) -> None:
+            log.append(("program", "free", f"item {self.number}"))
+
+    for item in on_another_stream((Item(number) for number in range(5)), GPU, "batches"):
+        del item
     for number in range(4):
-        # A step waits for its job, and a job for the step whose memory it may reuse.
-        step, ran = of_training.index(["run", f"step {number}"]), ["run", f"job {number}"]
-        assert of_training.index(["wait", f"side {number + 1}"]) < step
-        assert of_training.index(["record", f"training {number + 1}"]) > step
-        if number >= 3:
-            assert of_side.index(["wait", f"training {number - 2}"]) < of_side.index(ran)
-        if number < 3:
-            following = streams.index(("side", "run", f"job {number + 1}"))
-            assert following < streams.index(("training", "run", f"step {number}"))
+        freed = log.index(("program", "free", f"item {number}"))
+        done = ("program", "wait", f"training {number + 1}")
+        assert log.index(done) < freed if done in log else number == 3 or freed > len(log) - 4
+
+
+def test_a_stream_may_prepare_what_another_one_has_prepared(log: Log) -> None:
+    inner = on_another_stream(items(3, log), GPU, "batches")
+    found = list(on_another_stream(inner, GPU, "features"))
+    assert found == [0, 1, 2]
+    assert ("batches", "run", "item 0") in log
+    # The first wait is that for the stream which trains; the other one follows from it.
+    assert log[:2] == [("features", "wait", "training"), ("batches", "wait", "features")]
+    assert ("features", "wait", "batches 1") in log
+    assert ("training", "wait", "features 1") in log
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_a_consumer_that_stops_early_waits_for_the_other_stream(
-    taken: int, streams: list[tuple[str, str, str]]
-) -> None:
-    results = on_another_stream((job(i, streams) for i in range(9)), GPU)
+def test_a_consumer_that_stops_early_waits_for_the_other_stream(taken: int, log: Log) -> None:
+    results = on_another_stream(items(9, log), GPU, "batches")
     assert list(islice(results, taken)) == list(range(taken))
     assert isinstance(results, Generator)
     results.close()
-    assert sum(what == "run" for _, what, _ in streams) == (taken + 1 if taken else 0)
-    assert not taken or streams[-1] == ("training", "wait", "side")
+    assert sum(what == "run" for _, what, _ in log) == (taken + 1 if taken else 0)
+    assert not taken or log[-1] == ("training", "wait", "batches")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_batch_keeps_its_memory_until_the_step_has_read_it() -> None:
-    def fill(number: int) -> torch.Tensor:
-        return torch.full((1 << 22,), float(number), device="cuda")
-
+def test_the_memory_of_a_batch_is_not_reused_before_the_step_has_read_it() -> None:
+    numbers = (torch.full((1 << 22,), float(i), device="cuda") for i in range(50))
+    inner = on_another_stream(numbers, GPU, "batches")
     found = []
-    for batch in on_another_stream([lambda i=i: fill(i) for i in range(50)], GPU):
-        torch.cuda._sleep(2_000_000)  # so that the other stream is ahead
+    for batch in on_another_stream((item + 1 for item in inner), GPU, "features"):
+        torch.cuda._sleep(2_000_000)  # so that the other streams are ahead
         found.append(batch.sum())
         del batch
-    expected = [float(i) * (1 << 22) for i in range(50)]
+    expected = [float(i + 1) * (1 << 22) for i in range(50)]
     assert [value.item() for value in found] == pytest.approx(expected)
 
 
-def test_the_device_decides_how_batches_are_prepared(
-    streams: list[tuple[str, str, str]],
-) -> None:
+def test_the_device_decides_how_batches_are_prepared(log: Log) -> None:
     assert list(ahead.ahead([lambda: 1], torch.device("cpu"), workers=1)) == [1]
-    assert not streams
+    assert list(on_another_stream([1], torch.device("cpu"), "batches")) == [1]
+    assert not log
     assert list(ahead.ahead([lambda: 1], GPU, workers=1)) == [1]
-    assert streams
+    assert log

@@ -8,7 +8,7 @@
         gpu        edges and features on the GPU, which cuts and samples many times faster than a
                    CPU
         pinned     edges on the GPU; features in pinned main memory, from which the GPU reads the
-                   rows of a batch
+                   rows of a batch; the rows that batches need most often are also on the GPU
         features   features on the GPU; batches are cut on CPU, and their node numbers and edges are
                    copied
         memory     everything in main memory; batches are cut on CPU and copied
@@ -23,9 +23,6 @@ memory or mapped.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -33,6 +30,7 @@ from unimp.config.choices import Placement
 from unimp.data.memory import available_memory
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
+from unimp.ops.pinned import PinnedRows, hot_nodes, pinned_bytes
 
 GPU_HEADROOM = 4
 """Free GPU memory that is required to place data there, as a multiple of its size."""
@@ -92,52 +90,27 @@ def choose_placement(
 
 def place_for_batches(
     graph: Graph, device: torch.device | str, placement: Placement
-) -> tuple[Graph, Tensor | SparseFeatures | None]:
+) -> tuple[Graph, Tensor | SparseFeatures | PinnedRows | None]:
     """Place the graph from which batches are cut.
 
-    Returns the graph and, for `features`, the features of all nodes on the GPU, which gathers those
-    of a batch that was cut on CPU. The graph then has no features.
+    Returns the graph and, if the features of batches are gathered afterward, the features of all
+    nodes as the GPU reads them. The graph then has no features.
     """
     x = graph.x
     if placement == "gpu":
         return graph.to(device), None
     if placement == "pinned" and isinstance(x, Tensor) and x.device.type == "cpu":
         edges = graph.with_features(None).to(device)
-        return replace(edges, x=read_by_gpu(x, device)), None
+        return edges, pinned_rows(edges, x, device)
     if placement == "features" and x is not None and graph.device.type == "cpu":
         return graph.with_features(None), x.to(device)
     return graph, None
 
 
-def read_by_gpu(x: Tensor, device: torch.device | str) -> Tensor:
-    """Copy rows to pinned main memory; return them as a tensor of the GPU, which reads them there.
-
-    An operation transfers each row that it uses over the bus.
-    """
-    with torch.cuda.device(device):  # pinned memory belongs to the current GPU
-        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-        pinned.copy_(x)
-        return torch.as_tensor(_Mapped(pinned), device=device)
-
-
-class _Mapped:
-    """Pinned memory as an array of the GPU: with unified addressing, both use the same address."""
-
-    def __init__(self, pinned: Tensor) -> None:
-        self._pinned = pinned  # the tensor on the GPU refers to this object
-        kind = {torch.float32: "<f4", torch.float16: "<f2", torch.float64: "<f8"}[pinned.dtype]
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": tuple(pinned.shape),
-            "typestr": kind,
-            "data": (pinned.data_ptr(), False),
-            "strides": None,
-            "version": 2,
-        }
-
-
-def pinned_bytes(x: Tensor) -> int:
-    """The main memory of pinned features: torch rounds it up to a power of two."""
-    return 1 << max(0, x.nbytes - 1).bit_length()
+def pinned_rows(edges: Graph, x: Tensor, device: torch.device | str) -> PinnedRows:
+    """Pin features; the hot rows use a share of the GPU memory that is free beside the edges."""
+    count = int(available_memory(str(device)) // GPU_HEADROOM // max(1, x.nbytes // len(x)))
+    return PinnedRows(x, device, hot=hot_nodes(edges.source, edges.num_nodes, count))
 
 
 def _can_be_pinned(x: Tensor) -> bool:

@@ -35,7 +35,8 @@ from unimp.ops import native
 from unimp.ops.absorbed import pays_for
 from unimp.ops.attention import backend_in_words
 from unimp.ops.embedding import LARGE
-from unimp.ops.placement import choose_placement, fits_one_chunk, pinned_bytes
+from unimp.ops.pinned import pinned_bytes
+from unimp.ops.placement import choose_placement, fits_one_chunk
 from unimp.runs.context import Experiment
 from unimp.runs.pace import pace_of_run
 from unimp.runs.preparation import what_to_reduce

@@ -16,7 +16,7 @@ T = TypeVar("T")
 def ahead(jobs: Iterable[Callable[[], T]], device: torch.device, *, workers: int) -> Iterator[T]:
     """Run jobs that prepare batches on a device, ahead of the consumer of their results."""
     if device.type == "cuda":
-        return on_another_stream(jobs, device)
+        return on_another_stream((job() for job in jobs), device, "batches")
     return in_background(jobs, workers=workers)
 
 
@@ -43,53 +43,63 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
                 future.cancel()
 
 
-def on_another_stream(jobs: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T]:
-    """Run jobs on another stream of a GPU, one job ahead of the consumer of their results.
+def on_another_stream(items: Iterable[T], device: torch.device, purpose: str) -> Iterator[T]:
+    """Compute items on another stream of a GPU, one item ahead of their consumer.
 
-    A job consists of hundreds of short kernels, and it often waits for a number from the GPU. On
-    the stream that trains, it would wait for a whole step each time.
+    A batch is prepared by hundreds of short kernels, and by waiting for numbers from the GPU. On
+    the stream that trains, it would wait for a whole step each time. There is one stream for each
+    purpose.
     """
-    side, training = _side_stream(device), torch.cuda.current_stream(device)
-    side.wait_stream(training)  # which placed the graph
+    if device.type != "cuda":
+        yield from items
+        return
+    side, consumer = _stream(device, purpose), torch.cuda.current_stream(device)
+    side.wait_stream(consumer)  # which placed the graph
     used: deque[tuple[torch.cuda.Event, T]] = deque()
     try:
-        for result, is_done in _one_ahead(_run_on(side, jobs)):
-            training.wait_event(is_done)
-            yield result
-            used.append((training.record_event(), result))
+        for item, is_done in _one_ahead(_computed_on(side, items)):
+            consumer.wait_event(is_done)
+            yield item
+            # The memory of an item is free when its last reference is dropped, so this one is kept
+            # until the consumer has read it.
+            used.append((consumer.record_event(), item))
+            del item
             if len(used) > 1:
-                # The memory of a result is free when its last reference is dropped. A job may use
-                # it only after training has read it.
-                side.wait_event(used[0][0])
+                used[0][0].synchronize()
                 used.popleft()
     finally:
-        training.wait_stream(side)
+        consumer.wait_stream(side)
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One for all trainings: memory that was freed on one stream is not used by another one.
+def _stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    # The same one in all epochs, because memory that was freed on a stream is used only by it.
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
 
 
-def _run_on(
-    stream: torch.cuda.Stream, jobs: Iterable[Callable[[], T]]
+def _computed_on(
+    stream: torch.cuda.Stream, items: Iterable[T]
 ) -> Iterator[tuple[T, torch.cuda.Event]]:
-    """The result of each job, and an event that the stream reaches when the job is done."""
-    for job in jobs:
+    """Each item, and an event that the stream reaches when the item is computed."""
+    iterator = iter(items)
+    while True:
         with torch.cuda.stream(stream):
-            result = job()
-        yield result, stream.record_event()
-        del result
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item, stream.record_event()
+        del item
 
 
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each handed out after the next one was made."""
+def _one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """The same items, each handed out after the next one was computed."""
     waiting: deque[T] = deque()
     for item in items:
         waiting.append(item)
         del item
         if len(waiting) > 1:
             yield waiting.popleft()
-    yield from waiting
+    while waiting:
+        yield waiting.popleft()

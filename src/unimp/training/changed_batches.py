@@ -17,6 +17,8 @@ from unimp.graph.features import (
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops.hashing import hashed, shifted, signed
+from unimp.ops.pinned import PinnedRows
+from unimp.training.ahead import on_another_stream
 from unimp.training.batch import Batch, Batches
 from unimp.training.masks import Masks, derived_seed
 
@@ -41,15 +43,21 @@ class DrawnPerNode:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Batches that are cut on CPU, whose features the GPU gathers from those of all nodes."""
+    """Batches whose features are gathered by the GPU, which stores or reads those of all nodes.
+
+    The features of the next batch are gathered while the GPU trains on this one.
+    """
 
     batches: Batches
-    x: Tensor | SparseFeatures  # of all nodes, on the GPU
+    x: Tensor | SparseFeatures | PinnedRows  # of all nodes
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for batch in self.batches.epoch(epoch, begin):
-            moved = batch.to(self.x.device)
-            yield replace(moved, x=rows_of(self.x, moved.nodes))
+        moved = (batch.to(self.x.device) for batch in self.batches.epoch(epoch, begin))
+        gathered = (replace(batch, x=self._rows(batch.nodes)) for batch in moved)
+        return on_another_stream(gathered, self.x.device, "features")
+
+    def _rows(self, nodes: Tensor) -> Tensor | SparseFeatures:
+        return self.x[nodes] if isinstance(self.x, PinnedRows) else rows_of(self.x, nodes)
 
 
 @dataclass(frozen=True)
