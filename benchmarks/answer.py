@@ -4,24 +4,27 @@
     python benchmarks/answer.py --device cuda        GPU, the same tasks
     python benchmarks/answer.py --tasks debian --minutes 2
 
-Three contenders train on the same task and device, one after the other, each in a process of its
-own: UniMP with the recipe of the task, and a script that a user of PyG would write with its GCNConv
-and with its TransformerConv. These scripts train on the whole graph and score every epoch, as PyG's
-examples do. Their settings are constants of this file; nothing is searched for. A task is read
-before the clock starts. The clock includes building the model, training and scoring.
+Four contenders train on the same task and device, one after the other, each in a process of its
+own: UniMP with the recipe of the task; the preset `good`, an ensemble; and a script that a user of
+PyG would write with its GCNConv and with its TransformerConv. These scripts train on the whole
+graph and score every epoch, as PyG's examples do. UniMP also scores every epoch. The settings of
+the scripts are constants of this file; nothing is searched for.
+
+A process first trains two epochs, which load libraries and compile kernels; their time is stored as
+`seconds_of_first_epochs`. Then the clock starts. It includes building the model, training and
+scoring, and not reading the task.
 
 A run is long: all epochs of the recipe, or 300 epochs of a script, but at most `--minutes`. Its
 final score is the best validation score. A moment is good if the validation score is at most half a
 point lower. Each row also has the test score of the model that was best by then. For PyG's
-rows, the file also contains when UniMP reached the same validation score, which is the fair
-comparison of two models with different final scores. Writes results/answer.json.
+rows, the file also contains when UniMP and the preset reached the same validation score, which is
+the fair comparison of models with different final scores. Writes results/answer.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -30,6 +33,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +42,10 @@ from torch.nn import functional as F
 from measure import FOLDER, place
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
+from unimp.ensemble.selection import mixed
 from unimp.graph.features import SparseFeatures
 from unimp.ops.allocator import keep_freed_memory
-from unimp.runs import fitting
+from unimp.runs import fitting, members
 from unimp.runs.experiment import run
 from unimp.runs.preparation import task_of
 from unimp.tasks.metrics import score
@@ -75,9 +80,10 @@ SCRIPTS = {
     "pyg-gcn": Script(layers=3, width=256, heads=1, lr=1e-2),
     "pyg-transformer": Script(layers=2, width=64, heads=2, lr=3e-3),
 }
-CONTENDERS = ("unimp", *SCRIPTS)
-Curve = list[tuple[float, float, float]]
-"""Seconds, validation score and test score of every scored epoch."""
+OURS = ("unimp", "good")
+CONTENDERS = (*OURS, *SCRIPTS)
+Curve = list[tuple[float, float, float | None]]
+"""Seconds, validation score and, if it is known, test score of every moment that was scored."""
 
 
 def our_curve(recipe_name: str, task: Task, device: str, epochs: int, minutes: float) -> Curve:
@@ -88,6 +94,7 @@ def our_curve(recipe_name: str, task: Task, device: str, epochs: int, minutes: f
         if name.partition(".")[0] in SECTIONS
     }
     settings |= {"train.device": device, "train.time_limit": 60 * minutes}
+    settings |= {"train.eval_from": 1, "train.eval_every": 1}
     if epochs:
         settings["train.epochs"] = epochs
     curve: Curve = []
@@ -102,9 +109,32 @@ def our_curve(recipe_name: str, task: Task, device: str, epochs: int, minutes: f
 
         return train(*words, on_epoch=timed, **options)
 
-    fitting.fit = timed_fit  # type: ignore[assignment]
     began = time.perf_counter()
-    run(task, settings=settings)
+    with patch.object(fitting, "fit", timed_fit):
+        run(task, settings=settings)
+    return curve
+
+
+def preset_curve(task: Task, device: str, minutes: float) -> Curve:
+    """Train the preset `good` as `unimp train` does; score the ensemble after each member."""
+    curve: Curve = []
+    describe = members._progress
+
+    def timed(newest: Any, trained: Any, labels: Tensor, metric: Any) -> str:
+        weights = members.weights_of(trained, labels)
+        val = score(metric, mixed([one.chances for one in trained], weights), labels)
+        curve.append((time.perf_counter() - began, val, None))
+        return describe(newest, trained, labels, metric)
+
+    settings = {
+        "train.device": device,
+        "train.time_limit": 60 * minutes,
+        "ensemble.refit": "never",
+    }
+    began = time.perf_counter()
+    with patch.object(members, "_progress", timed):
+        scores = run(task, preset="good", settings=settings).metrics["scores"]["train"]
+    curve.append((time.perf_counter() - began, scores["val"], scores["test"]))
     return curve
 
 
@@ -167,12 +197,12 @@ def pyg_curve(name: str, task: Task, device: str, epochs: int, minutes: float) -
     return curve
 
 
-def first_at(curve: Curve, least: float) -> tuple[float, float] | None:
+def first_at(curve: Curve, least: float) -> tuple[float, float | None] | None:
     """The time of the first validation score of at least `least`, and the test score then."""
     return next(((seconds, test) for seconds, val, test in curve if val >= least), None)
 
 
-def summary(curve: Curve) -> dict[str, float]:
+def summary(curve: Curve) -> dict[str, float | None]:
     """The final scores of a long run, and when it was first nearly as good."""
     final = max(val for _, val, _ in curve)
     good = first_at(curve, final - NEAR)
@@ -187,31 +217,43 @@ def summary(curve: Curve) -> dict[str, float]:
     }
 
 
-def compared(curves: dict[str, Curve]) -> dict[str, dict[str, float]]:
-    """Summaries of all contenders; for those of PyG, also when UniMP was as good."""
+def compared(curves: dict[str, Curve]) -> dict[str, dict[str, float | None]]:
+    """Summaries of all contenders; for those of PyG, also when ours were as good."""
     rows = {name: summary(curve) for name, curve in curves.items()}
     for name, row in rows.items():
-        if name != "unimp" and "unimp" in curves:
-            ours = first_at(curves["unimp"], row["val"] - NEAR)
-            row["unimp_seconds"] = math.nan if ours is None else ours[0]
-            row["speedup"] = row["seconds_to_good"] / row["unimp_seconds"]
+        for own in OURS if name in SCRIPTS else ():
+            found = first_at(curves[own], row["val"] - NEAR) if own in curves else None
+            row[f"{own}_seconds"] = found and found[0]
+            row[f"{own}_speedup"] = found and row["seconds_to_good"] / found[0]
     return rows
 
 
-def one(contender: str, task_name: str, device: str, epochs: int, minutes: float) -> Curve:
-    """Train one contender in this process."""
+def one(
+    contender: str, task_name: str, device: str, epochs: int, minutes: float
+) -> tuple[float, Curve]:
+    """Train one contender in this process: the time of its first two epochs, and its curve."""
     keep_freed_memory()
-    recipe = load_recipe(TASKS[task_name])
-    task = task_of(recipe, 0)
+    recipe_name = TASKS[task_name]
+    task = task_of(load_recipe(recipe_name), 0)
     if device == "cuda":
         torch.ones(1, device=device).sum().item()  # starting CUDA is not part of training
+    began = time.perf_counter()
+    if contender in SCRIPTS:
+        pyg_curve(contender, task, device, 2, minutes)
+    else:
+        our_curve(recipe_name, task, device, 2, minutes)
+    first = time.perf_counter() - began
     if contender == "unimp":
-        return our_curve(TASKS[task_name], task, device, epochs, minutes)
-    return pyg_curve(contender, task, device, epochs, minutes)
+        return first, our_curve(recipe_name, task, device, epochs, minutes)
+    if contender == "good":
+        return first, preset_curve(task, device, minutes)
+    return first, pyg_curve(contender, task, device, epochs, minutes)
 
 
-def separately(contender: str, task: str, options: argparse.Namespace) -> Curve:
-    """Train one contender in a process of its own; an empty curve if it does not fit."""
+def separately(
+    contender: str, task: str, options: argparse.Namespace
+) -> tuple[float, Curve] | None:
+    """Train one contender in a process of its own; None if it does not fit into memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "curve.json"
         words = [sys.executable, __file__, "--one", contender, task, str(path)]
@@ -220,8 +262,13 @@ def separately(contender: str, task: str, options: argparse.Namespace) -> Curve:
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         subprocess.run(words, env=environment, check=False)
         if not path.exists():
-            return []
-        return [tuple(point) for point in json.loads(path.read_text("utf-8"))]  # type: ignore[misc]
+            return None
+        first, points = json.loads(path.read_text("utf-8"))
+        return first, [tuple(point) for point in points]
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
 
 
 def main() -> None:
@@ -238,30 +285,24 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         contender, task, path = options.one
-        curve = one(contender, task, options.device, options.epochs, options.minutes)
-        Path(path).write_text(json.dumps(curve), encoding="utf-8")
+        found = one(contender, task, options.device, options.epochs, options.minutes)
+        Path(path).write_text(json.dumps(found), encoding="utf-8")
         return
     path = options.out / "answer.json"
     found = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for task in options.tasks.split(","):
-        curves = {
-            name: curve
-            for name in options.contenders.split(",")
-            if (curve := separately(name, task, options))
-        }
-        rows = compared(curves)
-        for name, row in rows.items():
-            numbers = {key: float(f"{value:.5g}") for key, value in row.items()}
+        runs = {name: separately(name, task, options) for name in options.contenders.split(",")}
+        curves = {name: done[1] for name, done in runs.items() if done}
+        for name, row in compared(curves).items():
+            row["seconds_of_first_epochs"] = runs[name][0]
+            numbers = {key: rounded(value) for key, value in row.items()}
             print(f"{options.device} {task} {name}: {json.dumps(numbers)}", flush=True)
-            points = [[float(f"{value:.5g}") for value in point] for point in curves[name]]
-            key = f"{options.device}-{task}-{name}"
-            stored = {k: None if math.isnan(v) else v for k, v in numbers.items()}
-            found[key] = {
+            found[f"{options.device}-{task}-{name}"] = {
                 "task": task,
                 "device": options.device,
                 "contender": name,
-                **stored,
-                "curve": points,
+                **numbers,
+                "curve": [[rounded(value) for value in point] for point in curves[name]],
             } | place()
         write_atomically(path, (json.dumps(found) + "\n").encode())
 

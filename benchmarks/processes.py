@@ -10,8 +10,8 @@ results/processes.json.
 
 With --ranks, one model is trained with batches of neighbors, by one process and by two processes
 (`unimp train --devices`). Each process has one thread, which also draws its batches. Both cases
-take the same steps. The graph has eight times the size of arxiv: on a small graph, the two halves of
-a batch have many neighbors in common, which both processes compute.
+take the same steps. The graph has eight times the size of arxiv: on a small graph, the two halves
+of a batch have many neighbors in common, which both processes compute.
 """
 
 from __future__ import annotations
