@@ -21,10 +21,12 @@ ENTRIES = 4096
 def gather(nodes: Tensor, place: Tensor, hot: Tensor, x: Tensor) -> Tensor:
     """Return hot[place[i]] for each node i with place[i] ≥ 0, and x[i] for the others, as float32.
 
-    nodes: [n] int64; place: [N] int32; hot: [H, F] on the GPU; x: [N, F] in pinned memory.
+    nodes: [n] int64; place: [N] int32; hot: [H, F] on the GPU; x: [N, F] in pinned memory. Rows are
+    read in the order of their addresses: in a random order, the bus is a third as fast.
     """
     width = x.shape[1]
     out = torch.empty(len(nodes), width, device=nodes.device)
+    nodes, order = nodes.sort()
     block = power_of_two(width)
     rows = max(1, ENTRIES // block)
     programs = min(PROGRAMS, parts_of(len(nodes), rows))
@@ -32,7 +34,7 @@ def gather(nodes: Tensor, place: Tensor, hot: Tensor, x: Tensor) -> Tensor:
         launch(
             gather_kernel,
             (programs,),
-            *(out, nodes, place, hot, x, len(nodes)),
+            *(out, nodes, order, place, hot, x, len(nodes)),
             PROGRAMS=programs,
             ROWS=rows,
             WIDTH=width,
@@ -45,6 +47,7 @@ def gather(nodes: Tensor, place: Tensor, hot: Tensor, x: Tensor) -> Tensor:
 def gather_kernel(
     out,
     nodes,
+    order,
     place,
     hot,
     x,
@@ -66,4 +69,5 @@ def gather_kernel(
         near = tl.load(hot + at[:, None] * WIDTH + column, mask=mask & is_hot, other=0.0)
         far = tl.load(x + node[:, None] * WIDTH + column, mask=mask & (at < 0)[:, None], other=0.0)
         rows = tl.where(is_hot, near, far).to(tl.float32)
-        tl.store(out + row[:, None] * WIDTH + column, rows, mask=mask)
+        to = tl.load(order + row, mask=valid, other=0)
+        tl.store(out + to[:, None] * WIDTH + column, rows, mask=mask)
