@@ -192,10 +192,10 @@ def key_of(case: dict[str, Any]) -> str:
 def tables(found: dict[str, Any]) -> str:
     """The series as tables."""
     titles = {
-        "nodes": "Full batch; nodes and edges double",
-        "edges": "Full batch; edges double",
-        "width": "Full batch; the width doubles",
-        "papers": "Sampled neighbors, the shape of ogbn-papers100M; nodes and edges double",
+        "nodes": "full batch; nodes and edges double",
+        "edges": "full batch; edges double",
+        "width": "full batch; the width doubles",
+        "papers": "sampled neighbors, the shape of ogbn-papers100M; nodes and edges double",
     }
     parts = []
     for device in ("cpu", "cuda"):
@@ -219,7 +219,8 @@ def tables(found: dict[str, Any]) -> str:
             where = next(iter(rows.values()))
             limit = f", at most {where['memory']} per process" if device == "cpu" else ""
             lines.append(f"\n`{where['command']}` on {where['hardware']}{limit}.")
-            parts.append(f"**{title}.**\n\n" + "\n".join(lines))
+            name = {"cpu": "CPU", "cuda": "GPU"}[device]
+            parts.append(f"**{name}, {title}.**\n\n" + "\n".join(lines))
     return "\n\n".join(parts) or "Not measured yet."
 
 
