@@ -10,7 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from unimp.analysis.predictions import _why
 from unimp.analysis.suggest import (
+    Suggestion,
     chance_of_error,
     suggest_nodes,
     uncertainty,
@@ -322,3 +324,23 @@ def test_a_proof_records_its_command_without_the_folders_of_a_machine(
     printed = f"python proofs/{proof}.py"
     assert command([]) == printed
     assert command(given) == f"{printed} --seeds 1 --out a.json --weights=w/ here/too"
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "unsure", "words"),
+    [
+        (0, 0, "it has no unknown neighbors"),
+        (1, 1, "its unknown neighbor is uncertain"),
+        (1, 0, "its unknown neighbor is certain"),
+        (3, 1, "1 of its 3 unknown neighbors is uncertain"),
+        (3, 2, "2 of its 3 unknown neighbors are uncertain"),
+    ],
+)
+def test_the_reason_of_a_suggestion_names_its_neighbors(
+    neighbors: int, unsure: int, words: str
+) -> None:
+    task = synthetic_task(num_nodes=20, num_edges=40, num_classes=2)
+    one = Suggestion(node=0, worth=0.5, neighbors=neighbors, unsure=unsure, beside=None)
+    assert (
+        _why(one, torch.tensor([0.25, 0.75]), ["a", "b"], task) == f"b (75 %) or a (25 %); {words}"
+    )

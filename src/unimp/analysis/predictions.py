@@ -195,8 +195,12 @@ def _why(one: Suggestion, row: Tensor, names: Sequence[str], task: Task) -> str:
         best = torch.topk(row, min(2, len(names)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         may_be = " or ".join(f"{names[c]} ({100 * chance:.0f} %)" for c, chance in pairs)
-    reach = f"{one.unsure} of its {one.neighbors} unknown neighbors are uncertain"
-    if not one.neighbors:
+    if one.neighbors == 1:
+        reach = f"its unknown neighbor is {'uncertain' if one.unsure else 'certain'}"
+    elif one.neighbors:
+        verb = "is" if one.unsure == 1 else "are"
+        reach = f"{one.unsure} of its {one.neighbors} unknown neighbors {verb} uncertain"
+    else:
         reach = "it has no unknown neighbors"
     beside = "" if one.beside is None else f"; it is a neighbor of suggestion {one.beside}"
     return f"{may_be}; {reach}{beside}"
