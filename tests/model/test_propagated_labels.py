@@ -13,6 +13,7 @@ from unimp.analysis.audit import audit
 from unimp.analysis.explain import explain
 from unimp.data.synthetic import synthetic_task
 from unimp.graph.graph import Graph
+from unimp.model import propagated_labels as propagated_labels_module
 from unimp.model.propagated_labels import (
     FLOOR,
     STEPS,
@@ -120,6 +121,27 @@ def test_a_run_with_propagated_labels_is_stored_and_loaded(
     assert torch.equal(done.logits(observed), loaded.logits(observed))
     without = loaded.logits(torch.full_like(observed, -1))
     assert not torch.equal(without, loaded.logits(observed))
+
+
+def test_scoring_propagates_the_same_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, calls = propagated_labels_module, []
+    compute = module._sums
+    monkeypatch.setattr(module, "_sums", lambda *given: calls.append(1) or compute(*given))
+    settings = {
+        "task.scale": 0.02,
+        "train.epochs": 6,
+        "model.width": 8,
+        "model.propagated_labels": True,
+    }
+    remembered = run("synthetic", settings=settings)
+    assert remembered.model.recent is None
+    few = len(calls)
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 0)
+    again = run("synthetic", settings=settings)
+    assert len(calls) - few == few + 5  # the first of six scorings computes them
+    assert remembered.metrics["scores"] == again.metrics["scores"]
+    for name, weight in remembered.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name])
 
 
 def test_explanations_audits_and_changes_follow_propagated_labels() -> None:

@@ -54,6 +54,7 @@ class NodeModel(nn.Module):
     adds_self_loops = False  # whether `prepare` adds a self-loop to each node without one
     learns = True  # whether it has parameters that training changes
     regularizer_weight = 0.0  # weight of `regularizer` in the loss; 0: no regularizer
+    recent: LabelSums | None = None  # the last propagation in `features`; None: not remembered
 
     @property
     def learns_from_labels(self) -> bool:
@@ -75,7 +76,7 @@ class NodeModel(nn.Module):
         """Return x of `embed` for all nodes, given their observed labels."""
         if not self.takes_propagated_labels:
             return graph.x
-        return FeaturesWithLabels(graph.x, self.propagated(graph, observed))
+        return FeaturesWithLabels(graph.x, self.propagated(graph, observed, self.recent))
 
     def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Compute further logits that must predict the hidden labels, only in training."""

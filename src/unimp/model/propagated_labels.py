@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from unimp.graph.graph import Graph
 from unimp.model.label_propagation import edge_weights, entries_of
+from unimp.model.node_model import NodeModel
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.task import Sizes
 
@@ -18,6 +20,10 @@ STEPS = (1, 2, 5, 10)
 
 FLOOR = 1e-6
 """Added to the mass, so that a node that few observed labels reach has shares near 0."""
+
+
+MOST_REMEMBERED = 2**30
+"""The most bytes of propagated labels that are kept between two scorings of a training."""
 
 
 class PropagatedLabels(nn.Module):
@@ -73,6 +79,21 @@ class LabelSums:
                     known[:, columns] = new
         self._start = start
         return self._sums
+
+
+@contextmanager
+def remembering(model: NodeModel, graph: Graph, classes: int) -> Iterator[None]:
+    """Let inference reuse the last propagation of labels; training scores the same labels often.
+
+    Nothing is remembered if it would take more than `MOST_REMEMBERED` bytes.
+    """
+    size = 4 * (len(STEPS) + 1) * graph.num_nodes * 2 * classes  # at most
+    if model.takes_propagated_labels and size <= MOST_REMEMBERED:
+        model.recent = LabelSums()
+    try:
+        yield
+    finally:
+        model.recent = None
 
 
 def _sums(graph: Graph, weight: Tensor, rows: Tensor) -> Iterator[Tensor]:

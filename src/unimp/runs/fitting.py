@@ -21,6 +21,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.logits import predict_logits
 from unimp.inference.sampled import sampled_logits
 from unimp.model.node_model import NodeModel, count_parameters
+from unimp.model.propagated_labels import remembering
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import choose_regime, in_regime
@@ -182,7 +183,10 @@ def fit_model(
         spent_before=time.perf_counter() - experiment.started,
         scorings_after=SCORINGS_AFTER,
     )
-    with checkpoints(folder, origin, options.checkpoint_every, experiment.progress.note) as keep:
+    with (
+        checkpoints(folder, origin, options.checkpoint_every, experiment.progress.note) as keep,
+        remembering(model, graph, task.num_classes),
+    ):
         return fit(
             model,
             batches,
