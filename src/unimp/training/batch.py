@@ -29,6 +29,12 @@ class Batch:
     hidden: Tensor  # rows among the seeds
     hops: tuple[Hop, ...]
     draws: int | None = None  # the seed of dropout that is drawn per node; None: per entry
+    hidden_of_all: int | None = None  # hidden rows in all processes; None: there is only this one
+
+    @property
+    def num_hidden(self) -> int:
+        """The number of hidden nodes in this batch, with those of the other processes."""
+        return self.hidden.numel() if self.hidden_of_all is None else self.hidden_of_all
 
     @property
     def seeds(self) -> Tensor:
@@ -47,6 +53,7 @@ class Batch:
             self.hidden.to(device),
             tuple(moved[id(hop)] for hop in self.hops),
             self.draws,
+            self.hidden_of_all,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -58,10 +58,11 @@ class FullBatch:
             return
         if self.ranks.size > 1 or (self.prune and self.graph.device.type == "cpu"):
             mask = self.masks.at(epoch, 0)
-            seeds = self.ranks.deal(torch.nonzero(mask.hidden).squeeze(1))
-            everyone = (ALL,) * self.num_layers
+            hidden = torch.nonzero(mask.hidden).squeeze(1)
+            seeds, everyone = self.ranks.deal(hidden), (ALL,) * self.num_layers
             labels = self.masks.shown(self.labels, epoch, 0).to(self.graph.device)
-            yield sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
+            batch = sampled_batch(self.graph, labels, mask, seeds, everyone, seed=0)
+            yield replace(batch, hidden_of_all=hidden.numel())
             return
         _ = self.graph.hop.transpose  # computed once, outside a model that may be compiled
         device = self.graph.device
@@ -110,14 +111,12 @@ class RandomPartition:
         rng = generator_for(self.masks.seed, "partition", epoch)
         parts, each = random_parts(self.graph.num_nodes, self.parts, rng=rng), self.parts_per_step
         steps = [parts[first : first + each] for first in range(0, len(parts), each)]
-        jobs = (
-            partial(self._batch, steps[k][self.ranks.rank :: self.ranks.size], epoch, k)
-            for k in range(begin, len(steps))
-        )
+        jobs = (partial(self._batch, steps[k], epoch, k) for k in range(begin, len(steps)))
         return ahead(jobs, self.graph.device, workers=self.workers)
 
-    def _batch(self, parts: Sequence[Tensor], epoch: int, step: int) -> Batch:
+    def _batch(self, of_all: Sequence[Tensor], epoch: int, step: int) -> Batch:
         mask = self.masks.at(epoch, step)
+        parts = of_all[self.ranks.rank :: self.ranks.size]
         nodes = torch.cat((*parts, torch.empty(0, dtype=torch.int64)))
         placed = nodes.to(self.graph.device)
         own = [
@@ -136,6 +135,7 @@ class RandomPartition:
             ),
             hidden=torch.nonzero(mask.hidden[nodes]).squeeze(1).to(placed.device),
             hops=(hop,) * self.num_layers,
+            hidden_of_all=sum(int(mask.hidden[part].sum()) for part in of_all),
         )
 
 
@@ -180,7 +180,7 @@ class NeighborSampling:
             seeds = torch.cat((seeds, self.others[torch.from_numpy(drawn)]))
         seed = derived_seed(self.masks.seed, "neighbors", epoch, step)
         labels, own = self.masks.shown(self.labels, epoch, step), self.ranks.deal(seeds)
-        return sampled_batch(
+        batch = sampled_batch(
             self.graph,
             labels,
             mask,
@@ -191,6 +191,7 @@ class NeighborSampling:
             for_gpu=self.for_gpu,
             prefetch=self.prefetch,
         )
+        return replace(batch, hidden_of_all=int(mask.hidden[seeds].sum()))
 
     def _pool(self, mask: LabelMask, moment: tuple[int, int]) -> Tensor:
         """The hidden nodes in a random order, which is drawn once per epoch or step."""

@@ -251,7 +251,7 @@ def fit(
                 best_state = _state(model)
         _set_rate(optimizer, lr * schedule.rate_at(at.epoch))
         with matmuls_in(precision):
-            for loss in _steps(model, batches, take, at, device, ranks):
+            for loss in _steps(model, batches, take, at, device):
                 average.update()
                 if not math.isfinite(loss):
                     break
@@ -311,7 +311,6 @@ def _steps(
     take: Callable[[Batch], Tensor],
     at: Position,
     device: torch.device | str,
-    ranks: Ranks,
 ) -> Iterator[float]:
     """Take the remaining steps of an epoch, and yield the loss of each.
 
@@ -322,7 +321,7 @@ def _steps(
     at.loss = torch.as_tensor(at.loss, dtype=torch.float64, device=device)
     for batch in batches.epoch(at.epoch, at.step):
         at.step += 1
-        hidden_here = ranks.total(batch.hidden.numel())
+        hidden_here = batch.num_hidden
         if hidden_here == 0:  # a small part may contain no hidden node
             continue
         loss = take(batch.to(device))

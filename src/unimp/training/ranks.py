@@ -59,10 +59,6 @@ class Ranks:
         """Whether all processes have the same number; they wait for each other."""
         return True
 
-    def total(self, number: int) -> int:
-        """The sum of the numbers of all processes."""
-        return number if self.size == 1 else int(self.add(torch.tensor([number])))
-
     def add_gradients(
         self, parameters: Sequence[Tensor], loss: Tensor | None, count: Tensor
     ) -> Tensor:
