@@ -80,7 +80,7 @@ RANKS = {
     "model.heads": 2,
     "model.width": 64,
     "batch.regime": "neighbors",
-    "batch.batch_size": 1024,
+    "batch.batch_size": 512,
     "batch.fanout": "[10]",
     "batch.workers": 0,
     "train.device": "cpu",
@@ -111,7 +111,7 @@ def compare_ranks(figures: Figures, repeats: int, epochs: int) -> None:
         for ranks, times in taken.items():
             times.append(seconds_together(ranks, epochs))
     one, two = (statistics.median(taken[ranks]) for ranks in (1, 2))
-    what = "UniMP on 1.4 million nodes, batches of 1,024, one thread per process"
+    what = "UniMP on 1.4 million nodes, batches of 512, one thread per process"
     figures.add("ranks_one", one, f"{what}, one process, seconds per epoch")
     figures.add("ranks_two", two, f"{what}, two processes, seconds per epoch")
     figures.add("ranks_speedup", one / two, f"{what}, steps per second of two to one", "≥ 1.7")
