@@ -235,7 +235,11 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
     return task.groups
 
 
-def prunes(recipe: Recipe, model: NodeModel) -> bool:
+SMALL_GRAPH = 10_000
+"""Up to this number of nodes and edges, finding the rows of a batch takes longer than it saves."""
+
+
+def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
     """Whether a full batch on CPU contains only the rows that hidden nodes depend on.
 
     Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
@@ -244,7 +248,8 @@ def prunes(recipe: Recipe, model: NodeModel) -> bool:
     """
     independent = model.by_layer and not model.mixes_rows
     only_hidden = not (recipe.train.consistency or recipe.train.teacher)
-    return recipe.batch.prune and independent and only_hidden
+    is_small = graph.num_nodes + graph.num_edges <= SMALL_GRAPH
+    return recipe.batch.prune and independent and only_hidden and not is_small
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

@@ -51,7 +51,7 @@ def work_of(
     """
     nodes, edges, layers = task.graph.num_nodes, task.graph.num_edges, model.num_layers
     batch = recipe.batch
-    pruned = regime == "full" and prunes(recipe, model) and not on_gpu
+    pruned = regime == "full" and prunes(recipe, model, task.graph) and not on_gpu
     if regime == "partition":
         rows, kept = nodes / batch.parts, edges / batch.parts**2
         return Work((rows,) * layers, (rows,) * layers, (kept,) * layers, batch.parts)
