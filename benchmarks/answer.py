@@ -4,15 +4,15 @@
     python benchmarks/answer.py --device cuda        GPU, the same tasks
     python benchmarks/answer.py --tasks debian --minutes 2
 
-Four contenders train on the same task and device, one after the other, each in a process of its
-own: UniMP with the recipe of the task; the preset `good`, an ensemble; and a script that a user of
-PyG would write with its GCNConv and with its TransformerConv. These scripts train on the whole
-graph and score every epoch, as PyG's examples do. UniMP also scores every epoch. The settings of
-the scripts are constants of this file; nothing is searched for.
+Four contenders train on the same task and device, one after the other, each in a separate process:
+UniMP with the recipe of the task; the preset `good`, which is an ensemble; and two scripts that a
+user of PyG would write, one with GCNConv and one with TransformerConv. The scripts train on the
+whole graph and score every epoch, as PyG's examples do. UniMP also scores every epoch. The settings
+of the scripts are constants in this file and were not tuned.
 
-A process first trains two epochs, which load libraries and compile kernels; their time is stored as
-`seconds_of_first_epochs`. Then the clock starts. It includes building the model, training and
-scoring, and not reading the task.
+Before the clock starts, a process reads the task and trains for two epochs, which load libraries
+and compile kernels. The preset uses the recipe of the task for these epochs. Their time is stored
+as `seconds_of_first_epochs`. The clock includes building the model, training and scoring.
 
 A run is long: all epochs of the recipe, or 300 epochs of a script, but at most `--minutes`. Its
 final score is the best validation score. A moment is good if the validation score is at most half a
@@ -218,7 +218,7 @@ def summary(curve: Curve) -> dict[str, float | None]:
 
 
 def compared(curves: dict[str, Curve]) -> dict[str, dict[str, float | None]]:
-    """Summaries of all contenders; for those of PyG, also when ours were as good."""
+    """Summarize all contenders; for PyG's, also when UniMP and the preset were as good."""
     rows = {name: summary(curve) for name, curve in curves.items()}
     for name, row in rows.items():
         for own in OURS if name in SCRIPTS else ():
@@ -231,7 +231,7 @@ def compared(curves: dict[str, Curve]) -> dict[str, dict[str, float | None]]:
 def one(
     contender: str, task_name: str, device: str, epochs: int, minutes: float
 ) -> tuple[float, Curve]:
-    """Train one contender in this process: the time of its first two epochs, and its curve."""
+    """Train one contender; return the seconds of its first two epochs, and its curve."""
     keep_freed_memory()
     recipe_name = TASKS[task_name]
     task = task_of(load_recipe(recipe_name), 0)

@@ -127,7 +127,7 @@ def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, An
     steps = math.ceil(hidden / 1024) if "scale" in case else 1
     taken: list[float] = []
     if device != "cpu":
-        gc.collect()  # the last case may still have memory
+        gc.collect()  # the previous case may still hold memory
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     while len(taken) < STEPS + 1:

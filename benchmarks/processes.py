@@ -114,7 +114,7 @@ def compare_ranks(figures: Figures, repeats: int, epochs: int) -> None:
     what = "UniMP on 1.4 million nodes, batches of 512, one thread per process"
     figures.add("ranks_one", one, f"{what}, one process, seconds per epoch")
     figures.add("ranks_two", two, f"{what}, two processes, seconds per epoch")
-    figures.add("ranks_speedup", one / two, f"{what}, steps per second of two to one", "≥ 1.7")
+    figures.add("ranks_speedup", one / two, f"{what}, speedup of two processes over one", "≥ 1.7")
 
 
 def main() -> None:

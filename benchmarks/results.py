@@ -405,7 +405,8 @@ def answer_markdown(rows: dict[str, dict[str, Any]]) -> str:
         "|---" * 10 + "|",
     ]
     for row in rows.values():
-        cells = [f"{100 * row[key]:.2f}" for key in ("val", "test")]
+        scores = (row["val"], row["test"])
+        cells = ["" if value is None else f"{100 * value:.2f}" for value in scores]
         cells.append(f"{row['seconds_to_good']:.3g}")
         for key in ("unimp_seconds", "unimp_speedup", "good_seconds", "good_speedup"):
             found = row.get(key)

@@ -18,25 +18,41 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pinned, "read_by_gpu", lambda x, device: x.clone())
 
 
+def rows_with(x: torch.Tensor, hot: int) -> PinnedRows:
+    """Pinned rows of which `hot` are on the GPU: node 3 has the most out-edges, then 0, then 7."""
+    source = torch.tensor([3, 3, 3, 0, 0, 7], dtype=torch.int32, device=DEVICE)
+    rows = PinnedRows(x, DEVICE, source=source)
+    rows.add_hot_rows(hot * x[0].nbytes)
+    return rows
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("width", [1, 5, 128, 300])
-@pytest.mark.parametrize("hot", [[], [3], [7, 0, 3], list(range(40))])
-def test_rows_are_those_of_the_features(width: int, hot: list[int], dtype: Any) -> None:
+@pytest.mark.parametrize("hot", [0, 1, 3, 40, 100])
+def test_rows_are_those_of_the_features(width: int, hot: int, dtype: Any) -> None:
     x = torch.randn(40, width, generator=torch.Generator().manual_seed(0)).to(dtype)
-    rows = PinnedRows(x, DEVICE, hot=torch.tensor(hot, dtype=torch.int64))
+    rows = rows_with(x, hot)
+    assert len(rows.hot) == min(hot, 40)
     nodes = torch.tensor([39, 3, 3, 0, 12, 7, 7, 25] * 9)
-    found = rows[nodes.to(DEVICE)]
-    assert found.dtype == torch.float32
-    assert torch.equal(found.cpu(), x[nodes].float())
-    assert rows[nodes[:0].to(DEVICE)].shape == (0, width)
+    for some in (nodes[:1], nodes[:4], nodes, nodes[:0]):  # one row, and then several
+        found = rows[some.to(DEVICE)]
+        assert found.dtype == torch.float32
+        assert torch.equal(found.cpu(), x[some].float())
 
 
-def test_hot_rows_are_read_from_the_gpu() -> None:
-    x = torch.zeros(6, 2)
-    rows = PinnedRows(x, DEVICE, hot=torch.tensor([4, 1]))
+def test_hot_rows_are_read_from_the_gpu_and_chosen_once() -> None:
+    rows = rows_with(torch.zeros(8, 2), 2)
     rows.hot += 1
-    found = rows[torch.arange(6, device=DEVICE)].cpu()
-    assert found[:, 0].tolist() == [0, 1, 0, 0, 1, 0]
+    rows.add_hot_rows(10**6)
+    found = rows[torch.arange(8, device=DEVICE)].cpu()
+    assert found[:, 0].tolist() == [1, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_no_nodes_have_no_hot_rows() -> None:
+    source = torch.empty(0, dtype=torch.int32, device=DEVICE)
+    rows = PinnedRows(torch.zeros(0, 2), DEVICE, source=source)
+    rows.add_hot_rows(100)
+    assert rows[torch.empty(0, dtype=torch.int64, device=DEVICE)].shape == (0, 2)
 
 
 def test_the_nodes_with_the_most_out_edges_are_hot() -> None:

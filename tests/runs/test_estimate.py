@@ -16,6 +16,7 @@ from unimp.errors import RecipeError
 from unimp.model.node_model import NodeModel
 from unimp.model.registry import build_model
 from unimp.runs import estimate as module
+from unimp.runs import preparation
 from unimp.runs.context import Experiment
 from unimp.runs.estimate import Estimate, estimate
 from unimp.runs.experiment import run
@@ -101,8 +102,15 @@ def test_more_width_heads_and_layers_take_more_memory(task: Task) -> None:
     assert more() < more("train.samples=2")
 
 
-def test_consistency_computes_all_rows_of_a_full_batch(task: Task) -> None:
+def test_consistency_and_small_graphs_compute_all_rows_of_a_full_batch(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_of(RECIPE, task)
+    graph = task.graph
+    for most, targets in ((graph.num_nodes + graph.num_edges, graph.num_nodes), (0, 10.0)):
+        monkeypatch.setattr(preparation, "SMALL_GRAPH", most)
+        work = work_of(RECIPE, model, task, "full", 10.0, on_gpu=False)
+        assert work.targets[-1] == targets
     consistent = RECIPE.with_settings(["train.consistency=1"])
     pruned, whole = (
         work_of(recipe, model, task, "full", 10.0, on_gpu=False) for recipe in (RECIPE, consistent)

@@ -99,7 +99,9 @@ def test_each_option_changes_the_result_and_repeats_with_the_seed(setting: str) 
     assert not torch.equal(one, plain)
 
 
-def test_a_full_batch_is_pruned_unless_rows_interact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_batch_is_pruned_unless_it_is_small_or_rows_interact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pruned: list[bool] = []
 
     def noted(*arguments: Any, **options: Any) -> Any:
@@ -107,6 +109,8 @@ def test_a_full_batch_is_pruned_unless_rows_interact(monkeypatch: pytest.MonkeyP
         return make_batches(*arguments, **options)
 
     monkeypatch.setattr("unimp.runs.fitting.make_batches", noted)
+    trained(some_task(), "train.epochs=1")  # a small graph
+    monkeypatch.setattr("unimp.runs.preparation.SMALL_GRAPH", 0)
     for norm in ("layer", "none", "batch"):
         trained(some_task(), f"model.norm={norm}", "train.epochs=1")
-    assert pruned == [True, True, False]
+    assert pruned == [False, True, True, False]

@@ -147,7 +147,7 @@ def test_items_are_computed_on_the_other_stream_one_ahead(log: Log) -> None:
         assert log.index(("training", "record", f"training {number + 1}")) > step
         if number < 4:
             assert log.index(("batches", "run", f"item {number + 1}")) < step
-        if number < 2:  # an item may use the memory of the third item before it
+        if number < 2:  # item n + 3 may reuse the memory of item n
             waited = log.index(("program", "wait", f"training {number + 1}"))
             assert waited < log.index(("batches", "run", f"item {number + 3}"))
 
@@ -173,7 +173,7 @@ def test_a_stream_may_prepare_what_another_one_has_prepared(log: Log) -> None:
     found = list(on_another_stream(inner, GPU, "features"))
     assert found == [0, 1, 2]
     assert ("batches", "run", "item 0") in log
-    # The first wait is that for the stream which trains; the other one follows from it.
+    # Features wait for training, and batches wait for features, so both wait for training.
     assert log[:2] == [("features", "wait", "training"), ("batches", "wait", "features")]
     assert ("features", "wait", "batches 1") in log
     assert ("training", "wait", "features 1") in log
@@ -187,6 +187,16 @@ def test_a_consumer_that_stops_early_waits_for_the_other_stream(taken: int, log:
     results.close()
     assert sum(what == "run" for _, what, _ in log) == (taken + 1 if taken else 0)
     assert not taken or log[-1] == ("training", "wait", "batches")
+
+
+def test_a_consumer_of_two_streams_that_stops_early_waits_for_both(log: Log) -> None:
+    inner = on_another_stream(items(9, log), GPU, "batches")
+    results = on_another_stream((item for item in inner), GPU, "features")
+    next(results)
+    del inner
+    assert isinstance(results, Generator)
+    results.close()
+    assert log[-2:] == [("features", "wait", "batches"), ("training", "wait", "features")]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

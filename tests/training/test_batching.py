@@ -1,5 +1,7 @@
 """The three regimes: the content of a batch."""
 
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +24,7 @@ from unimp.training.batching import (
     make_batches,
     random_parts,
 )
-from unimp.training.changed_batches import FewerEdges
+from unimp.training.changed_batches import FewerEdges, changed
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 
@@ -491,3 +493,26 @@ def test_other_seeds_of_neighbor_batches_are_never_hidden_and_reveal_no_label() 
         assert (other.observed[: other.num_seeds] == -1).all()
     seen = torch.cat([batch.seeds for batch in more])
     assert torch.isin(seen, others).sum() > 7  # each step draws its own
+
+
+def test_a_batch_is_not_kept_while_the_next_one_is_prepared() -> None:
+    alive: weakref.WeakSet[Batch] = weakref.WeakSet()
+
+    def made() -> Iterator[Batch]:
+        for _ in range(4):
+            assert not alive
+            yield a_batch()
+
+    def a_batch() -> Batch:
+        (batch,) = batches_of(task, masks_of(task), regime="full").epoch(1)
+        return replace(batch)
+
+    def change(step: int, batch: Batch) -> Batch:
+        alive.add(batch)
+        steps.append(step)
+        return batch
+
+    task, steps = some_task(), list[int]()
+    for batch in changed(made(), 2, change):
+        del batch
+    assert steps == [2, 3, 4, 5]

@@ -224,8 +224,8 @@ class BatchOptions(Section):
     )
     prune: bool = option(
         True,
-        "full on CPU: compute only the rows that hidden nodes depend on, with the same loss; not "
-        "used on small graphs, with train.consistency, train.teacher or a batch norm",
+        "full on CPU: compute only the rows that hidden nodes depend on, with the same loss; has "
+        "no effect on a small graph, or with train.consistency, train.teacher or a batch norm",
     )
     parts: int = option(9, "partition: number of parts, drawn again in each epoch", ge=1, le=MANY)
     parts_per_step: int = option(

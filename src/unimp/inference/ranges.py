@@ -120,7 +120,7 @@ def widths_of(
     x = None if graph.x is None else rows_of(graph.x, one)
     edge_attr = graph.edge_attr_of(none)
     alone = Graph(torch.zeros(2, dtype=torch.int64), none, None, x, edge_attr)
-    features = model.features(alone, observed[:1])
+    features = model.features(alone, observed[:1], remember=False)
     propagated = getattr(features, "propagated", None)
     h = model.embed(None if features is None else features.to(device), observed[:1].to(device))
     widths = [h.shape[1]]

@@ -54,7 +54,7 @@ class NodeModel(nn.Module):
     adds_self_loops = False  # whether `prepare` adds a self-loop to each node without one
     learns = True  # whether it has parameters that training changes
     regularizer_weight = 0.0  # weight of `regularizer` in the loss; 0: no regularizer
-    recent: LabelSums | None = None  # the last propagation in `features`; None: not remembered
+    recent: LabelSums | None = None  # the last propagation, reused by `features`; None: not stored
 
     @property
     def learns_from_labels(self) -> bool:
@@ -72,11 +72,15 @@ class NodeModel(nn.Module):
         """
         raise NotImplementedError
 
-    def features(self, graph: Graph, observed: Tensor) -> Features | None:
-        """Return x of `embed` for all nodes, given their observed labels."""
+    def features(self, graph: Graph, observed: Tensor, *, remember: bool = True) -> Features | None:
+        """Return x of `embed` for all nodes, given their observed labels.
+
+        remember: whether a propagation may be stored in `recent`.
+        """
         if not self.takes_propagated_labels:
             return graph.x
-        return FeaturesWithLabels(graph.x, self.propagated(graph, observed, self.recent))
+        recent = self.recent if remember else None
+        return FeaturesWithLabels(graph.x, self.propagated(graph, observed, recent))
 
     def regularizer(self, x: Features | None, observed: Tensor, hops: Sequence[Hop]) -> Tensor:
         """Compute further logits that must predict the hidden labels, only in training."""

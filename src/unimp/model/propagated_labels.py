@@ -83,11 +83,13 @@ class LabelSums:
 
 @contextmanager
 def remembering(model: NodeModel, graph: Graph, classes: int) -> Iterator[None]:
-    """Let inference reuse the last propagation of labels; training scores the same labels often.
+    """Reuse the last propagation of labels within this context.
 
-    Nothing is remembered if it would take more than `MOST_REMEMBERED` bytes.
+    Every scoring during training propagates the same observed labels. Nothing is stored if it would
+    take more than `MOST_REMEMBERED` bytes.
     """
-    size = 4 * (len(STEPS) + 1) * graph.num_nodes * 2 * classes  # at most
+    columns = (len(STEPS) + 1) * 2 * classes  # an upper bound
+    size = 4 * (columns * graph.num_nodes + graph.num_edges)
     if model.takes_propagated_labels and size <= MOST_REMEMBERED:
         model.recent = LabelSums()
     try:

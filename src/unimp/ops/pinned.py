@@ -13,18 +13,28 @@ class PinnedRows:
     """Features of all nodes in pinned main memory; rows[nodes] are float32 rows on the GPU.
 
     Each row that a batch needs is transferred over the bus. Nodes with many out-edges are sampled
-    often, so their rows, the *hot rows*, are also stored on the GPU:
+    often, so their rows, the *hot rows*, are also stored on the GPU after the first epoch, when it
+    is known how much memory training leaves free:
 
         rows[nodes]_i = hot[place[i]] if place[i] ≥ 0, else x[i]
     """
 
-    def __init__(self, x: Tensor, device: torch.device | str, *, hot: Tensor | None = None) -> None:
-        """Copy `x` to pinned memory, and the rows of the nodes `hot` to the GPU."""
-        self.x = read_by_gpu(x, device)
-        hot = torch.empty(0, dtype=torch.int64) if hot is None else hot.cpu()
-        self.hot = x[hot].to(device)
+    def __init__(self, x: Tensor, device: torch.device | str, *, source: Tensor) -> None:
+        """Copy `x` to pinned memory; source: [E] the source of each in-edge, on the GPU."""
+        self.x, self._source = read_by_gpu(x, device), source
+        self.hot = self.x[:0]
         self.place = torch.full((len(x),), -1, dtype=torch.int32, device=device)
-        self.place[hot.to(device)] = torch.arange(len(hot), dtype=torch.int32, device=device)
+
+    def add_hot_rows(self, budget: int) -> None:
+        """Store as many hot rows on the GPU as fit into `budget` bytes, unless there are some."""
+        if len(self.hot) or not len(self.x):
+            return
+        count = budget // max(1, self.x.nbytes // len(self.x))
+        nodes = hot_nodes(self._source, len(self.x), count)
+        # Sorted, because this is the order of the rows in main memory.
+        nodes = nodes.sort().values
+        self.hot = self.x[nodes]
+        self.place[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=self.device)
 
     @property
     def device(self) -> torch.device:

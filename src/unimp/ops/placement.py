@@ -30,7 +30,7 @@ from unimp.config.choices import Placement
 from unimp.data.memory import available_memory
 from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
-from unimp.ops.pinned import PinnedRows, hot_nodes, pinned_bytes
+from unimp.ops.pinned import PinnedRows, pinned_bytes
 
 GPU_HEADROOM = 4
 """Free GPU memory that is required to place data there, as a multiple of its size."""
@@ -93,24 +93,18 @@ def place_for_batches(
 ) -> tuple[Graph, Tensor | SparseFeatures | PinnedRows | None]:
     """Place the graph from which batches are cut.
 
-    Returns the graph and, if the features of batches are gathered afterward, the features of all
-    nodes as the GPU reads them. The graph then has no features.
+    Returns the graph and, if features are gathered after a batch is cut, the features of all nodes
+    in the form that the GPU reads. The graph then has no features.
     """
     x = graph.x
     if placement == "gpu":
         return graph.to(device), None
     if placement == "pinned" and isinstance(x, Tensor) and x.device.type == "cpu":
         edges = graph.with_features(None).to(device)
-        return edges, pinned_rows(edges, x, device)
+        return edges, PinnedRows(x, device, source=edges.source)
     if placement == "features" and x is not None and graph.device.type == "cpu":
         return graph.with_features(None), x.to(device)
     return graph, None
-
-
-def pinned_rows(edges: Graph, x: Tensor, device: torch.device | str) -> PinnedRows:
-    """Pin features; the hot rows use a share of the GPU memory that is free beside the edges."""
-    count = int(available_memory(str(device)) // GPU_HEADROOM // max(1, x.nbytes // len(x)))
-    return PinnedRows(x, device, hot=hot_nodes(edges.source, edges.num_nodes, count))
 
 
 def _can_be_pinned(x: Tensor) -> bool:

@@ -276,6 +276,8 @@ def training_bytes(
     ahead = (
         1 if len(distinct) <= 1 and work.steps == 1 else 1 + min(recipe.batch.workers, work.steps)
     )
+    if on_gpu and work.steps > 1:  # a GPU that cuts batches holds the last, this and the next one
+        ahead = max(ahead, 3)
     numbers += (
         sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
     )

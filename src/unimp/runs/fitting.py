@@ -142,7 +142,7 @@ def fit_model(
     )
     cut = recipe.batch.model_dump()
     cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
-    cut["prune"] = prunes(recipe, model, graph)
+    cut["prune"] = prunes(recipe, model, task.graph)
     cut["placement"] = experiment.placement
     batches = make_batches(
         graph,

@@ -236,7 +236,7 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
 
 
 SMALL_GRAPH = 10_000
-"""Up to this number of nodes and edges, finding the rows of a batch takes longer than it saves."""
+"""If nodes plus edges are at most this number, pruning takes more time than it saves."""
 
 
 def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
@@ -244,7 +244,8 @@ def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
 
     Rows that are left out change nothing layer by layer. All rows are needed by a module that runs
     as a whole, by a model in which the rows of a batch interact, and by the consistency loss and
-    the answers of a teacher, which cover other nodes too.
+    the answers of a teacher, which cover other nodes too. A small graph is not pruned, because that
+    would take longer.
     """
     independent = model.by_layer and not model.mixes_rows
     only_hidden = not (recipe.train.consistency or recipe.train.teacher)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -46,34 +46,37 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
 def on_another_stream(items: Iterable[T], device: torch.device, purpose: str) -> Iterator[T]:
     """Compute items on another stream of a GPU, one item ahead of their consumer.
 
-    A batch is prepared by hundreds of short kernels, and by waiting for numbers from the GPU. On
-    the stream that trains, it would wait for a whole step each time. There is one stream for each
-    purpose.
+    Preparing a batch runs hundreds of short kernels, and Python waits several times for their
+    results. On the stream that trains, each wait would also include the training step that was
+    queued before. Each purpose has its own stream.
     """
     if device.type != "cuda":
         yield from items
         return
     side, consumer = _stream(device, purpose), torch.cuda.current_stream(device)
-    side.wait_stream(consumer)  # which placed the graph
+    side.wait_stream(consumer)  # which may still be copying the graph
     used: deque[tuple[torch.cuda.Event, T]] = deque()
     try:
         for item, is_done in _one_ahead(_computed_on(side, items)):
             consumer.wait_event(is_done)
             yield item
-            # The memory of an item is free when its last reference is dropped, so this one is kept
-            # until the consumer has read it.
+            # The memory of an item can be reused when its last reference is dropped. This reference
+            # is kept until the consumer's stream has read the item.
             used.append((consumer.record_event(), item))
             del item
             if len(used) > 1:
                 used[0][0].synchronize()
                 used.popleft()
     finally:
+        if isinstance(items, Generator):  # which may wait for a further stream
+            items.close()
         consumer.wait_stream(side)
 
 
 @cache
 def _stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
-    # The same one in all epochs, because memory that was freed on a stream is used only by it.
+    # All epochs use the same stream, because torch reuses freed memory only on the stream for which
+    # it was allocated.
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
 
@@ -94,7 +97,7 @@ def _computed_on(
 
 
 def _one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each handed out after the next one was computed."""
+    """Yield the same items, each after the next one was started."""
     waiting: deque[T] = deque()
     for item in items:
         waiting.append(item)

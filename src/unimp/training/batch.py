@@ -29,11 +29,11 @@ class Batch:
     hidden: Tensor  # rows among the seeds
     hops: tuple[Hop, ...]
     draws: int | None = None  # the seed of dropout that is drawn per node; None: per entry
-    hidden_of_all: int | None = None  # hidden rows in all processes; None: there is only this one
+    hidden_of_all: int | None = None  # hidden nodes of all processes; None: len(hidden)
 
     @property
     def num_hidden(self) -> int:
-        """The number of hidden nodes in this batch, with those of the other processes."""
+        """The number of hidden nodes in this step, summed over all processes."""
         return self.hidden.numel() if self.hidden_of_all is None else self.hidden_of_all
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from unimp.data.memory import available_memory
 from unimp.graph.features import (
     FeaturesWithLabels,
     SparseFeatures,
@@ -18,12 +19,28 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.ops.hashing import hashed, shifted, signed
 from unimp.ops.pinned import PinnedRows
+from unimp.ops.placement import GPU_HEADROOM
 from unimp.training.ahead import on_another_stream
 from unimp.training.batch import Batch, Batches
 from unimp.training.masks import Masks, derived_seed
 
 Propagate = Callable[[Graph, Tensor], Tensor]
 """A function that propagates observed labels over a graph: one row per node."""
+
+
+def changed(
+    batches: Iterable[Batch], begin: int, change: Callable[[int, Batch], Batch]
+) -> Iterator[Batch]:
+    """Change each batch; the first one has the number `begin`.
+
+    No batch is kept while the next one is prepared. `enumerate` would keep it.
+    """
+    step = begin
+    for batch in batches:
+        batch = change(step, batch)
+        yield batch
+        del batch
+        step += 1
 
 
 @dataclass(frozen=True)
@@ -37,8 +54,10 @@ class DrawnPerNode:
     seed: int
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
-            yield replace(batch, draws=derived_seed(self.seed, "dropout", epoch, step))
+        def drawn(step: int, batch: Batch) -> Batch:
+            return replace(batch, draws=derived_seed(self.seed, "dropout", epoch, step))
+
+        return changed(self.batches.epoch(epoch, begin), begin, drawn)
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,9 @@ class Gathered:
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
         moved = (batch.to(self.x.device) for batch in self.batches.epoch(epoch, begin))
         gathered = (replace(batch, x=self._rows(batch.nodes)) for batch in moved)
-        return on_another_stream(gathered, self.x.device, "features")
+        yield from on_another_stream(gathered, self.x.device, "features")
+        if isinstance(self.x, PinnedRows):  # training has allocated what it needs by now
+            self.x.add_hot_rows(available_memory(str(self.x.device)) // GPU_HEADROOM)
 
     def _rows(self, nodes: Tensor) -> Tensor | SparseFeatures:
         return self.x[nodes] if isinstance(self.x, PinnedRows) else rows_of(self.x, nodes)
@@ -69,10 +90,12 @@ class WithoutFeatures:
     share: float
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+        def without(step: int, batch: Batch) -> Batch:
             dropped = self.masks.dropped(self.share, epoch, step).to(batch.nodes.device)
             x, _ = split_features(batch.x)
-            yield batch if x is None else replace(batch, x=without_rows(x, dropped[batch.nodes]))
+            return batch if x is None else replace(batch, x=without_rows(x, dropped[batch.nodes]))
+
+        return changed(self.batches.epoch(epoch, begin), begin, without)
 
 
 class WithPropagatedLabels:
@@ -89,10 +112,12 @@ class WithPropagatedLabels:
         self._last: tuple[tuple[int, int], Tensor] | None = None
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+        def with_labels(step: int, batch: Batch) -> Batch:
             rows = self._at(epoch, step)
             own = rows[batch.nodes.to(rows.device)].to(batch.nodes.device)
-            yield replace(batch, x=FeaturesWithLabels(split_features(batch.x)[0], own))
+            return replace(batch, x=FeaturesWithLabels(split_features(batch.x)[0], own))
+
+        return changed(self.batches.epoch(epoch, begin), begin, with_labels)
 
     def _at(self, epoch: int, step: int) -> Tensor:
         """The propagated labels of a step: [N, …]."""
@@ -118,13 +143,15 @@ class FewerEdges:
     seed: int
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        for step, batch in enumerate(self.batches.epoch(epoch, begin), begin):
+        def with_fewer(step: int, batch: Batch) -> Batch:
             fewer: dict[int, Hop] = {}
             seed = derived_seed(self.seed, "edges", epoch, step)
             for hop in batch.hops:
                 if id(hop) not in fewer:
                     fewer[id(hop)] = self._of(hop, batch.nodes, seed)
-            yield replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
+            return replace(batch, hops=tuple(fewer[id(hop)] for hop in batch.hops))
+
+        return changed(self.batches.epoch(epoch, begin), begin, with_fewer)
 
     def _of(self, hop: Hop, nodes: Tensor, seed: int) -> Hop:
         of_source = hashed(nodes + signed(seed))[hop.source.long()]

@@ -12,8 +12,9 @@ from torch import Tensor
 from unimp.ops.triton.launch import launch, parts_of, power_of_two
 
 PROGRAMS = 128
-"""Programs that wait for main memory occupy a part of the GPU. So few of them suffice to keep the
-bus busy, and leave the rest to the kernels of training, which run at the same time."""
+"""The number of Triton programs. They occupy a part of the GPU while they wait for main memory.
+This number is enough to keep the bus busy, and leaves most of the GPU to training, which runs at
+the same time."""
 ENTRIES = 4096
 """The numbers that a program reads at a time."""
 
@@ -22,20 +23,18 @@ def gather(nodes: Tensor, place: Tensor, hot: Tensor, x: Tensor) -> Tensor:
     """Return hot[place[i]] for each node i with place[i] ≥ 0, and x[i] for the others, as float32.
 
     nodes: [n] int64; place: [N] int32; hot: [H, F] on the GPU; x: [N, F] in pinned memory. Rows are
-    read in the order of their addresses: in a random order, the bus is a third as fast.
+    read in the order of their addresses, because a random order takes about three times as long.
     """
     width = x.shape[1]
     out = torch.empty(len(nodes), width, device=nodes.device)
     nodes, order = nodes.sort()
     block = power_of_two(width)
     rows = max(1, ENTRIES // block)
-    programs = min(PROGRAMS, parts_of(len(nodes), rows))
     if out.numel():
         launch(
             gather_kernel,
-            (programs,),
+            (min(PROGRAMS, parts_of(len(nodes), rows)),),
             *(out, nodes, order, place, hot, x, len(nodes)),
-            PROGRAMS=programs,
             ROWS=rows,
             WIDTH=width,
             BLOCK=block,
@@ -43,7 +42,7 @@ def gather(nodes: Tensor, place: Tensor, hot: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def gather_kernel(
     out,
     nodes,
@@ -52,14 +51,13 @@ def gather_kernel(
     hot,
     x,
     count,
-    PROGRAMS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Copy every PROGRAMS-th group of ROWS rows."""
+    """Copy groups of ROWS rows; with p programs, every p-th group."""
     column = tl.arange(0, BLOCK)[None, :]
-    for first in range(tl.program_id(0) * ROWS, count, PROGRAMS * ROWS):
+    for first in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
         row = (first + tl.arange(0, ROWS)).to(tl.int64)
         valid = row < count
         node = tl.load(nodes + row, mask=valid, other=0)
