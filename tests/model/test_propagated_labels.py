@@ -108,7 +108,9 @@ def test_an_observed_label_reaches_nodes_farther_than_the_layers() -> None:
     assert rows[10, -(CLASSES + 1) :].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-5)
 
 
-@pytest.mark.parametrize("settings", [[], ["task.name=synthetic-proteins", "batch.parts=3"]])
+@pytest.mark.parametrize(
+    "settings", [[], ["task.name=synthetic-proteins", "task.scale=0.003", "batch.parts=3"]]
+)
 @pytest.mark.parametrize("regime", ["full", "partition", "neighbors"])
 def test_a_run_with_propagated_labels_is_stored_and_loaded(
     regime: str, settings: list[str], tmp_path: Path

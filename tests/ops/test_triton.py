@@ -147,17 +147,16 @@ def test_operands_may_be_slices_of_one_projection() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_errs_at_most_twice_as_much_as_the_reference(dtype: torch.dtype) -> None:
-    hop = hop_of(10, 16, random_edges(10, 16, 110)).to(DEVICE)
+    hop = hop_of(8, 12, random_edges(8, 12, 60)).to(DEVICE)
     error: dict[str, Counter[str]] = {"triton": Counter(), "reference": Counter()}
     options = {"dropout": 0.2, "piece": 8, "seed": 3}
-    for seed in range(2):
-        given = operands(hop, edge_width=2, seed=seed, dtype=dtype)
-        exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
-        truth = results(reference.attend, hop, exact, **options)
-        for backend, attend in (("triton", fused.triton_attend), ("reference", reference.attend)):
-            for name, got in results(attend, hop, given, **options).items():
-                assert got.dtype == dtype
-                error[backend][name] += float((got - truth[name]).square().sum())
+    given = operands(hop, edge_width=2, dtype=dtype)
+    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in given.items()}
+    truth = results(reference.attend, hop, exact, **options)
+    for backend, attend in (("triton", fused.triton_attend), ("reference", reference.attend)):
+        for name, got in results(attend, hop, given, **options).items():
+            assert got.dtype == dtype
+            error[backend][name] += float((got - truth[name]).square().sum())
     for name, squares in error["triton"].items():
         assert math.sqrt(squares) <= 2 * math.sqrt(error["reference"][name]), name
 
@@ -217,6 +216,7 @@ from unimp.graph.hop import Hop, cut_rows
 from unimp.ops.triton import attention
 from unimp.ops import fused
 from unimp.ops.residual import Residual
+from unimp.ops.triton.gather import gather
 from unimp.ops.triton.residual import residual_backward, residual_forward
 
 class H200:  # the interface that the compiler needs
@@ -249,6 +249,9 @@ for dtype, width, edge_width, dropout in (
     empty = torch.empty(0)
     grads = (empty if t is None else torch.empty_like(t) for t in given[:5])
     attention.backward(given, found, found, fused.Backward(*grads))
+for dtype in (torch.float32, torch.float16):
+    x, nodes = torch.zeros(9, 100, dtype=dtype), torch.tensor([3, 1])
+    gather(nodes, torch.full((9,), -1, dtype=torch.int32), x[:2], x)
 rows, ones = torch.zeros(9, 256, dtype=torch.bfloat16), torch.ones(256)
 for gate in ({}, {"on_kept": ones, "on_message": ones, "gate_bias": torch.ones(1)}):
     for norm in ({}, {"weight": ones, "bias": ones}):
@@ -276,4 +279,5 @@ def test_all_kernels_compile_for_an_h200_without_one() -> None:
         "differentiate_edges",
         "forward_rows",
         "backward_rows",
+        "gather_kernel",
     }
