@@ -225,7 +225,8 @@ def sampled_scores(
             observed,
             nodes,
             fanout=fanout_per_layer(recipe.batch.fanout, model.num_layers),
-            batch_size=recipe.batch.batch_size,
+            # As in training, where several processes divide a batch; only one of them scores.
+            batch_size=max(1, recipe.batch.batch_size // experiment.ranks.size),
             seed=experiment.seed,
             device=experiment.device,
             precision=inference_precision(recipe.train.precision, experiment.device),
