@@ -27,7 +27,7 @@ class PinnedRows:
 
     def add_hot_rows(self, budget: int) -> None:
         """Store as many hot rows on the GPU as fit into `budget` bytes, unless there are some."""
-        if len(self.hot) or not len(self.x):
+        if len(self.hot) or not len(self.x) or find_spec("triton") is None:
             return
         count = budget // max(1, self.x.nbytes // len(self.x))
         nodes = hot_nodes(self._source, len(self.x), count)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
 import torch
+
+from unimp.data.threads import in_order
 
 T = TypeVar("T")
 
@@ -27,20 +28,8 @@ def in_background(jobs: Iterable[Callable[[], T]], *, workers: int) -> Iterator[
     calling thread.
     """
     if workers == 0:
-        yield from (job() for job in jobs)
-        return
-    with ThreadPoolExecutor(workers, thread_name_prefix="batch") as pool:
-        waiting: deque[Future[T]] = deque()
-        try:
-            for job in jobs:
-                waiting.append(pool.submit(job))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        return (job() for job in jobs)
+    return in_order(lambda job: job(), jobs, workers, name="batch")
 
 
 def on_another_stream(items: Iterable[T], device: torch.device, purpose: str) -> Iterator[T]:

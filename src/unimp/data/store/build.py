@@ -52,8 +52,9 @@ from unimp.data.store.manifest import (
     read_manifest,
 )
 from unimp.data.store.splits import read_sets
-from unimp.data.store.workspace import LOCK, ArrayFile, Workspace, in_order, key_of, sync
+from unimp.data.store.workspace import LOCK, ArrayFile, Workspace, key_of, sync
 from unimp.data.tables.problems import Problems
+from unimp.data.threads import in_order
 from unimp.errors import OutputError, TaskError
 
 Precision = Literal["f32", "f16"]

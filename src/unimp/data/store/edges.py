@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from unimp.data.store import native
 from unimp.data.store.mapping import map_bytes
-from unimp.data.store.workspace import Workspace, in_order, sync
+from unimp.data.store.workspace import Workspace, sync
+from unimp.data.threads import in_order
 
 EDGE = 8  # bytes of an edge in a bucket
 _BLOCKS = 1 << 16  # ranges of nodes from which buckets are put together

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unimp.data.files import digest_of, read_regular
-from unimp.data.store.workspace import in_order
+from unimp.data.threads import in_order
 from unimp.errors import TaskError
 
 MANIFEST = "manifest.json"

@@ -8,11 +8,9 @@ import os
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -20,9 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from unimp.data.files import sync_folder, write_atomically
 from unimp.errors import OutputError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PROGRESS = "progress.json"
 _RECORDED_EVERY = 1.0  # seconds
@@ -168,22 +163,6 @@ class ArrayFile:
         self.close()
         self.path.replace(target)
         sync_folder(target.parent)
-
-
-def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """Apply a function in threads; results keep their order, and at most `workers` + 1 wait."""
-    with ThreadPoolExecutor(workers, thread_name_prefix="build") as pool:
-        waiting: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def key_of(values: Mapping[str, Any]) -> str:
