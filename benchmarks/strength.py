@@ -1,12 +1,14 @@
 """Score the presets and every member of the ensemble on many graphs, and write the tables.
 
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
+    python benchmarks/strength.py run --sets cora debian:0,1 --again → these rows again
     python benchmarks/strength.py table                              → tables in docs/strength.md
 
 `best` is trained within the time limit. All other ensembles are then computed from its members,
 with weights of their own: `quick`, `good`, and `best` without one of its levers, such as trees. So
 all of them are compared on the same trainings. Settings and weights see train and validation labels
-only. Runs in the file are not repeated. The graphs are `.npz` files in the folder UNIMP_DATA.
+only. Without --again, runs in the file are not repeated. The graphs are `.npz` files in the folder
+UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -58,8 +60,10 @@ LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "boosted trees": lambda member: member["name"].startswith("trees"),
     "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
     "structural columns": lambda member: original(member["name"]).endswith("-structure"),
-    "deep models": lambda member: original(member["name"]).endswith("-deep"),
-    "wide models": lambda member: original(member["name"]).endswith("-wide"),
+    "deep models": lambda member: "-deep" in member["name"],
+    "wide models": lambda member: "-wide" in member["name"],
+    "labels in deep and wide GCNs": lambda member: original(member["name"])
+    in ("gcn-deep-labels", "gcn-wide-labels"),
     "copies of members": lambda member: is_copy(member["name"]),
     "UniMP": lambda member: member["name"].startswith(("unimp", "recipe")),
 }
@@ -227,12 +231,18 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
     return row
 
 
+def asked_for(text: str) -> list[tuple[str, int]]:
+    """The set and the seeds of a text such as cora or cora:0,1,2."""
+    name, _, seeds = text.partition(":")
+    if name not in SETS:
+        raise SystemExit(f"there is no set {name!r}; sets are {', '.join(SETS)}")
+    return [(name, seed) for seed in (map(int, seeds.split(",")) if seeds else SETS[name].seeds)]
+
+
 def fill(
-    names: list[str], seeds: int, jobs: int, limit: float, deadline: float, device: str
+    places: list[tuple[str, int]], jobs: int, limit: float, deadline: float, device: str
 ) -> None:
     done = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
-    have = {(row["set"], row["seed"]) for row in done}
-    places = [(n, seed) for n in names for seed in SETS[n].seeds[:seeds] if (n, seed) not in have]
     places.sort(key=lambda place: (place[0] not in SLOW, place[1]))
     started = time.monotonic()
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
@@ -250,6 +260,8 @@ def fill(
                 f"validation {100 * row['best']['val']:.2f}, test {100 * row['best']['test']:.2f}"
             )
             print(row["set"], row["seed"], shown, flush=True)
+            of_place = (row["set"], row["seed"])
+            done = [other for other in done if (other["set"], other["seed"]) != of_place]
             done.append({**row, **provenance("strength.py")})
             write_atomically(RESULTS, (json.dumps(done, indent=1) + "\n").encode())
     if waiting:
@@ -459,22 +471,20 @@ def write_tables() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
-    parser.add_argument("--seeds", type=int, default=99, help="The most seeds per set.")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), help="Such as cora or cora:0,1.")
+    parser.add_argument("--again", action="store_true", help="Replace rows that are in the file.")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--time-limit", type=float, default=600.0, help="Seconds per ensemble.")
     parser.add_argument("--deadline", type=float, default=math.inf, help="Seconds in total.")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     if options.what == "run":
-        fill(
-            options.sets,
-            options.seeds,
-            options.jobs,
-            options.time_limit,
-            options.deadline,
-            options.device,
-        )
+        places = [place for text in options.sets for place in asked_for(text)]
+        if not options.again and RESULTS.exists():
+            stored = json.loads(RESULTS.read_text("utf-8"))
+            have = {(row["set"], row["seed"]) for row in stored}
+            places = [place for place in places if place not in have]
+        fill(places, options.jobs, options.time_limit, options.deadline, options.device)
     write_tables()
 
 

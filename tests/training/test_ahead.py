@@ -10,6 +10,7 @@ import torch
 
 from unimp.training import ahead
 from unimp.training.ahead import in_background, on_another_stream
+from unimp.training.changed_batches import changed
 
 GPU = torch.device("cuda:0")
 
@@ -191,9 +192,9 @@ def test_a_consumer_that_stops_early_waits_for_the_other_stream(taken: int, log:
 
 def test_a_consumer_of_two_streams_that_stops_early_waits_for_both(log: Log) -> None:
     inner = on_another_stream(items(9, log), GPU, "batches")
-    results = on_another_stream((item for item in inner), GPU, "features")
+    batches = changed(inner, 0, lambda step, item: item)  # type: ignore[arg-type, return-value]
+    results = on_another_stream(batches, GPU, "features")
     next(results)
-    del inner
     assert isinstance(results, Generator)
     results.close()
     assert log[-2:] == [("features", "wait", "batches"), ("training", "wait", "features")]

@@ -74,8 +74,8 @@ FRAME: Mapping[str, Any] = {
     "train.lr": 0.005,
 }
 """Options of the members that are trained by gradient descent; a member may change them."""
-OF_BINARY_TASKS: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
-"""Further options for binary tasks, whose ROC-AUC changes little for many epochs."""
+OF_ROC_AUC: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
+"""Further options if the metric is ROC-AUC, which often does not improve for many epochs."""
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""
@@ -92,10 +92,17 @@ DEEP = {
     "model.dropout": 0.2,
     "model.input_dropout": 0.2,
 }
+GCN_DEEP = {
+    **DEEP,
+    "model.name": "gcn",
+    "model.layers": 12,
+    "model.width": 32,
+    "train.lr": 0.01,
+}
 WIDE = {"model.width": 256, "train.lr": 0.003}
 GRAND = {
     "model.name": "grand",
-    "model.width": 16,
+    "model.width": 64,
     "train.lr": 0.01,
     "train.weight_decay": 5e-4,
     "train.select": "loss",
@@ -168,18 +175,20 @@ PORTFOLIO: tuple[Member, ...] = (
     Member("unimp-features", "attention", {"model.inputs": "X,A"}, LONG, 2.0),
     Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
     Member(
-        "gcn-deep",
+        "gcn-deep-labels",
         "deep",
-        {"model.name": "gcn", "model.inputs": "X,A", **DEEP, "model.layers": 12, "train.lr": 0.01},
+        {**GCN_DEEP, "model.propagated_labels": True},
         LONG,
         3.0,
     ),
+    Member("gcn-deep", "deep", {**GCN_DEEP, "model.inputs": "X,A"}, LONG, 3.0),
     Member(
         "grand-features",
         "consistency",
         {
             **GRAND,
             "model.propagated_rows": "features",
+            "model.width": 32,
             "model.propagation_steps": 5,
             "model.norm": "batch",
             "model.dropout": 0.8,
@@ -220,6 +229,13 @@ PORTFOLIO: tuple[Member, ...] = (
         3.0,
     ),
     Member(
+        "unimp-deep-features",
+        "deep",
+        {**DEEP, "model.layers": 6, "model.inputs": "X,A"},
+        BEST,
+        3.0,
+    ),
+    Member(
         "trees-structure",
         "trees",
         {"model.name": "trees", "task.structure": True},
@@ -239,6 +255,19 @@ PORTFOLIO: tuple[Member, ...] = (
         "gcn-wide",
         "convolution",
         {"model.name": "gcn", "model.inputs": "X,A", "model.dropout": 0.5, **WIDE, **LINEAR},
+        BEST,
+        2.5,
+    ),
+    Member(
+        "gcn-wide-labels",
+        "convolution",
+        {
+            "model.name": "gcn",
+            "model.propagated_labels": True,
+            "model.dropout": 0.5,
+            **WIDE,
+            **LINEAR,
+        },
         BEST,
         2.5,
     ),
@@ -327,7 +356,7 @@ def settings_of(member: Member, task: Task) -> dict[str, Any]:
     """The options of a member that differ from the defaults, for a task."""
     if member.family == OWN:
         return dict(member.settings)
-    more = OF_BINARY_TASKS if task.is_multilabel else {}
+    more = OF_ROC_AUC if task.metric == "rocauc" else {}
     frame = {**FRAME, **more} if member.by_gradient else {}
     settings = {**frame, **member.settings}
     if not (task.sizes.features or settings.get("task.structure")):

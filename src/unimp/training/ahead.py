@@ -57,9 +57,14 @@ def on_another_stream(items: Iterable[T], device: torch.device, purpose: str) ->
                 used[0][0].synchronize()
                 used.popleft()
     finally:
-        if isinstance(items, Generator):  # which may wait for a further stream
-            items.close()
+        close(items)  # they may wait for a further stream
         consumer.wait_stream(side)
+
+
+def close(items: Iterable[T]) -> None:
+    """Close a generator now, so that what it does at its end does not wait until it is freed."""
+    if isinstance(items, Generator):
+        items.close()
 
 
 @cache

@@ -20,7 +20,7 @@ from unimp.graph.hop import Hop
 from unimp.ops.hashing import hashed, shifted, signed
 from unimp.ops.pinned import PinnedRows
 from unimp.ops.placement import GPU_HEADROOM
-from unimp.training.ahead import on_another_stream
+from unimp.training.ahead import close, on_another_stream
 from unimp.training.batch import Batch, Batches
 from unimp.training.masks import Masks, derived_seed
 
@@ -33,14 +33,18 @@ def changed(
 ) -> Iterator[Batch]:
     """Change each batch; the first one has the number `begin`.
 
-    No batch is kept while the next one is prepared. `enumerate` would keep it.
+    No batch is kept while the next one is prepared. `enumerate` would keep it. If the consumer
+    stops early, the batches are closed at once, because they may wait for another stream of a GPU.
     """
     step = begin
-    for batch in batches:
-        batch = change(step, batch)
-        yield batch
-        del batch
-        step += 1
+    try:
+        for batch in batches:
+            batch = change(step, batch)
+            yield batch
+            del batch
+            step += 1
+    finally:
+        close(batches)
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,12 @@ class Gathered:
     x: Tensor | SparseFeatures | PinnedRows  # of all nodes
 
     def epoch(self, epoch: int, begin: int = 0) -> Iterator[Batch]:
-        moved = (batch.to(self.x.device) for batch in self.batches.epoch(epoch, begin))
-        gathered = (replace(batch, x=self._rows(batch.nodes)) for batch in moved)
-        yield from on_another_stream(gathered, self.x.device, "features")
+        def gathered(_: int, batch: Batch) -> Batch:
+            batch = batch.to(self.x.device)
+            return replace(batch, x=self._rows(batch.nodes))
+
+        batches = changed(self.batches.epoch(epoch, begin), begin, gathered)
+        yield from on_another_stream(batches, self.x.device, "features")
         if isinstance(self.x, PinnedRows):  # training has allocated what it needs by now
             self.x.add_hot_rows(available_memory(str(self.x.device)) // GPU_HEADROOM)
 
