@@ -15,12 +15,13 @@ from unimp.ensemble import portfolio
 from unimp.ensemble.model import Ensemble
 from unimp.errors import RecipeError, RunError
 from unimp.inference.incremental.changes import Change
-from unimp.runs import members
+from unimp.runs import members, time_shares
 from unimp.runs.run import Run
+from unimp.runs.time_shares import TimeShares
 from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
-NAMES = ["label-propagation", "unimp", "mlp"]
+NAMES = ["label-propagation", "mlp", "unimp"]
 SETTINGS = {
     "task.scale": 0.05,
     "task.split": 0,
@@ -237,13 +238,16 @@ def test_a_finished_member_is_used_even_if_its_family_is_weak_by_now(
     assert set(summary["left_out"]) == {"label-propagation", "mlp"}
 
 
-def test_members_that_are_trained_at_the_same_time_share_the_time_limit() -> None:
-    later = [m for m in portfolio.PORTFOLIO if m.cost == 2.0]
-    one, two = (members._time_for(later, 100.0, 10.0, jobs) for jobs in (1, 2))
-    assert one == pytest.approx(2 * 80 / len(later))
-    assert two == pytest.approx(2 * one)
-    assert members._time_for(later, 100.0, 10.0, 50) == pytest.approx(80)
-    assert members._time_for(later, 0.0, 10.0, 2) is None
+@pytest.mark.parametrize("enough", [1e-6, 1e6])
+def test_a_member_is_not_started_if_little_of_its_time_is_left(
+    enough: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one that is trained by epochs is always started."""
+    monkeypatch.setattr(time_shares, "ENOUGH", enough)
+    run = train(**{"train.time_limit": 60.0})
+    left_out = run.metrics["ensemble"]["left_out"]
+    assert left_out == ({"unimp": "there was no time left"} if enough > 1 else {})
+    assert run.metrics["cut_short"] == bool(left_out)
 
 
 def test_a_damaged_member_is_left_out_and_named(stored: Path, tmp_path: Path) -> None:
@@ -267,7 +271,7 @@ def test_copies_of_important_members_have_other_draws_and_are_refitted(tmp_path:
     more = {"ensemble.copies": 2, "ensemble.refit": "always", "task.split": "seed"}
     run = train(tmp_path / "run", **more)
     names = [row["name"] for row in run.metrics["ensemble"]["members"]]
-    assert names == [*NAMES, "unimp.2", "mlp.2"]  # label propagation draws nothing
+    assert names == [*NAMES, "mlp.2", "unimp.2"]  # label propagation draws nothing
     first, second = (
         unimp.load_run(tmp_path / "run" / MEMBERS / name, device="cpu") for name in ("mlp", "mlp.2")
     )
@@ -285,7 +289,9 @@ def test_copies_of_important_members_have_other_draws_and_are_refitted(tmp_path:
 
 
 def test_copies_use_only_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_time_for", lambda later, *_: 0.0 if "." in later[0].name else 9)
+    monkeypatch.setattr(
+        TimeShares, "of_first", lambda self, later, spent: 0.0 if "." in later[0].name else 9.0
+    )
     run = train(**{"ensemble.copies": 3})
     assert [row["name"] for row in run.metrics["ensemble"]["members"]] == NAMES
     assert not run.metrics["cut_short"]

@@ -70,6 +70,7 @@ FRAME: Mapping[str, Any] = {
     "model.layers": 3,
     "model.dropout": 0.4,
     "train.epochs": 500,
+    "train.eval_every": 2,  # on CPU, a scoring takes almost half as long as an epoch
     "train.patience": 40,
     "train.lr": 0.005,
 }
@@ -99,6 +100,7 @@ GCN_DEEP = {
     "model.width": 32,
     "train.lr": 0.01,
 }
+FAST = {"train.lr": 0.01}
 WIDE = {"model.width": 256, "train.lr": 0.003}
 GRAND = {
     "model.name": "grand",
@@ -128,6 +130,7 @@ PORTFOLIO: tuple[Member, ...] = (
         0.3,
         by_gradient=False,
     ),
+    Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
     Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7, by_gradient=False),
     Member(
         "gcn",
@@ -165,15 +168,14 @@ PORTFOLIO: tuple[Member, ...] = (
         2.0,
         few_labels=True,
     ),
-    Member("unimp", "attention", {"model.propagated_labels": True}, LONG, 2.0),
+    Member("unimp", "attention", {"model.propagated_labels": True, **FAST}, LONG, 2.0),
     Member(
         "appnp",
         "appnp",
         {"model.name": "appnp", "model.layers": 2, "model.dropout": 0.5, **HOMOPHILOUS},
         LONG,
     ),
-    Member("unimp-features", "attention", {"model.inputs": "X,A"}, LONG, 2.0),
-    Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
+    Member("unimp-features", "attention", {"model.inputs": "X,A", **FAST}, LONG, 2.0),
     Member(
         "gcn-deep-labels",
         "deep",

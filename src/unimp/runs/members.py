@@ -43,11 +43,13 @@ from unimp.ensemble.selection import (
 from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
 from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
+from unimp.runs.estimate import estimate
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
 from unimp.runs.folder.writing import write_task
 from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
+from unimp.runs.time_shares import EPOCHS, TimeShares
 from unimp.runs.trained_model import TrainedModel
 from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
 from unimp.tasks.labels import is_known
@@ -57,12 +59,8 @@ from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_checkpoint
 from unimp.training.loop import Fit, Position, TrainingState
 
-SHARE_AFTER = 0.1
-"""The part of the time limit that is reserved for scoring and writing the ensemble."""
 SHARE_OF_REFIT = 0.25
 """The part of the time limit that is reserved for training members again on all known labels."""
-SLACK = 2.0
-"""A member may take this many times its share of the remaining time; most stop earlier."""
 CHEAP = 0.3
 """The first members, up to this cost, are trained in this process while workers start."""
 WEAK = 0.05
@@ -96,7 +94,9 @@ def fit_ensemble(
     others = members[len(cheap) :]
     jobs, threads = plan_of(experiment, [_recipe(experiment, m, task) for m in others], task)
     with stored(experiment, jobs) as in_folder:
-        training = _Training(in_folder, task, members, jobs)
+        training = _Training(
+            in_folder, task, members, Plan(jobs, threads if jobs > 1 else torch.get_num_threads())
+        )
         workers = min(jobs, sum(map(training.is_unfinished, others))) if jobs > 1 else 0
         with Trainer(in_folder, task, train, workers=workers, threads=threads) as trainer:
             training.add(trainer.here(training.due(cheap)))
@@ -142,7 +142,7 @@ class _Training:
     """
 
     def __init__(
-        self, experiment: Experiment, task: Task, members: Sequence[Member], jobs: int
+        self, experiment: Experiment, task: Task, members: Sequence[Member], plan: Plan
     ) -> None:
         self.trained: list[Trained] = []
         self.notes: dict[str, str] = {}  # why a member is not part of the ensemble
@@ -150,9 +150,11 @@ class _Training:
         self.spent_before = 0.0
         self.labels = task.labels[task.split.val]
         share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
-        self._time_limit = share * experiment.recipe.train.time_limit
+        limit = share * experiment.recipe.train.time_limit
+        expected = _expected_seconds(experiment, members, task, plan.threads) if limit else None
+        self._times = TimeShares(limit, plan.jobs, expected)
         self.members = list(members)
-        self._experiment, self._task, self._jobs = experiment, task, jobs
+        self._experiment, self._task = experiment, task
 
     def is_unfinished(self, member: Member) -> bool:
         folder = self._folder_of(member)
@@ -184,8 +186,11 @@ class _Training:
                 continue
             spent = time.perf_counter() - experiment.started + self.spent_before
             later = self.members[self.members.index(member) :]
-            limit = _time_for(later, self._time_limit, spent, self._jobs)
-            if limit is not None and limit <= 0 and self.trained and not was_finished:
+            limit = self._times.of_first(later, spent)
+            has_time = limit is None or limit > 0
+            if not begun:
+                has_time = self._times.is_enough(member, limit)
+            if not (has_time or was_finished) and self.trained:
                 if is_copy(member.name):  # copies only use time that is left
                     self.members.remove(member)
                     continue
@@ -205,8 +210,11 @@ class _Training:
             if isinstance(result, UnimpError):
                 self._failed(member, result)
                 continue
+            seconds = result.metrics["seconds"]
+            if trains_by_epochs(result):
+                self._times.add(member, seconds)
             if was_finished:
-                self.spent_before += result.metrics["seconds"] / self._jobs
+                self.spent_before += seconds / self._times.jobs
             newest = _answered(member, settings, result)
             insort(self.trained, newest, key=lambda one: self.members.index(one.member))
             text = _progress(newest, self.trained, self.labels, self._task.metric)
@@ -230,6 +238,24 @@ def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Pl
     for kind in (MEMBERS, REFIT) if experiment.folder is not None else ():
         wait_for_workers((experiment.folder / kind).glob("*"))  # type: ignore[operator]
     return plan(experiment, recipes, task)
+
+
+def _expected_seconds(
+    experiment: Experiment, members: Sequence[Member], task: Task, threads: int
+) -> float | None:
+    """How long a member of cost 1 takes on CPU, from a few steps of one that trains by epochs."""
+    chosen = next((m for m in members if m.by_gradient and m.cost >= 1), None)
+    if chosen is None or experiment.device != "cpu":  # on a GPU, compiling takes longer than it
+        return None
+    changes = {"train.epochs": EPOCHS, "train.patience": 0}
+    recipe = _recipe(experiment, chosen, task).with_settings(changes)
+    try:
+        of_member = member_task(experiment.stored_recipe, recipe, task)
+        found = estimate(recipe, model_of(recipe, of_member), of_member, "cpu")
+    except UnimpError:  # training it will report the error
+        return None
+    assert found.seconds is not None
+    return found.seconds / chosen.cost * torch.get_num_threads() / threads
 
 
 def _recipe(experiment: Experiment, member: Member, task: Task) -> Recipe:
@@ -336,16 +362,6 @@ def _mark_begun(experiment: Experiment, data_hash: str) -> None:
     if folder is not None and load_state(folder, origin) is None:
         state = TrainingState({}, Position(), (), None)
         save_checkpoint(folder / CHECKPOINT, state, origin)
-
-
-def _time_for(members: Sequence[Member], limit: float, spent: float, jobs: int) -> float | None:
-    """Seconds for the first of the remaining members, of which `jobs` are trained at the same time;
-    None: no time limit."""
-    if not limit:
-        return None
-    left = (1 - SHARE_AFTER) * limit - spent
-    share = members[0].cost / sum(member.cost for member in members)
-    return min(left, SLACK * jobs * share * left)
 
 
 def _why_left_out(member: Member, trained: Sequence[Trained], labels: Tensor) -> str:

@@ -1,0 +1,55 @@
+"""The time of an ensemble: all members share it, or the next ones if there is little of it."""
+
+import pytest
+
+from unimp.ensemble.portfolio import Member
+from unimp.runs.time_shares import TimeShares
+
+
+def members(*costs: float, by_gradient: bool = True) -> list[Member]:
+    return [
+        Member(f"member-{n}", "family", {}, (), cost, by_gradient=by_gradient)
+        for n, cost in enumerate(costs)
+    ]
+
+
+def test_without_a_limit_every_member_has_as_much_time_as_it_needs() -> None:
+    times = TimeShares(0.0, 2, 10.0)
+    assert times.of_first(members(1, 1), 5.0) is None
+    assert times.is_enough(members(1)[0], None)
+
+
+def test_members_share_the_remaining_time_by_their_costs() -> None:
+    one, two = (TimeShares(100.0, jobs).of_first(members(1, 2, 7), 10.0) for jobs in (1, 2))
+    assert one == pytest.approx(2 * 80 / 10)  # most members stop earlier than at their limit
+    assert two == pytest.approx(2 * 2 * 80 / 10)
+    assert TimeShares(100.0, 50).of_first(members(1, 2, 7), 10.0) == pytest.approx(80)
+
+
+def test_if_time_is_short_it_goes_to_the_next_members_that_can_finish() -> None:
+    slow = TimeShares(100.0, 1, 30.0)
+    assert slow.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 3)
+    assert slow.of_first(members(4, 1), 0.0) == pytest.approx(90)  # none can finish
+    fast = TimeShares(100.0, 1, 1.0)
+    assert fast.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 6)
+
+
+def test_measured_times_replace_the_expected_one() -> None:
+    times, later = TimeShares(100.0, 1, 1.0), members(2, 2, 2, 2)
+    before = times.of_first(later, 0.0)
+    for _ in range(3):
+        times.add(later[0], 80.0)
+    assert before == pytest.approx(2 * 90 / 4)
+    assert times.of_first(later, 0.0) == pytest.approx(90)
+
+
+def test_a_member_is_not_started_if_little_of_its_time_is_left() -> None:
+    times, (member,) = TimeShares(100.0, 2, 50.0), members(2)
+    assert times.is_enough(member, 5.0)  # one per process, so that no time remains unused
+    assert times.is_enough(member, 5.0)
+    assert not times.is_enough(member, 5.0)
+    assert times.is_enough(member, 40.0)
+    assert not times.is_enough(member, 0.0)
+    (solved,) = members(1, by_gradient=False)
+    assert times.is_enough(solved, 1.0)
+    assert not times.is_enough(solved, 0.0)
