@@ -1,14 +1,14 @@
 """Score the presets and every member of the ensemble on many graphs, and write the tables.
 
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
-    python benchmarks/strength.py run --sets cora debian:0,1 --again → these rows again
+    python benchmarks/strength.py run --sets cora debian:0,1 --again → trains them again
     python benchmarks/strength.py table                              → tables in docs/strength.md
 
 `best` is trained within the time limit. All other ensembles are then computed from its members,
-with weights of their own: `quick`, `good`, and `best` without one of its levers, such as trees. So
+each with its own weights: `quick`, `good`, and `best` without one of its levers, such as trees. So
 all of them are compared on the same trainings. Settings and weights see train and validation labels
-only. Without --again, runs in the file are not repeated. The graphs are `.npz` files in the folder
-UNIMP_DATA.
+only. Rows that results/strength.json already contains are skipped, unless you pass --again. The
+graphs are `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ SETS = {
     "pubmed": Set(TEN, "82.9"),
     "amazon-computers": Set((0, 1), "94.1"),
     "coauthor-physics": Set((0,), "97.5"),
-    "minesweeper": Set((0, 1, 2), "99.2"),  # the splits of the best published score
+    "minesweeper": Set((0, 1, 2), "99.2"),  # of the best published score
     "actor": Set(TEN, "37.5"),
     "chameleon-filtered": Set(TEN, "45"),
     "blogcatalog": Set((0, 1, 2), "74"),
@@ -232,10 +232,10 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
 
 
 def asked_for(text: str) -> list[tuple[str, int]]:
-    """The set and the seeds of a text such as cora or cora:0,1,2."""
+    """Read pairs of a set and a seed from a text such as cora (all seeds) or cora:0,1,2."""
     name, _, seeds = text.partition(":")
     if name not in SETS:
-        raise SystemExit(f"there is no set {name!r}; sets are {', '.join(SETS)}")
+        raise SystemExit(f"{name!r} is not a set (--sets). Choose from: {', '.join(SETS)}")
     return [(name, seed) for seed in (map(int, seeds.split(",")) if seeds else SETS[name].seeds)]
 
 
@@ -471,8 +471,10 @@ def write_tables() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--sets", nargs="+", default=list(SETS), help="Such as cora or cora:0,1.")
-    parser.add_argument("--again", action="store_true", help="Replace rows that are in the file.")
+    parser.add_argument(
+        "--sets", nargs="+", default=list(SETS), help="Train only these, such as cora:0,1."
+    )
+    parser.add_argument("--again", action="store_true", help="Train stored rows again.")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--time-limit", type=float, default=600.0, help="Seconds per ensemble.")
     parser.add_argument("--deadline", type=float, default=math.inf, help="Seconds in total.")

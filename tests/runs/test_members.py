@@ -239,14 +239,14 @@ def test_a_finished_member_is_used_even_if_its_family_is_weak_by_now(
 
 
 @pytest.mark.parametrize("enough", [1e-6, 1e6])
-def test_a_member_is_not_started_if_little_of_its_time_is_left(
+def test_a_member_is_not_started_if_too_little_time_is_left(
     enough: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one that is trained by epochs is always started."""
+    """The first member that trains in epochs is always started."""
     monkeypatch.setattr(time_shares, "ENOUGH", enough)
     run = train(**{"train.time_limit": 60.0})
     left_out = run.metrics["ensemble"]["left_out"]
-    assert left_out == ({"unimp": "there was no time left"} if enough > 1 else {})
+    assert left_out == ({"unimp": "there was too little time left"} if enough > 1 else {})
     assert run.metrics["cut_short"] == bool(left_out)
 
 

@@ -1,4 +1,4 @@
-"""The time of an ensemble: all members share it, or the next ones if there is little of it."""
+"""The time limit is divided among all members, or among the first ones if the time is short."""
 
 import pytest
 
@@ -21,15 +21,15 @@ def test_without_a_limit_every_member_has_as_much_time_as_it_needs() -> None:
 
 def test_members_share_the_remaining_time_by_their_costs() -> None:
     one, two = (TimeShares(100.0, jobs).of_first(members(1, 2, 7), 10.0) for jobs in (1, 2))
-    assert one == pytest.approx(2 * 80 / 10)  # most members stop earlier than at their limit
+    assert one == pytest.approx(2 * 80 / 10)  # the factor 2 is SLACK
     assert two == pytest.approx(2 * 2 * 80 / 10)
     assert TimeShares(100.0, 50).of_first(members(1, 2, 7), 10.0) == pytest.approx(80)
 
 
-def test_if_time_is_short_it_goes_to_the_next_members_that_can_finish() -> None:
+def test_short_time_is_divided_among_the_first_members_that_can_finish() -> None:
     slow = TimeShares(100.0, 1, 30.0)
     assert slow.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 3)
-    assert slow.of_first(members(4, 1), 0.0) == pytest.approx(90)  # none can finish
+    assert slow.of_first(members(4, 1), 0.0) == pytest.approx(90)  # no member is expected to finish
     fast = TimeShares(100.0, 1, 1.0)
     assert fast.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 6)
 
@@ -43,9 +43,9 @@ def test_measured_times_replace_the_expected_one() -> None:
     assert times.of_first(later, 0.0) == pytest.approx(90)
 
 
-def test_a_member_is_not_started_if_little_of_its_time_is_left() -> None:
+def test_a_member_is_not_started_if_too_little_time_is_left() -> None:
     times, (member,) = TimeShares(100.0, 2, 50.0), members(2)
-    assert times.is_enough(member, 5.0)  # one per process, so that no time remains unused
+    assert times.is_enough(member, 5.0)  # the first member of each job is always started
     assert times.is_enough(member, 5.0)
     assert not times.is_enough(member, 5.0)
     assert times.is_enough(member, 40.0)

@@ -32,7 +32,7 @@ class Preset:
 PRESETS: dict[Portfolio, Preset] = {
     "quick": Preset(
         "a first answer within 30 seconds",
-        27.0,  # the command takes up to 3 seconds to start and to end
+        27.0,  # starting and ending the command takes up to 3 more seconds
         {
             "model.layers": 2,
             "model.width": 64,

@@ -70,13 +70,14 @@ FRAME: Mapping[str, Any] = {
     "model.layers": 3,
     "model.dropout": 0.4,
     "train.epochs": 500,
-    "train.eval_every": 2,  # on CPU, a scoring takes almost half as long as an epoch
+    "train.eval_every": 2,  # on CPU, scoring takes almost half as long as one epoch
     "train.patience": 40,
     "train.lr": 0.005,
 }
 """Options of the members that are trained by gradient descent; a member may change them."""
 OF_ROC_AUC: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
-"""Further options if the metric is ROC-AUC, which often does not improve for many epochs."""
+"""Further options if the metric is ROC-AUC. The validation ROC-AUC often stays the same for many
+epochs before it improves."""
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""
@@ -100,7 +101,7 @@ GCN_DEEP = {
     "model.width": 32,
     "train.lr": 0.01,
 }
-FAST = {"train.lr": 0.01}
+HIGH_RATE = {"train.lr": 0.01}
 WIDE = {"model.width": 256, "train.lr": 0.003}
 GRAND = {
     "model.name": "grand",
@@ -168,14 +169,14 @@ PORTFOLIO: tuple[Member, ...] = (
         2.0,
         few_labels=True,
     ),
-    Member("unimp", "attention", {"model.propagated_labels": True, **FAST}, LONG, 2.0),
+    Member("unimp", "attention", {"model.propagated_labels": True, **HIGH_RATE}, LONG, 2.0),
     Member(
         "appnp",
         "appnp",
         {"model.name": "appnp", "model.layers": 2, "model.dropout": 0.5, **HOMOPHILOUS},
         LONG,
     ),
-    Member("unimp-features", "attention", {"model.inputs": "X,A", **FAST}, LONG, 2.0),
+    Member("unimp-features", "attention", {"model.inputs": "X,A", **HIGH_RATE}, LONG, 2.0),
     Member(
         "gcn-deep-labels",
         "deep",

@@ -194,7 +194,7 @@ class _Training:
                 if is_copy(member.name):  # copies only use time that is left
                     self.members.remove(member)
                     continue
-                self.notes[member.name] = "there was no time left"
+                self.notes[member.name] = "there was too little time left"
                 self.cut_short = True
                 continue
             try:
@@ -243,16 +243,16 @@ def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Pl
 def _expected_seconds(
     experiment: Experiment, members: Sequence[Member], task: Task, threads: int
 ) -> float | None:
-    """How long a member of cost 1 takes on CPU, from a few steps of one that trains by epochs."""
+    """Estimate the seconds of a member of cost 1 on CPU, from a few steps; None: not known."""
     chosen = next((m for m in members if m.by_gradient and m.cost >= 1), None)
-    if chosen is None or experiment.device != "cpu":  # on a GPU, compiling takes longer than it
+    if chosen is None or experiment.device != "cpu":  # on a GPU, kernels would be compiled
         return None
     changes = {"train.epochs": EPOCHS, "train.patience": 0}
     recipe = _recipe(experiment, chosen, task).with_settings(changes)
     try:
         of_member = member_task(experiment.stored_recipe, recipe, task)
         found = estimate(recipe, model_of(recipe, of_member), of_member, "cpu")
-    except UnimpError:  # training it will report the error
+    except UnimpError:  # the training of this member will report the error
         return None
     assert found.seconds is not None
     return found.seconds / chosen.cost * torch.get_num_threads() / threads

@@ -57,12 +57,12 @@ def on_another_stream(items: Iterable[T], device: torch.device, purpose: str) ->
                 used[0][0].synchronize()
                 used.popleft()
     finally:
-        close(items)  # they may wait for a further stream
+        close(items)  # which may also wait for another stream
         consumer.wait_stream(side)
 
 
 def close(items: Iterable[T]) -> None:
-    """Close a generator now, so that what it does at its end does not wait until it is freed."""
+    """Close a generator: its `finally` block runs now, and not later when it is freed."""
     if isinstance(items, Generator):
         items.close()
 

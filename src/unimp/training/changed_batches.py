@@ -34,7 +34,8 @@ def changed(
     """Change each batch; the first one has the number `begin`.
 
     No batch is kept while the next one is prepared. `enumerate` would keep it. If the consumer
-    stops early, the batches are closed at once, because they may wait for another stream of a GPU.
+    stops early, the generator of the batches is closed at once, because its end may have to wait
+    for another stream of a GPU.
     """
     step = begin
     try:
