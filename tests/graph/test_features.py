@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from unimp.errors import GraphError
-from unimp.graph.features import SparseFeatures, as_float, without_rows
+from unimp.graph.features import (
+    FeaturesWithLabels,
+    SparseFeatures,
+    as_float,
+    rows_of,
+    without_rows,
+)
 
 
 def matrix(seed: int = 0) -> np.ndarray[Any, Any]:
@@ -120,3 +126,15 @@ def test_rows_of_sparse_features_have_integers_of_one_type(kind: torch.dtype) ->
     assert rows.indptr.dtype == rows.column.dtype
     assert torch.equal(rows.to_dense(), torch.tensor([[2.0, 0.0, 3.0]]))
     assert torch.equal(x.to_dense(), torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0]]))
+
+
+def test_rows_of_16_bit_features_beside_propagated_labels_are_float32() -> None:
+    both = FeaturesWithLabels(torch.ones(4, 2, dtype=torch.float16), torch.rand(4, 3))
+    rows = rows_of(both, torch.tensor([2, 0]))
+    assert isinstance(rows, FeaturesWithLabels)
+    assert isinstance(rows.x, Tensor)
+    assert rows.x.dtype == torch.float32
+    assert torch.equal(rows.propagated, both.propagated[[2, 0]])
+    alone = rows_of(FeaturesWithLabels(None, both.propagated), torch.tensor([1]))
+    assert isinstance(alone, FeaturesWithLabels)
+    assert alone.x is None

@@ -19,7 +19,7 @@ from unimp.inference.logits import predict_logits
 from unimp.model import registry
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.registry import build_model
-from unimp.model.solved_model import KnownLabels
+from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.model.table import MODELS, ModelEntry, find_model, inputs_of, most_parameters
 from unimp.model.trees import Trees
 from unimp.tasks.labels import reveal_only
@@ -119,6 +119,12 @@ def test_the_bound_of_parameters_is_above_their_number(
 
 def test_every_row_states_how_its_model_is_built() -> None:
     assert list(registry.BUILDERS) == list(MODELS)
+
+
+def test_every_row_states_whether_its_model_is_solved(task: Task) -> None:
+    for name, entry in MODELS.items():
+        model = registry.build_model(ModelOptions(name=name), task.sizes)
+        assert isinstance(model, SolvedModel) == entry.solved
 
 
 def test_the_inputs_of_all_rows_are_words_that_exist() -> None:

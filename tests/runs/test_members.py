@@ -250,6 +250,37 @@ def test_a_member_is_not_started_if_too_little_time_is_left(
     assert run.metrics["cut_short"] == bool(left_out)
 
 
+def test_a_resumed_ensemble_starts_no_member_that_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time_shares, "ENOUGH", 1e6)
+    limit = {"train.time_limit": 60.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "_summary", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run", **limit)
+    run = train(tmp_path / "run", **limit)
+    assert run.metrics["ensemble"]["left_out"] == {"unimp": "there was too little time left"}
+
+
+def test_an_ensemble_of_a_graph_without_features_has_a_time_limit(task: Task) -> None:
+    bare = replace(task, graph=replace(task.graph, x=None))
+    chosen = {"ensemble.portfolio": "good", "ensemble.members": ["gcn", "unimp"]}
+    more = {**chosen, "train.time_limit": 60.0, "train.device": "cpu"}
+    run = unimp.run(bare, settings=more, report=False)
+    assert [row["name"] for row in run.metrics["ensemble"]["members"]] == ["gcn", "unimp"]
+
+
+@pytest.mark.parametrize("name", ["label-propagation", "ridge"])
+def test_the_recipe_of_an_ensemble_with_a_time_limit_may_name_any_model(name: str) -> None:
+    chosen = {"ensemble.members": ["unimp", "recipe"], "model.name": name}
+    run = train(**chosen, **{"train.time_limit": 60.0})
+    assert "recipe" in [row["name"] for row in run.metrics["ensemble"]["members"]]
+
+
 def test_a_damaged_member_is_left_out_and_named(stored: Path, tmp_path: Path) -> None:
     shutil.copytree(stored / MEMBERS, tmp_path / "run" / MEMBERS)
     (tmp_path / "run" / MEMBERS / "unimp" / "metrics.json").write_text("{}")

@@ -13,8 +13,25 @@ def members(*costs: float, by_gradient: bool = True) -> list[Member]:
     ]
 
 
+def shares(limit: float, jobs: int, pace: float) -> TimeShares:
+    times = TimeShares(limit, jobs)
+    times.expect(pace)
+    return times
+
+
+def test_a_member_that_was_cut_short_does_not_make_others_look_faster() -> None:
+    times, (member, cheap) = shares(100.0, 1, 50.0), members(1, 0.5)
+    times.add(member, 10.0, cut_short=True)
+    assert times.pace == 50.0
+    times.add(cheap, 1.0, cut_short=False)  # it uses no edges
+    assert times.pace == 50.0
+    times.add(member, 10.0, cut_short=False)
+    times.add(member, 10.0, cut_short=False)
+    assert times.pace == 30.0
+
+
 def test_without_a_limit_every_member_has_as_much_time_as_it_needs() -> None:
-    times = TimeShares(0.0, 2, 10.0)
+    times = shares(0.0, 2, 10.0)
     assert times.of_first(members(1, 1), 5.0) is None
     assert times.is_enough(members(1)[0], None)
 
@@ -27,26 +44,27 @@ def test_members_share_the_remaining_time_by_their_costs() -> None:
 
 
 def test_short_time_is_divided_among_the_first_members_that_can_finish() -> None:
-    slow = TimeShares(100.0, 1, 30.0)
+    slow = shares(100.0, 1, 30.0)
     assert slow.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 3)
     assert slow.of_first(members(4, 1), 0.0) == pytest.approx(90)  # no member is expected to finish
-    fast = TimeShares(100.0, 1, 1.0)
+    fast = shares(100.0, 1, 1.0)
     assert fast.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 6)
 
 
 def test_measured_times_replace_the_expected_one() -> None:
-    times, later = TimeShares(100.0, 1, 1.0), members(2, 2, 2, 2)
+    times, later = shares(100.0, 1, 1.0), members(2, 2, 2, 2)
     before = times.of_first(later, 0.0)
     for _ in range(3):
-        times.add(later[0], 80.0)
+        times.add(later[0], 80.0, cut_short=False)
     assert before == pytest.approx(2 * 90 / 4)
     assert times.of_first(later, 0.0) == pytest.approx(90)
 
 
 def test_a_member_is_not_started_if_too_little_time_is_left() -> None:
-    times, (member,) = TimeShares(100.0, 2, 50.0), members(2)
+    times, (member,) = shares(100.0, 2, 50.0), members(2)
+    times.started = 1
     assert times.is_enough(member, 5.0)  # the first member of each job is always started
-    assert times.is_enough(member, 5.0)
+    times.started = 2
     assert not times.is_enough(member, 5.0)
     assert times.is_enough(member, 40.0)
     assert not times.is_enough(member, 0.0)

@@ -334,7 +334,9 @@ def _own_member(recipe: Recipe) -> list[Member]:
     if not any(option.startswith("model.") for option in settings):
         return []
     settings.setdefault("train.patience", 2 * FRAME["train.patience"])
-    return [Member(OWN, OWN, settings, LONG, 4.0)]
+    model = find_model(str(settings.get("model.name", "unimp")))
+    by_gradient = model.learns and not model.solved
+    return [Member(OWN, OWN, settings, LONG, 4.0, by_gradient=by_gradient)]
 
 
 COPY = "."

@@ -178,6 +178,9 @@ def rows_of(x: Tensor | SparseFeatures, nodes: Tensor) -> Tensor | SparseFeature
 def rows_of(x: Features, nodes: Tensor) -> Features: ...
 def rows_of(x: Features, nodes: Tensor) -> Features:
     """The features of some nodes, as float32 even if the store of the graph has 16-bit numbers."""
+    if isinstance(x, FeaturesWithLabels):
+        own = None if x.x is None else rows_of(x.x, nodes)
+        return FeaturesWithLabels(own, x.propagated[nodes])
     rows = x[nodes]
     return rows.float() if isinstance(rows, Tensor) and rows.dtype == torch.float16 else rows
 

@@ -21,6 +21,7 @@ class ModelEntry(NamedTuple):
     name: str
     inputs: tuple[Inputs, ...]  # the values that `model.inputs` accepts; the first is the default
     learns: bool = True  # whether it has parameters that training changes
+    solved: bool = False  # whether it is solved at once instead of trained in epochs
     attends: bool = False  # whether it uses `graph_attention`
     norm: Norm = "layer"  # the norm of hidden layers if the option is auto
 
@@ -36,8 +37,8 @@ MODELS: dict[str, ModelEntry] = {
         ModelEntry("grand", ("X,A",), norm="none"),
         ModelEntry("gcn-lpa", ("X,A",)),
         ModelEntry("mlp", ("X",)),
-        ModelEntry("ridge", ("X,A,Y", "X,A")),
-        ModelEntry("trees", ANY),
+        ModelEntry("ridge", ("X,A,Y", "X,A"), solved=True),
+        ModelEntry("trees", ANY, solved=True),
         ModelEntry("label-propagation", ("A,Y",), learns=False),
     )
 }

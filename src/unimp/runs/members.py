@@ -43,15 +43,14 @@ from unimp.ensemble.selection import (
 from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
 from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
-from unimp.runs.estimate import estimate
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
 from unimp.runs.folder.writing import write_task
 from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
-from unimp.runs.time_shares import EPOCHS, TimeShares
+from unimp.runs.time_shares import TYPICAL, TimeShares, expected_pace
 from unimp.runs.trained_model import TrainedModel
-from unimp.runs.workers import Plan, Train, Trainer, plan, wait_for_workers
+from unimp.runs.workers import Plan, Train, Trainer, plan, usable_cores, wait_for_workers
 from unimp.tasks.labels import is_known
 from unimp.tasks.means import FEW_NODES
 from unimp.tasks.metrics import score
@@ -94,12 +93,11 @@ def fit_ensemble(
     others = members[len(cheap) :]
     jobs, threads = plan_of(experiment, [_recipe(experiment, m, task) for m in others], task)
     with stored(experiment, jobs) as in_folder:
-        training = _Training(
-            in_folder, task, members, Plan(jobs, threads if jobs > 1 else torch.get_num_threads())
-        )
+        training = _Training(in_folder, task, members, jobs)
         workers = min(jobs, sum(map(training.is_unfinished, others))) if jobs > 1 else 0
         with Trainer(in_folder, task, train, workers=workers, threads=threads) as trainer:
             training.add(trainer.here(training.due(cheap)))
+            training.measure(others, usable_cores() / threads if jobs > 1 else 1.0)
             training.add(trainer.each(training.due(others)))
             training.add(trainer.each(training.due(training.add_copies())))
     trained, notes = training.trained, training.notes
@@ -131,7 +129,6 @@ class _Due(NamedTuple):
 
     member: Member
     settings: Mapping[str, Any]
-    was_finished: bool  # before this command
 
 
 class _Training:
@@ -142,23 +139,52 @@ class _Training:
     """
 
     def __init__(
-        self, experiment: Experiment, task: Task, members: Sequence[Member], plan: Plan
+        self, experiment: Experiment, task: Task, members: Sequence[Member], jobs: int
     ) -> None:
         self.trained: list[Trained] = []
         self.notes: dict[str, str] = {}  # why a member is not part of the ensemble
         self.cut_short = False
-        self.spent_before = 0.0
         self.labels = task.labels[task.split.val]
         share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
-        limit = share * experiment.recipe.train.time_limit
-        expected = _expected_seconds(experiment, members, task, plan.threads) if limit else None
-        self._times = TimeShares(limit, plan.jobs, expected)
+        self._times = TimeShares(share * experiment.recipe.train.time_limit, jobs)
         self.members = list(members)
         self._experiment, self._task = experiment, task
+        self._times.started = sum(m.by_gradient and self._is_begun(m) for m in members)
+        self.spent_before = sum(map(self._seconds_before, members)) / jobs
 
     def is_unfinished(self, member: Member) -> bool:
         folder = self._folder_of(member)
         return folder is None or not is_finished(folder)
+
+    def _is_begun(self, member: Member) -> bool:
+        folder = self._folder_of(member)
+        return folder is not None and (is_finished(folder) or is_started(folder))
+
+    def _seconds_before(self, member: Member) -> float:
+        """Seconds of a member that was finished before this command."""
+        folder = self._folder_of(member)
+        if folder is None or not is_finished(folder):
+            return 0.0
+        try:
+            return float(read_run(folder)[1]["seconds"])
+        except RunError:  # loading this member will report the error
+            return 0.0
+
+    def measure(self, members: Sequence[Member], slower: float) -> None:
+        """Measure how long members take on CPU, if time may be too short for all of them.
+
+        slower: how many times as long as in this process they take.
+        """
+        share_time = [m for m in members if m.by_gradient]
+        typical = next((m for m in share_time if m.cost >= TYPICAL), None)
+        if not self._times.limit or len(share_time) < 2 or typical is None:
+            return
+        on_cpu = self._experiment.device == "cpu"  # on a GPU, kernels would be compiled for it
+        if on_cpu and any(map(self.is_unfinished, share_time)):
+            recipe = _recipe(self._experiment, typical, self._task)
+            task = member_task(self._experiment.stored_recipe, recipe, self._task)
+            pace = expected_pace(typical, recipe, task)
+            self._times.expect(None if pace is None else slower * pace)
 
     def add_copies(self) -> list[Member]:
         """Further trainings of the members with a large weight; their mean varies less."""
@@ -180,7 +206,7 @@ class _Training:
         experiment = self._experiment
         for member in members:
             folder, was_finished = self._folder_of(member), not self.is_unfinished(member)
-            begun = was_finished or (folder is not None and is_started(folder))
+            begun = self._is_begun(member)
             if not begun and (why := _why_left_out(member, self.trained, self.labels)):
                 self.notes[member.name] = why
                 continue
@@ -190,31 +216,31 @@ class _Training:
             has_time = limit is None or limit > 0
             if not begun:
                 has_time = self._times.is_enough(member, limit)
-            if not (has_time or was_finished) and self.trained:
+            has_time |= was_finished or not self.trained
+            if not has_time:
                 if is_copy(member.name):  # copies only use time that is left
                     self.members.remove(member)
                     continue
                 self.notes[member.name] = "there was too little time left"
                 self.cut_short = True
                 continue
+            self._times.started += member.by_gradient and not begun
             try:
                 inner, settings = _experiment_of(member, experiment, self._task, folder, limit)
             except (RecipeError, RunError) as error:
                 self._failed(member, error)
             else:
-                yield _Due(member, settings, was_finished), inner
+                yield _Due(member, settings), inner
 
     def add(self, results: Iterable[tuple[_Due, Run | UnimpError]]) -> None:
         """Add members as they finish, and print a line about each."""
-        for (member, settings, was_finished), result in results:
+        for (member, settings), result in results:
             if isinstance(result, UnimpError):
                 self._failed(member, result)
                 continue
-            seconds = result.metrics["seconds"]
+            metrics = result.metrics
             if trains_by_epochs(result):
-                self._times.add(member, seconds)
-            if was_finished:
-                self.spent_before += seconds / self._times.jobs
+                self._times.add(member, metrics["seconds"], cut_short=metrics["cut_short"])
             newest = _answered(member, settings, result)
             insort(self.trained, newest, key=lambda one: self.members.index(one.member))
             text = _progress(newest, self.trained, self.labels, self._task.metric)
@@ -238,24 +264,6 @@ def plan_of(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Pl
     for kind in (MEMBERS, REFIT) if experiment.folder is not None else ():
         wait_for_workers((experiment.folder / kind).glob("*"))  # type: ignore[operator]
     return plan(experiment, recipes, task)
-
-
-def _expected_seconds(
-    experiment: Experiment, members: Sequence[Member], task: Task, threads: int
-) -> float | None:
-    """Estimate the seconds of a member of cost 1 on CPU, from a few steps; None: not known."""
-    chosen = next((m for m in members if m.by_gradient and m.cost >= 1), None)
-    if chosen is None or experiment.device != "cpu":  # on a GPU, kernels would be compiled
-        return None
-    changes = {"train.epochs": EPOCHS, "train.patience": 0}
-    recipe = _recipe(experiment, chosen, task).with_settings(changes)
-    try:
-        of_member = member_task(experiment.stored_recipe, recipe, task)
-        found = estimate(recipe, model_of(recipe, of_member), of_member, "cpu")
-    except UnimpError:  # the training of this member will report the error
-        return None
-    assert found.seconds is not None
-    return found.seconds / chosen.cost * torch.get_num_threads() / threads
 
 
 def _recipe(experiment: Experiment, member: Member, task: Task) -> Recipe:

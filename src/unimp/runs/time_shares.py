@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from unimp.config.recipe import Recipe
 from unimp.ensemble.portfolio import Member
+from unimp.errors import UnimpError
+from unimp.runs.estimate import estimate
+from unimp.runs.preparation import model_of
+from unimp.tasks.task import Task
 
 SHARE_AFTER = 0.1
 """The part of the time limit that is reserved for scoring and writing the ensemble."""
@@ -13,8 +18,10 @@ SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
 ENOUGH = 0.2
 """A member is started only if it gets at least this part of its expected time."""
-EPOCHS = 150
-"""The number of epochs that a member is expected to train."""
+BEST_EPOCH = 110
+"""The best epoch of a member, as expected; it stops when its patience has ended."""
+TYPICAL = 1.0
+"""The least cost of a member whose time shows how long others take; cheaper ones use no edges."""
 
 
 class TimeShares:
@@ -25,17 +32,28 @@ class TimeShares:
     that were cut short. The other members are trained only if time is left.
     """
 
-    def __init__(self, limit: float, jobs: int, expected: float | None = None) -> None:
+    def __init__(self, limit: float, jobs: int) -> None:
         """limit: seconds for all members together; 0: no limit. jobs: the number of members that
-        are trained at the same time. expected: seconds of a member of cost 1; None: not known.
+        are trained at the same time.
         """
         self.limit, self.jobs = limit, jobs
-        self._paces = [] if expected is None else [expected]  # seconds per unit of cost
-        self._started = 0
+        self.started = 0  # members that are trained by gradient descent
+        self._paces: list[float] = []  # seconds per unit of cost
 
-    def add(self, member: Member, seconds: float) -> None:
+    @property
+    def pace(self) -> float:
+        """The seconds that a member of cost 1 is expected to take; 0: not known."""
+        return median(self._paces) if self._paces else 0.0
+
+    def expect(self, pace: float | None) -> None:
+        """Record the seconds that a member of cost 1 should take, if they are known."""
+        self._paces += [] if pace is None else [pace]
+
+    def add(self, member: Member, seconds: float, *, cut_short: bool) -> None:
         """Record the seconds of a member that was trained by gradient descent."""
-        self._paces.append(seconds / member.cost)
+        if member.cost >= TYPICAL:
+            pace = seconds / member.cost
+            self._paces.append(max(pace, self.pace) if cut_short else pace)
 
     def of_first(self, members: Sequence[Member], spent: float) -> float | None:
         """Seconds that the first of the remaining members may take; None: no limit.
@@ -52,26 +70,40 @@ class TimeShares:
         """Whether to start a member that may take this many seconds.
 
         The first `jobs` members that train by gradient descent are always started if any time is
-        left, so that no process is idle. Call it once per member, because it counts these.
+        left, so that no process is idle.
         """
-        if seconds is None:
+        if seconds is None or seconds <= 0:
+            return seconds is None
+        if not member.by_gradient or self.started < self.jobs:
             return True
-        if seconds <= 0 or not member.by_gradient:
-            return seconds > 0
-        self._started += 1
-        if self._started <= self.jobs or not self._paces:
-            return True
-        return seconds >= ENOUGH * member.cost * median(self._paces)
+        return seconds >= ENOUGH * member.cost * self.pace
 
     def _that_finish(self, members: Sequence[Member], left: float) -> Sequence[Member]:
-        """The first of these members, as many as are expected to finish in this time; at least one."""
-        if not self._paces:
+        """The first members that are expected to finish in this time; at least one."""
+        if not self.pace:
             return members
-        costs = self.jobs * left / max(median(self._paces), 1e-9)
-        count = 0
+        cost, count = 0.0, 0
         for member in members:
-            costs -= member.cost
-            count += costs >= 0 or count == 0
-            if costs < 0:
+            cost += member.cost
+            if count and cost * self.pace > self.jobs * left:
                 break
+            count += 1
         return members[:count]
+
+
+def expected_pace(member: Member, recipe: Recipe, task: Task) -> float | None:
+    """Estimate the seconds of a member of cost 1 on CPU, from a few steps of this one.
+
+    recipe and task: those of the member. None: they cannot be estimated.
+    """
+    options = recipe.train
+    epochs = options.epochs
+    if options.patience:
+        epochs = min(epochs, BEST_EPOCH + options.patience)
+    whole = {"train.epochs": epochs, "train.patience": 0, "train.time_limit": 0.0}
+    recipe = recipe.with_settings(whole)
+    try:
+        found = estimate(recipe, model_of(recipe, task), task, "cpu")
+    except UnimpError:  # the training of this member will report the error
+        return None
+    return None if found.seconds is None else found.seconds / member.cost

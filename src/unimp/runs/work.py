@@ -8,7 +8,7 @@ import torch
 
 from unimp.config.choices import ALL, Regime
 from unimp.config.recipe import Recipe
-from unimp.graph.features import SparseFeatures
+from unimp.graph.features import SparseFeatures, rows_of
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import prunes
@@ -156,7 +156,7 @@ def drawn_batch(
     pool = pool[torch.randperm(pool.numel(), generator=generator)[:seeds]]
     per_layer = fanout_per_layer(fanout or recipe.batch.fanout, model.num_layers)
     batch = sampled_batch(graph, task.labels, mask, pool, per_layer, seed=0, prefetch=True)
-    if not model.takes_propagated_labels or graph.x is None:
+    if not model.takes_propagated_labels:
         return batch
     x = model.features(graph, mask.reveal(task.labels))
-    return replace(batch, x=None if x is None else x[batch.nodes])
+    return replace(batch, x=None if x is None else rows_of(x, batch.nodes))
