@@ -220,6 +220,7 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
             changes = {
                 "ensemble.refit": "always",
                 "ensemble.portfolio": "best",
+                "ensemble.copies": 1,
                 "ensemble.members": [
                     row["name"] for row in summary["members"] if not is_copy(row["name"])
                 ],
