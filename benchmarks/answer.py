@@ -118,7 +118,7 @@ def our_curve(recipe_name: str, task: Task, device: str, epochs: int, minutes: f
 def preset_curve(task: Task, device: str, minutes: float) -> Curve:
     """Train the preset `good` as `unimp train` does; score the ensemble after each member."""
     curve: Curve = []
-    describe = members._progress
+    describe = members.progress_line
 
     def timed(newest: Any, trained: Any, labels: Tensor, metric: Any) -> str:
         weights = members.weights_of(trained, labels)
@@ -132,7 +132,7 @@ def preset_curve(task: Task, device: str, minutes: float) -> Curve:
         "ensemble.refit": "never",
     }
     began = time.perf_counter()
-    with patch.object(members, "_progress", timed):
+    with patch.object(members, "progress_line", timed):
         scores = run(task, preset="good", settings=settings).metrics["scores"]["train"]
     curve.append((time.perf_counter() - began, scores["val"], scores["test"]))
     return curve

@@ -15,7 +15,7 @@ from unimp.graph.graph import Graph
 from unimp.inference.incremental.changes import Change, ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.incremental.recomputation import FullRecomputation
-from unimp.runs import members
+from unimp.runs import trained_members
 from unimp.runs.run import Run
 
 SETTINGS = {"task.scale": 0.01, "train.epochs": 3, "model.width": 8, "train.device": "cpu"}
@@ -48,9 +48,9 @@ def trained() -> Callable[[str], Run]:
             with pytest.MonkeyPatch.context() as patch:
                 short = {**portfolio.FRAME, "train.epochs": 3, "model.width": 8}
                 patch.setattr(portfolio, "FRAME", short)
-                chosen = members.choose_weights
+                chosen = trained_members.choose_weights
                 patch.setattr(
-                    members,
+                    trained_members,
                     "choose_weights",
                     lambda given, *more: (chosen(given, *more) + 1) / (1 + len(given)),
                 )

@@ -15,7 +15,7 @@ from unimp.ensemble import portfolio
 from unimp.ensemble.model import Ensemble
 from unimp.errors import RecipeError, RunError
 from unimp.inference.incremental.changes import Change
-from unimp.runs import members, time_shares
+from unimp.runs import members, time_shares, trained_members
 from unimp.runs.run import Run
 from unimp.runs.time_shares import TimeShares
 from unimp.tasks.labels import Split
@@ -36,9 +36,9 @@ def short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     short = {**portfolio.FRAME, "train.epochs": 12, "model.width": 16}
     monkeypatch.setattr(portfolio, "FRAME", short)
     # Every member keeps some weight, so that all of them are part of each answer.
-    chosen = members.choose_weights
+    chosen = trained_members.choose_weights
     monkeypatch.setattr(
-        members,
+        trained_members,
         "choose_weights",
         lambda given, *more: (chosen(given, *more) + 1) / (1 + len(given)),
     )
@@ -231,7 +231,7 @@ def test_a_finished_member_is_used_even_if_its_family_is_weak_by_now(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was started when fewer members had finished."""
-    monkeypatch.setattr(members, "_why_left_out", lambda *given: "too weak")
+    monkeypatch.setattr(members, "why_left_out", lambda *given: "too weak")
     shutil.copytree(stored / MEMBERS / "unimp", tmp_path / "run" / MEMBERS / "unimp")
     summary = train(tmp_path / "run").metrics["ensemble"]
     assert [row["name"] for row in summary["members"]] == ["unimp"]
@@ -259,7 +259,7 @@ def test_a_resumed_ensemble_starts_no_member_that_was_left_out(
     monkeypatch.setattr(time_shares, "ENOUGH", 1e6)
     limit = {"train.time_limit": 60.0}
     with monkeypatch.context() as patch:
-        patch.setattr(members, "_summary", interrupt)
+        patch.setattr(members, "leaderboard", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "run", **limit)
     run = train(tmp_path / "run", **limit)

@@ -12,7 +12,7 @@ import unimp
 from unimp.config.run_files import METRICS, REFIT, WEIGHTS
 from unimp.ensemble import portfolio
 from unimp.errors import RunError
-from unimp.runs import members, refit, workers
+from unimp.runs import refit, trained_members, workers
 from unimp.runs.evidence import find_runs
 from unimp.runs.run import Run
 from unimp.runs.student import distill
@@ -33,9 +33,9 @@ SETTINGS: dict[str, Any] = {
 def short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     short = {**portfolio.FRAME, "train.epochs": 12, "model.width": 16}
     monkeypatch.setattr(portfolio, "FRAME", short)
-    chosen = members.choose_weights  # every member keeps some weight
+    chosen = trained_members.choose_weights  # every member keeps some weight
     monkeypatch.setattr(
-        members,
+        trained_members,
         "choose_weights",
         lambda given, *more: (chosen(given, *more) + 1) / (1 + len(given)),
     )

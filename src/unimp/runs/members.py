@@ -7,24 +7,21 @@ finished members again. `runs/workers.py` trains several members at the same tim
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from unimp.config.choices import Metric
 from unimp.config.recipe import Recipe
 from unimp.config.run_files import CHECKPOINT, MEMBERS, REFIT, is_finished, is_started
-from unimp.ensemble.calibration import Calibration, fit_calibration
+from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import (
     Member,
@@ -35,11 +32,6 @@ from unimp.ensemble.portfolio import (
     seed_of,
     settings_of,
 )
-from unimp.ensemble.selection import (
-    choose_weights,
-    mixed,
-    nested_score,
-)
 from unimp.errors import ModelError, RecipeError, RunError, TrainingError, UnimpError
 from unimp.model.solved_model import SolvedModel
 from unimp.runs.context import Experiment
@@ -49,11 +41,16 @@ from unimp.runs.folder.writing import write_task
 from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
 from unimp.runs.run import Run
 from unimp.runs.time_shares import TYPICAL, TimeShares, expected_pace
+from unimp.runs.trained_members import (
+    Trained,
+    answered,
+    leaderboard,
+    progress_line,
+    weights_of,
+    why_left_out,
+)
 from unimp.runs.trained_model import TrainedModel
 from unimp.runs.workers import Plan, Train, Trainer, plan, usable_cores, wait_for_workers
-from unimp.tasks.labels import is_known
-from unimp.tasks.means import FEW_NODES
-from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_checkpoint
 from unimp.training.loop import Fit, Position, TrainingState
@@ -62,25 +59,8 @@ SHARE_OF_REFIT = 0.25
 """The part of the time limit that is reserved for training members again on all known labels."""
 CHEAP = 0.3
 """The first members, up to this cost, are trained in this process while workers start."""
-WEAK = 0.05
-"""If the best validation score of a family is lower than that of the best member by more than this,
-the other members of the family are left out, unless the ensemble uses the family."""
-
-
 RELIED_ON = 0.1
 """The smallest weight of a member of which copies are trained."""
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained member and its answers on the validation set."""
-
-    member: Member
-    settings: Mapping[str, Any]
-    run: Run
-    calibration: Calibration
-    chances: Tensor  # [n_val, C] calibrated probabilities, with train labels as inputs
-    val: float
 
 
 def fit_ensemble(
@@ -107,7 +87,7 @@ def fit_ensemble(
             + "; ".join(f"{name}: {why}" for name, why in notes.items())
         )
     weights = weights_of(trained, training.labels)
-    summary = _summary(trained, weights, notes, task, experiment.seed)
+    summary = leaderboard(trained, weights, notes, task, experiment.seed)
     chosen = [(one, float(w)) for one, w in zip(trained, weights, strict=True) if w > 0]
     entries = [Entry(t.member.name, t.settings, w, t.run.temperature) for t, w in chosen]
     stopped = f"{len(trained)} of {len(training.members)} members trained"
@@ -207,7 +187,7 @@ class _Training:
         for member in members:
             folder, was_finished = self._folder_of(member), not self.is_unfinished(member)
             begun = self._is_begun(member)
-            if not begun and (why := _why_left_out(member, self.trained, self.labels)):
+            if not begun and (why := why_left_out(member, self.trained, self.labels)):
                 self.notes[member.name] = why
                 continue
             spent = time.perf_counter() - experiment.started + self.spent_before
@@ -241,9 +221,9 @@ class _Training:
             metrics = result.metrics
             if trains_by_epochs(result):
                 self._times.add(member, metrics["seconds"], cut_short=metrics["cut_short"])
-            newest = _answered(member, settings, result)
+            newest = answered(member, settings, result)
             insort(self.trained, newest, key=lambda one: self.members.index(one.member))
-            text = _progress(newest, self.trained, self.labels, self._task.metric)
+            text = progress_line(newest, self.trained, self.labels, self._task.metric)
             self._experiment.progress.note(text)
 
     def _folder_of(self, member: Member) -> Path | None:
@@ -307,25 +287,6 @@ def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensem
     return Ensemble(models, entries, [Calibration(numbers, numbers)] * len(models))
 
 
-def weights_of(trained: Sequence[Trained], labels: Tensor) -> Tensor:
-    """The weights of the members; equal ones if there are few validation labels to choose by."""
-    if int(is_known(labels).sum()) < FEW_NODES:
-        return torch.full((len(trained),), 1 / len(trained), dtype=torch.float64)
-    metric = trained[0].run.task.metric
-    return choose_weights([one.chances for one in trained], labels, metric)
-
-
-def _answered(member: Member, settings: Mapping[str, Any], run: Run) -> Trained:
-    """A trained member with its calibrated answers on the validation set."""
-    val, multilabel = run.task.split.val, run.task.is_multilabel
-    outputs = run.outputs(run.observed_labels(reveal="train"))
-    chances = run.probabilities_of(outputs)[val]
-    calibration = fit_calibration(chances, run.task.labels[val])
-    chances = calibration.apply(chances, multilabel=multilabel)
-    score = run.metrics["scores"]["train"].get("val", math.nan)
-    return Trained(member, settings, run, calibration, chances, score)
-
-
 def _experiment_of(
     member: Member,
     experiment: Experiment,
@@ -370,68 +331,3 @@ def _mark_begun(experiment: Experiment, data_hash: str) -> None:
     if folder is not None and load_state(folder, origin) is None:
         state = TrainingState({}, Position(), (), None)
         save_checkpoint(folder / CHECKPOINT, state, origin)
-
-
-def _why_left_out(member: Member, trained: Sequence[Trained], labels: Tensor) -> str:
-    """Why a member is not trained: others of its family were too weak; empty if it is trained."""
-    scored = [one for one in trained if math.isfinite(one.val)]
-    family = [one for one in scored if one.member.family == member.family]
-    if not family or any(one.run.metrics["cut_short"] for one in family):
-        return ""
-    best, own = (max(one.val for one in some) for some in (scored, family))
-    weights = weights_of(trained, labels)
-    used = any(float(w) > 0 for one, w in zip(trained, weights, strict=True) if one in family)
-    noise = 1 / math.sqrt(len(labels))  # about two standard errors of an accuracy
-    if used or best - own <= max(WEAK, noise):
-        return ""
-    return f"{family[0].member.name} was {100 * (best - own):.1f} points below the best member"
-
-
-def _progress(newest: Trained, trained: Sequence[Trained], labels: Tensor, metric: Metric) -> str:
-    """One line about the newest member and the ensemble so far."""
-    text = f"{newest.member.name}: {newest.run.metrics['seconds']:.0f} s"
-    if not math.isfinite(newest.val):
-        return text
-    answers = mixed([one.chances for one in trained], weights_of(trained, labels))
-    together = score(metric, answers, labels)
-    return (
-        f"{text}, validation {100 * newest.val:.2f} %; "
-        f"ensemble of {len(trained)}: {100 * together:.2f} %"
-    )
-
-
-def _summary(
-    trained: Sequence[Trained], weights: Tensor, notes: Mapping[str, str], task: Task, seed: int
-) -> dict[str, Any]:
-    """The leaderboard of an ensemble, and how optimistic its validation score is."""
-    val = task.split.val
-    labels, chances = task.labels[val], [one.chances for one in trained]
-    chosen = nested = math.nan
-    if int(is_known(labels).sum()) >= 2:
-        chosen = score(task.metric, mixed(chances, weights), labels)
-        groups = None if task.groups is None else task.groups[val]
-        nested = nested_score(chances, labels, task.metric, seed=seed, groups=groups)
-    rows = [
-        {
-            "name": one.member.name,
-            "weight": float(weight),
-            "temperature": one.run.temperature,
-            "takes_labels": one.run.takes_labels,
-            **{name: one.run.metrics["scores"]["train"].get(name) for name in ("val", "test")},
-            "seconds": one.run.metrics["seconds"],
-            "epochs": one.run.metrics["best_epoch"],
-            "seconds_per_epoch": one.run.metrics["seconds_per_epoch"],
-            "cut_short": one.run.metrics["cut_short"],
-            "settings": dict(one.settings),
-        }
-        for one, weight in zip(trained, weights, strict=True)
-    ]
-    return {
-        "members": rows,
-        "left_out": dict(notes),
-        "val": chosen,
-        "val_nested": nested,
-        "optimism": chosen - nested,
-        "refitted": False,
-        "not_refitted": {},
-    }
