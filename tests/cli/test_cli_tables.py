@@ -228,7 +228,9 @@ def test_reveal_chooses_the_inputs_of_predictions_and_suggestions(
     text = printed("suggest", finished, "--no-smooth", "--out", "s.parquet", "--reveal", reveal)
     expected = run.suggest(50, reveal=reveal, smooth=False).to_arrow()
     assert pyarrow.parquet.read_table("s.parquet").equals(expected)
-    assert next_command(text)[-2:] == ["--reveal", reveal]  # the same inputs beside the answers
+    command = next_command(text)
+    assert command[command.index("--reveal") + 1] == reveal  # the same inputs beside the answers
+    assert command[-2:] == ["--out", "s-predictions.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -440,7 +442,7 @@ def test_the_command_that_suggest_prints_works_as_printed_and_keeps_earlier_labe
     asked = fill_in(here / "to ask.csv", "red", "blue")
     assert not {"Ann", "Zoë 00"} & set(asked)
     printed(*next_command(text))
-    table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
+    table = pyarrow.csv.read_csv("to ask-predictions.csv").to_pylist()
     known = {row["node"]: row["prediction"] for row in table if row["observed"]}
     answers = {"Ann": "blue", "Zoë 00": "red", asked[0]: "red", asked[1]: "blue"}
     assert {node: known.get(node) for node in answers} == answers
@@ -468,7 +470,7 @@ def test_several_labels_per_node_are_filled_in_with_the_separator_of_the_tables(
     assert f"such as alpha{between}beta, or none" in text
     asked = fill_in(here / "suggestions.csv", f"gamma{between}alpha", "beta", "none")
     printed(*next_command(text))
-    table = pyarrow.parquet.read_table("predictions.parquet").to_pylist()
+    table = pyarrow.csv.read_csv("suggestions-predictions.csv").to_pylist()
     found = {row["node"]: row for row in table}
     columns = ("p_alpha", "p_beta", "p_gamma")
     for node, chances in zip(asked, ([1, 0, 1], [0, 1, 0], [0, 0, 0]), strict=True):
@@ -479,7 +481,8 @@ def test_several_labels_per_node_are_filled_in_with_the_separator_of_the_tables(
     assert not found[left]["observed"]
     again = printed("suggest", "run", "-n", 40, "--out", "s.csv", "--labels", "suggestions.csv")
     assert not set(asked) & set(pyarrow.csv.read_csv("s.csv")["node"].to_pylist())
-    assert next_command(again)[2:] == ["--labels", "suggestions.csv", "--labels", "s.csv"]
+    earlier = ["--labels", "suggestions.csv", "--labels", "s.csv"]
+    assert next_command(again)[2:] == [*earlier, "--out", "s-predictions.csv"]
 
 
 @pytest.mark.parametrize("command", ["explain", "audit", "suggest"])

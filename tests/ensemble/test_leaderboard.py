@@ -1,6 +1,6 @@
-"""The leaderboard states whether labels as inputs helped."""
+"""The leaderboard states how weights were chosen, and whether labels as inputs helped."""
 
-from unimp.ensemble.leaderboard import label_gain_in_words
+from unimp.ensemble.leaderboard import label_gain_in_words, weights_in_words
 
 
 def test_the_gain_by_labels_is_stated_if_both_members_were_trained() -> None:
@@ -16,3 +16,12 @@ def test_the_gain_by_labels_is_stated_if_both_members_were_trained() -> None:
     assert label_gain_in_words(rows[:1]) == ""
     assert label_gain_in_words([{**rows[0], "val": None}, rows[1]]) == ""
     assert label_gain_in_words([{**rows[0], "cut_short": True}, rows[1]]) == ""
+
+
+def test_the_choice_of_weights_is_stated() -> None:
+    chosen = [{"weight": 0.7}, {"weight": 0.3}, {"weight": 0.0}]
+    assert "log-loss on validation" in weights_in_words(chosen, "accuracy")
+    assert "ROC-AUC" in weights_in_words(chosen, "rocauc")
+    equal = [{"weight": 0.5}, {"weight": 0.5}]
+    assert "too few" in weights_in_words(equal, "accuracy")
+    assert weights_in_words([{"weight": 1.0}], "accuracy") == ""

@@ -172,7 +172,8 @@ def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:
         )
         known = loaded.task.labels
         if replaced := int(((known >= 0) & (extra >= 0) & (known != extra)).sum()):
-            words += f" ({replaced:,} of them replace another known label)"
+            verb = "replaces" if replaced == 1 else "replace"
+            words += f" ({replaced:,} of them {verb} another known label)"
     hint = f"; --reveal known would use {unused:,} more" if unused else ""
     if bool(with_later.all()):
         hint = ". Every label is an input, so nothing was predicted"

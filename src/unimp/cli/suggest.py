@@ -83,6 +83,7 @@ def suggest(
     for option, given in (("--nodes", nodes), ("--edges", edges), ("--reveal", reveal)):
         then += [] if given is None else [option, given]
     then += [] if unknown_ids == "refuse" else ["--unknown-ids", unknown_ids]
+    then += ["--out", path.with_name(f"{path.stem}-predictions{path.suffix}")]
     command = shlex.join(str(word) for word in then)
     out.print(f"Fill in the column label{how_to_fill_in(loaded.task)}, then run: {command}")
 

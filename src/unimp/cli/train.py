@@ -23,6 +23,7 @@ from unimp.tracking.trackers import TRACKERS
 from unimp.training.interruption import SIGNALS, exit_code, signals_held, signals_raised
 
 if TYPE_CHECKING:
+    from unimp.config.choices import Metric
     from unimp.config.recipe import Recipe
     from unimp.runs.context import RunOptions
     from unimp.runs.run import Run
@@ -243,9 +244,9 @@ def neighbors_in_words(runs: Runs) -> str:
     return f"nearest neighbors: {', '.join(map(str, counts))} (chosen by validation)"
 
 
-def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
+def print_leaderboard(seed: int, summary: Mapping[str, Any], metric: Metric) -> None:
     """Print the members of an ensemble, those with the largest weights first."""
-    from unimp.ensemble.leaderboard import label_gain_in_words
+    from unimp.ensemble.leaderboard import label_gain_in_words, weights_in_words
 
     rows: list[Sequence[str]] = [("member", "weight", "validation", "test", "labels", "seconds")]
     for row in sorted(summary["members"], key=lambda row: -row["weight"]):
@@ -268,7 +269,8 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any]) -> None:
         )
         for name, why in summary["not_refitted"].items():
             out.print(f"{name} was not refitted: {why}")
-    out.print("weights minimize the log-loss on validation, so the score of a member may be higher")
+    if words := weights_in_words(summary["members"], metric):
+        out.print(words)
     if (summary["optimism"] or 0.0) > 0:
         out.print(
             "choosing the weights on validation makes the validation score look better by about "
@@ -305,7 +307,7 @@ def print_runs(runs: Runs) -> None:
     print_rows(rows)
     for run in runs:
         if summary := run.metrics.get("ensemble"):
-            print_leaderboard(run.seed, summary)
+            print_leaderboard(run.seed, summary, run.task.metric)
         if section := run.metrics.get("student"):
             print_student(run.seed, section)
     if words := neighbors_in_words(runs):
