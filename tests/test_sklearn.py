@@ -591,7 +591,7 @@ def test_a_preset_fits_an_ensemble_that_answers_like_one_model(
 ) -> None:
     test = task.split.test.numpy()
     assert isinstance(ensemble.run_.model, Ensemble)
-    assert ensemble.run_.recipe.train.time_limit == 30
+    assert ensemble.run_.recipe.train.time_limit == 27
     assert ensemble.n_iter_ == 3
     assert ensemble.score(nodes[test], y[test]) > 0.75
     assert np.array_equal(ensemble.transduction_, ensemble.predict(nodes))

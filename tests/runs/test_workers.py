@@ -24,7 +24,7 @@ from unimp.runs.folder.lock import in_use
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
 
-NAMES = ["label-propagation", "gcn", "mlp"]
+NAMES = ["label-propagation", "mlp", "gcn"]
 BYTES = ("model.safetensors", "predictions.parquet")
 SETTINGS: dict[str, Any] = {
     "task.scale": 0.05,
