@@ -254,13 +254,14 @@ def test_the_command_states_the_choice_and_passes_it_to_the_next_command(
     assert chosen == (
         f"chosen with Correct & Smooth: validation accuracy {smoothed}, the model alone {alone}"
     )
-    assert then.endswith("--labels suggestions.csv --smooth")
+    out = "--out suggestions-predictions.csv"
+    assert then.endswith(f"--labels suggestions.csv --smooth {out}")
     assert then == printed("--smooth")[-1]
     plain = printed("--no-smooth")
     assert not any("validation" in line for line in plain)
-    assert plain[-1].endswith("--labels suggestions.csv")
+    assert plain[-1].endswith(f"--labels suggestions.csv {out}")
     *_, chosen = printed("--out", "again.csv")
-    assert chosen.endswith("--labels again.csv --smooth")
+    assert chosen.endswith("--labels again.csv --smooth --out again-predictions.csv")
 
 
 def test_suggestions_of_a_model_without_label_inputs_state_that(
