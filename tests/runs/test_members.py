@@ -319,6 +319,36 @@ def test_copies_of_important_members_have_other_draws_and_are_refitted(tmp_path:
     assert torch.equal(resumed.predict(), run.predict())
 
 
+def test_with_few_validation_labels_no_weights_are_chosen(
+    task: Task,
+) -> None:
+    split = replace(task.split, val=task.split.val[:20])
+    summary = own_run(replace(task, split=split)).metrics["ensemble"]
+    weights = [row["weight"] for row in summary["members"]]
+    assert weights == pytest.approx([1 / len(weights)] * len(weights))
+    assert not (summary["optimism"] or 0.0) > 0
+    assert not (summary["val_nested"] or 0.0) > 0
+
+
+def test_a_resumed_ensemble_counts_the_time_of_members_and_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"ensemble.copies": 2, "task.split": "seed"}
+    train(tmp_path / "run", **more)
+    for name in (MANIFEST, "metrics.json"):
+        (tmp_path / "run" / name).unlink()
+    read = members.read_run
+
+    def slow(folder: Path) -> Any:
+        recipe, metrics, manifest = read(folder)
+        return recipe, {**metrics, "seconds": 1000.0}, manifest
+
+    monkeypatch.setattr(members, "read_run", slow)
+    resumed = train(tmp_path / "run", **more)
+    assert len(resumed.metrics["ensemble"]["members"]) == 5
+    assert resumed.metrics["seconds"] >= 5 * 1000
+
+
 def test_copies_use_only_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         TimeShares, "of_first", lambda self, later, spent: 0.0 if "." in later[0].name else 9.0

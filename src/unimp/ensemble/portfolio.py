@@ -94,14 +94,14 @@ DEEP = {
     "model.dropout": 0.2,
     "model.input_dropout": 0.2,
 }
+HIGH_RATE = {"train.lr": 0.01}
 GCN_DEEP = {
     **DEEP,
+    **HIGH_RATE,
     "model.name": "gcn",
     "model.layers": 12,
     "model.width": 32,
-    "train.lr": 0.01,
 }
-HIGH_RATE = {"train.lr": 0.01}
 WIDE = {"model.width": 256, "train.lr": 0.003}
 GRAND = {
     "model.name": "grand",

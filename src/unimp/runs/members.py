@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -130,7 +130,7 @@ class _Training:
         self.members = list(members)
         self._experiment, self._task = experiment, task
         self._times.started = sum(m.by_gradient and self._is_begun(m) for m in members)
-        self.spent_before = sum(map(self._seconds_before, members)) / jobs
+        self.spent_before = self._seconds_before(members)
 
     def is_unfinished(self, member: Member) -> bool:
         folder = self._folder_of(member)
@@ -140,15 +140,14 @@ class _Training:
         folder = self._folder_of(member)
         return folder is not None and (is_finished(folder) or is_started(folder))
 
-    def _seconds_before(self, member: Member) -> float:
-        """Seconds of a member that was finished before this command."""
-        folder = self._folder_of(member)
-        if folder is None or not is_finished(folder):
-            return 0.0
-        try:
-            return float(read_run(folder)[1]["seconds"])
-        except RunError:  # loading this member will report the error
-            return 0.0
+    def _seconds_before(self, members: Sequence[Member]) -> float:
+        """Seconds of the members that were finished before this command."""
+        seconds = 0.0
+        for folder in map(self._folder_of, members):
+            if folder is not None and is_finished(folder):
+                with suppress(RunError):  # loading this member will report the error
+                    seconds += read_run(folder)[1]["seconds"]
+        return seconds / self._times.jobs
 
     def measure(self, members: Sequence[Member], slower: float) -> None:
         """Measure how long members take on CPU, if time may be too short for all of them.
@@ -179,6 +178,7 @@ class _Training:
         numbers = range(2, self._experiment.recipe.ensemble.copies + 1)
         copies = [copy_of(member, number) for number in numbers for member in relied_on]
         self.members += copies
+        self.spent_before += self._seconds_before(copies)
         return copies
 
     def due(self, members: Sequence[Member]) -> Iterator[tuple[_Due, Experiment]]:

@@ -93,8 +93,10 @@ def leaderboard(
     val = task.split.val
     labels, chances = task.labels[val], [one.chances for one in trained]
     chosen = nested = math.nan
-    if int(is_known(labels).sum()) >= 2:
+    known = int(is_known(labels).sum())
+    if known >= 2:
         chosen = score(task.metric, mixed(chances, weights), labels)
+    if known >= FEW_NODES:  # with fewer, no weights were chosen
         groups = None if task.groups is None else task.groups[val]
         nested = nested_score(chances, labels, task.metric, seed=seed, groups=groups)
     rows = [
