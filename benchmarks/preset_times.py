@@ -1,4 +1,4 @@
-"""Measure how long the presets take on CPU: until the first answer, and in total.
+"""Measure how long the presets take: until the first answer, and in total.
 
     python benchmarks/preset_times.py    → results/preset-times.json and a table in docs/strength.md
 
@@ -38,13 +38,13 @@ def measure(task: str, preset: str) -> dict[str, Any]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        first = None
+        first, line = None, ""
         assert process.stderr is not None
         for line in process.stderr:
             if first is None and "ensemble of 1" in line:
                 first = time.perf_counter() - started
         if process.wait() != 0:
-            raise SystemExit(f"{task} with {preset} failed")
+            raise SystemExit(f"{task} with {preset} failed: {line}")
         metrics = json.loads((out / "metrics.json").read_text("utf-8"))
     return {
         "task": task,
@@ -61,15 +61,20 @@ def measure(task: str, preset: str) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| task | preset | members trained | first answer, s | total, s | limit, s | test, % |",
-        "|" + "---|" * 7,
+        "| hardware | task | preset | members trained | first answer, s | total, s | limit, s | "
+        "test, % |",
+        "|" + "---|" * 8,
     ]
+
+    def place(row: dict[str, Any]) -> tuple[bool, int, float]:
+        return "CPU" not in row["hardware"], TASKS.index(row["task"]), row["limit"]
+
     lines += [
-        f"| {row['task']} | `{row['preset']}` | {row['members']} | {row['first']:.1f} | "
-        f"{row['seconds']:.0f} | {row['limit']:g} | {100 * row['test']:.2f} |"
-        for row in sorted(rows, key=lambda row: (TASKS.index(row["task"]), row["limit"]))
+        f"| {row['hardware']} | {row['task']} | `{row['preset']}` | {row['members']} | "
+        f"{row['first']:.1f} | {row['seconds']:.0f} | {row['limit']:g} | {100 * row['test']:.2f} |"
+        for row in sorted(rows, key=place)
     ]
-    return "\n".join([*lines, "", f"`python benchmarks/preset_times.py` on {rows[0]['hardware']}."])
+    return "\n".join([*lines, "", "Command: `python benchmarks/preset_times.py`."])
 
 
 def main() -> None:
@@ -80,8 +85,9 @@ def main() -> None:
     rows = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     for preset in options.presets:
         for task in options.tasks:
-            rows = [row for row in rows if (row["task"], row["preset"]) != (task, preset)]
-            rows.append(measure(task, preset))
+            found = measure(task, preset)
+            same = ("task", "preset", "hardware")
+            rows = [row for row in rows if any(row[key] != found[key] for key in same)] + [found]
             print({key: rows[-1][key] for key in ("task", "preset", "first", "seconds", "test")})
             write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
     text = PAGE.read_text("utf-8")

@@ -69,7 +69,8 @@ def suggest(
     if smooth is None:
         found = loaded.metrics["smoothing"]
         smooth = found["smoothed"]
-        out.print(smoothing_in_words(found, loaded.task.metric))
+        if smooth:
+            out.print(smoothing_in_words(found, loaded.task.metric))
     if not loaded.takes_labels:
         out.print(
             "The model of this run takes no labels as inputs: fill in the column label and train "

@@ -16,7 +16,7 @@ from unimp.cli.from_tables import tables_in
 from unimp.cli.init import Label, Near
 from unimp.cli.processes import end_with_launcher, train_on_devices, without_devices
 from unimp.config.presets import PRESETS, preset_help
-from unimp.config.run_files import GUESSED
+from unimp.config.run_files import GUESSED, REFIT
 from unimp.config.seeds import parse_seeds
 from unimp.errors import UnimpError
 from unimp.tracking.trackers import TRACKERS
@@ -303,7 +303,8 @@ def print_runs(runs: Runs) -> None:
     rows: list[Sequence[str]] = [("labels as inputs", "validation", "test")]
     for protocol, sets in runs.scores.items():
         cells = [mean_text(sets[n]["values"]) if n in sets else "-" for n in ("val", "test")]
-        rows.append((protocol if first.takes_labels else "none", *cells))
+        inputs = protocol.replace(REFIT, "train+val") if first.takes_labels else "none"
+        rows.append((f"{inputs}, after the refit" if protocol == REFIT else inputs, *cells))
     print_rows(rows)
     for run in runs:
         if summary := run.metrics.get("ensemble"):
