@@ -192,7 +192,9 @@ def exactly(found: Mapping[str, Any], what: str, count: int | None) -> str:
     among = f"{count:,} within reach; " if count is not None else ""
     shares = "attention rolled out over the layers"
     if found["shares_are"] != "attention":
-        shares = "a uniform walk, which is used for ensembles, smoothing and models without attention"
+        shares = (
+            "a uniform walk, which is used for ensembles, smoothing and models without attention"
+        )
     return (
         f"{among}each effect is for one of the {what} alone, so effects do not add up; in "
         f"percentage points, exact for {found['exact_' + what]} of the {len(found[what])} largest "

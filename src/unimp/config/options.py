@@ -170,7 +170,9 @@ class ModelOptions(Section):
         1.0, "gcn-lpa: weight of propagated labels in the loss", ge=0, le=1e30
     )
     hops: Hops | Literal["auto"] = option(
-        "auto", "ridge: number of propagation steps; auto: the best one on validation"
+        "auto",
+        "ridge and sign: number of propagation steps; auto: the best one on validation for ridge, "
+        "3 for sign",
     )
     hop_features: Literal["average", "concat"] = option(
         "average",

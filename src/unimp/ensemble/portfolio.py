@@ -14,6 +14,7 @@ from unimp.config.choices import Portfolio
 from unimp.config.presets import OF_EVERY_MODEL
 from unimp.config.recipe import Recipe
 from unimp.errors import ModelError
+from unimp.model.sign import MOST_COLUMNS
 from unimp.model.table import find_model
 from unimp.tasks.task import Task
 from unimp.training.masks import derived_seed
@@ -31,6 +32,10 @@ MOST_ENTRIES = 20_000_000
 """The most nodes × features for which features are propagated as dense rows in each step."""
 
 
+MOST_HOP_ENTRIES = 100_000_000
+"""The most nodes × features, or × singular vectors, that are propagated at once for sign."""
+
+
 @dataclass(frozen=True)
 class Member:
     """One model of the portfolio."""
@@ -41,7 +46,7 @@ class Member:
     presets: tuple[Portfolio, ...]
     cost: float = 1.0  # time relative to the other members
     few_labels: bool = False  # only for tasks with few train labels per class
-    by_gradient: bool = True  # whether it is trained by gradient descent, with the options of FRAME
+    by_gradient: bool = True  # whether it is trained in epochs, with the options of FRAME
 
     @property
     def model(self) -> str:
@@ -58,6 +63,8 @@ class Member:
             labels = task.split.train.numel() * task.num_classes
             limit = MOST_TREES if task.is_multilabel else task.num_classes
             return labels <= MOST_LABELS and task.num_classes <= limit
+        if self.model == "sign":
+            return min(task.sizes.features, MOST_COLUMNS) * task.graph.num_nodes <= MOST_HOP_ENTRIES
         by_features = self.settings.get("model.propagated_rows") == "features"
         if by_features and task.sizes.features * task.graph.num_nodes > MOST_ENTRIES:
             return False
@@ -103,6 +110,7 @@ GCN_DEEP = {
     "model.width": 32,
 }
 WIDE = {"model.width": 256, "train.lr": 0.003}
+SIGN = {"model.name": "sign", "model.width": 64, "model.dropout": 0.5}
 GRAND = {
     "model.name": "grand",
     "model.width": 64,
@@ -131,6 +139,8 @@ PORTFOLIO: tuple[Member, ...] = (
         0.3,
         by_gradient=False,
     ),
+    Member("sign", "hops", {**SIGN, "model.inputs": "X,A,Y"}, EVERY, 0.3, by_gradient=False),
+    Member("sign-features", "hops", {**SIGN, "model.inputs": "X,A"}, LONG, 0.5, by_gradient=False),
     Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
     Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7, by_gradient=False),
     Member(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -17,7 +18,7 @@ from unimp.model.gcn import convolve, with_convolution_weights
 from unimp.model.layers import project
 from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.ridge_problem import Array, LeastSquares, Solution, best_of, factor_of
-from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
+from unimp.model.solved_model import KnownLabels, Solved, SolvedModel, cross_fitted
 from unimp.tasks.labels import reveal_only
 from unimp.tasks.task import Sizes
 
@@ -127,7 +128,9 @@ class Ridge(SolvedModel):
         return logits if self.propagated_labels is None else logits + h[:, -classes:]
 
     @torch.no_grad()
-    def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
+    def solve(
+        self, graph: Graph, known: KnownLabels, *, seed: int, seconds: float = math.inf
+    ) -> Solved:
         graph, has_val = graph.to("cpu"), known.val.numel() > 0
         problem = LeastSquares(graph, known, len(self.bias), average=self.average)
         # Without validation labels nothing can be chosen.
@@ -149,7 +152,9 @@ class Ridge(SolvedModel):
         labels_used = ""
         if self.takes_labels:
             labels_used = " without labels," if best.label_weight is None else " with labels,"
-        return f"solved with {best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}"
+        return Solved(
+            f"solved with {best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}"
+        )
 
     @torch.no_grad()
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:

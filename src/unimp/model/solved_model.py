@@ -1,10 +1,12 @@
-"""Models whose weights are computed from the known labels at once, without gradient descent."""
+"""Models whose weights are computed from the known labels at once, outside of the training loop."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +33,13 @@ class KnownLabels:
     groups: Tensor | None = None  # [N] group numbers; folds keep groups together
 
 
+class Solved(NamedTuple):
+    """How the weights were computed, in one line, and whether the time limit ended it."""
+
+    how: str
+    cut_short: bool = False
+
+
 class SolvedModel(NodeModel):
     """A model that computes its weights in one step.
 
@@ -38,9 +47,16 @@ class SolvedModel(NodeModel):
     must not receive a label as input while it is fitted to the same label, so it uses folds.
     """
 
+    varies = False  # whether another seed gives other weights, so that a mean of several is better
+
     @abstractmethod
-    def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
-        """Compute the weights on the graph that `prepare` returned, and state how in one line."""
+    def solve(
+        self, graph: Graph, known: KnownLabels, *, seed: int, seconds: float = math.inf
+    ) -> Solved:
+        """Compute the weights on the graph that `prepare` returned.
+
+        seconds: the time limit of a model that improves step by step; other models ignore it.
+        """
 
     @abstractmethod
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:

@@ -38,6 +38,7 @@ MODELS: dict[str, ModelEntry] = {
         ModelEntry("gcn-lpa", ("X,A",)),
         ModelEntry("mlp", ("X",)),
         ModelEntry("ridge", ("X,A,Y", "X,A"), solved=True),
+        ModelEntry("sign", ("X,A,Y", "X,A"), solved=True),
         ModelEntry("trees", ANY, solved=True),
         ModelEntry("label-propagation", ("A,Y",), learns=False),
     )

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unimp.errors import ModelError
 from unimp.graph.features import Features, SparseFeatures, split_features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.propagated_labels import FLOOR, STEPS, LabelSums, propagated_labels
-from unimp.model.solved_model import KnownLabels, SolvedModel, cross_fitted
+from unimp.model.singular_vectors import singular_vectors
+from unimp.model.solved_model import KnownLabels, Solved, SolvedModel, cross_fitted
 from unimp.ops.sparse import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.task import Sizes
@@ -112,10 +112,12 @@ class Trees(SolvedModel):
         per_step = 2 * self.classes if self.multilabel else self.classes + 1
         return self.shared + (len(STEPS) * per_step if self.takes_labels else 0)
 
-    def solve(self, graph: Graph, known: KnownLabels, *, seed: int) -> str:
+    def solve(
+        self, graph: Graph, known: KnownLabels, *, seed: int, seconds: float = math.inf
+    ) -> Solved:
         rounds = self._grow(graph, known, seed, [None] * self.classes)
         how = "chosen by the validation loss" if len(known.val) else "fixed without validation"
-        return f"{rounds} rounds of boosting, {how}"
+        return Solved(f"{rounds} rounds of boosting, {how}")
 
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
         per_score = torch.bincount(self.score.long(), minlength=self.classes).tolist()
@@ -404,13 +406,3 @@ def project(x: Tensor | SparseFeatures, projection: Tensor | None) -> Tensor:
         return x.double()
     matrix = projection.double().cpu()
     return torch.cat([rows.double() @ matrix for rows in torch.split(x, ROWS)])
-
-
-def singular_vectors(x: Tensor | SparseFeatures, count: int, seed: int) -> Tensor:
-    """The right singular vectors of the largest singular values: [F, count], zero if too few."""
-    from sklearn.utils.extmath import randomized_svd
-
-    matrix = x.to_scipy() if isinstance(x, SparseFeatures) else x.cpu().numpy()
-    rank = min(count, *matrix.shape)
-    _, _, vectors = randomized_svd(matrix, rank, random_state=seed)
-    return F.pad(torch.from_numpy(np.ascontiguousarray(vectors.T)).float(), (0, count - rank))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,7 +94,11 @@ def fit_model(
         return Fit(stopped="the model has nothing to learn")
     if isinstance(model, SolvedModel):
         graph = graph_for(experiment.recipe, model, task, experiment.device)
-        return Fit(stopped=model.solve(graph, labels_to_solve(task), seed=experiment.seed))
+        limit = experiment.recipe.train.time_limit
+        left = limit - (time.perf_counter() - experiment.started) if limit else math.inf
+        known = labels_to_solve(task)
+        solved = model.solve(graph, known, seed=experiment.seed, seconds=left)
+        return Fit(stopped=solved.how, cut_short=solved.cut_short)
     recipe, seed, device, folder, ranks = (
         experiment.recipe,
         experiment.seed,

@@ -173,7 +173,7 @@ class _Training:
         relied_on = [
             one.member
             for one, weight in zip(self.trained, weights, strict=True)
-            if weight >= RELIED_ON and trains_by_epochs(one.run) and not is_copy(one.member.name)
+            if weight >= RELIED_ON and varies(one.run) and not is_copy(one.member.name)
         ]
         numbers = range(2, self._experiment.recipe.ensemble.copies + 1)
         copies = [copy_of(member, number) for number in numbers for member in relied_on]
@@ -233,6 +233,12 @@ class _Training:
     def _failed(self, member: Member, error: UnimpError) -> None:
         self.notes[member.name] = str(error)
         self._experiment.progress.note(f"{member.name}: {error}")
+
+
+def varies(member: TrainedModel) -> bool:
+    """Whether a further training with another seed gives other weights."""
+    model = member.model
+    return model.varies if isinstance(model, SolvedModel) else model.learns
 
 
 def trains_by_epochs(member: TrainedModel) -> bool:
