@@ -27,6 +27,7 @@ RUNS: dict[str, tuple[dict[str, Any], type]] = {
     "one model": ({}, IncrementalLogits),
     "structural columns": ({"task.structure": True}, IncrementalLogits),
     "ridge with labels": ({"model.name": "ridge", "model.inputs": "X,A,Y"}, IncrementalLogits),
+    "sign": ({"model.name": "sign"}, IncrementalLogits),
     "trees": ({"model.name": "trees", "task.structure": True}, IncrementalLogits),
     "smoothed": (
         {"smooth.form": "correct-and-smooth", "task.structure": True},

@@ -129,7 +129,6 @@ class _Training:
         self._times = TimeShares(share * experiment.recipe.train.time_limit, jobs)
         self.members = list(members)
         self._experiment, self._task = experiment, task
-        self._times.started = sum(m.by_gradient and self._is_begun(m) for m in members)
         self.spent_before = self._seconds_before(members)
 
     def is_unfinished(self, member: Member) -> bool:
@@ -156,7 +155,7 @@ class _Training:
         """
         share_time = [m for m in members if m.by_gradient]
         typical = next((m for m in share_time if m.cost >= TYPICAL), None)
-        if not self._times.limit or len(share_time) < 2 or typical is None:
+        if not self._times.limit or typical is None:
             return
         on_cpu = self._experiment.device == "cpu"  # on a GPU, kernels would be compiled for it
         if on_cpu and any(map(self.is_unfinished, share_time)):
@@ -194,7 +193,7 @@ class _Training:
             later = self.members[self.members.index(member) :]
             limit = self._times.of_first(later, spent)
             has_time = limit is None or limit > 0
-            if not begun:
+            if not begun and any(one.run.model.learns for one in self.trained):
                 has_time = self._times.is_enough(member, limit)
             has_time |= was_finished or not self.trained
             if not has_time:
@@ -204,7 +203,6 @@ class _Training:
                 self.notes[member.name] = "there was too little time left"
                 self.cut_short = True
                 continue
-            self._times.started += member.by_gradient and not begun
             try:
                 inner, settings = _experiment_of(member, experiment, self._task, folder, limit)
             except (RecipeError, RunError) as error:

@@ -37,7 +37,6 @@ class TimeShares:
         are trained at the same time.
         """
         self.limit, self.jobs = limit, jobs
-        self.started = 0  # members that are trained by gradient descent
         self._paces: list[float] = []  # seconds per unit of cost
 
     @property
@@ -67,16 +66,10 @@ class TimeShares:
         return min(left, SLACK * self.jobs * share * left)
 
     def is_enough(self, member: Member, seconds: float | None) -> bool:
-        """Whether to start a member that may take this many seconds.
-
-        The first `jobs` members that train by gradient descent are always started if any time is
-        left, so that no process is idle.
-        """
+        """Whether to start a member that may take this many seconds."""
         if seconds is None or seconds <= 0:
             return seconds is None
-        if not member.by_gradient or self.started < self.jobs:
-            return True
-        return seconds >= ENOUGH * member.cost * self.pace
+        return not member.by_gradient or seconds >= ENOUGH * member.cost * self.pace
 
     def _that_finish(self, members: Sequence[Member], left: float) -> Sequence[Member]:
         """The first members that are expected to finish in this time; at least one."""
