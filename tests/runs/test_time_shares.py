@@ -43,6 +43,12 @@ def test_members_share_the_remaining_time_by_their_costs() -> None:
     assert TimeShares(100.0, 50).of_first(members(1, 2, 7), 10.0) == pytest.approx(80)
 
 
+def test_a_member_that_is_solved_may_take_half_of_the_remaining_time() -> None:
+    times = shares(100.0, 1, 30.0)
+    later = [*members(0.1, by_gradient=False), *members(1, 1)]
+    assert times.of_first(later, 10.0) == pytest.approx(40)
+
+
 def test_short_time_is_divided_among_the_first_members_that_can_finish() -> None:
     slow = shares(100.0, 1, 30.0)
     assert slow.of_first(members(1, 1, 1, 1, 1, 1), 0.0) == pytest.approx(2 * 90 / 3)

@@ -130,6 +130,7 @@ PORTFOLIO: tuple[Member, ...] = (
         0.1,
         by_gradient=False,
     ),
+    Member("sign", "hops", {**SIGN, "model.inputs": "X,A,Y"}, EVERY, 0.3, by_gradient=False),
     Member("ridge", "ridge", {"model.name": "ridge"}, EVERY, 0.3, by_gradient=False),
     Member(
         "ridge-hops",
@@ -139,7 +140,6 @@ PORTFOLIO: tuple[Member, ...] = (
         0.3,
         by_gradient=False,
     ),
-    Member("sign", "hops", {**SIGN, "model.inputs": "X,A,Y"}, EVERY, 0.3, by_gradient=False),
     Member("sign-features", "hops", {**SIGN, "model.inputs": "X,A"}, LONG, 0.5, by_gradient=False),
     Member("mlp", "features", {"model.name": "mlp", "model.dropout": 0.5}, LONG, 0.5),
     Member("trees", "trees", {"model.name": "trees"}, LONG, 0.7, by_gradient=False),

@@ -14,6 +14,9 @@ from unimp.tasks.task import Task
 
 SHARE_AFTER = 0.1
 """The part of the time limit that is reserved for scoring and writing the ensemble."""
+SHARE_OF_SOLVED = 0.5
+"""The part of the remaining time that a member that is solved at once may take. Most of them take
+seconds, and their costs do not tell how long: on a GPU, the first of them starts CUDA."""
 SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
 ENOUGH = 0.2
@@ -62,6 +65,8 @@ class TimeShares:
         if not self.limit:
             return None
         left = (1 - SHARE_AFTER) * self.limit - spent
+        if not members[0].by_gradient:
+            return SHARE_OF_SOLVED * left
         share = members[0].cost / sum(member.cost for member in self._that_finish(members, left))
         return min(left, SLACK * self.jobs * share * left)
 
