@@ -44,7 +44,7 @@ def measure(task: str, preset: str) -> dict[str, Any]:
             if first is None and "ensemble of 1" in line:
                 first = time.perf_counter() - started
         if process.wait() != 0:
-            raise SystemExit(f"{task} with {preset} failed: {line}")
+            raise SystemExit(f"unimp train {task} --preset {preset} failed: {line.strip()}")
         metrics = json.loads((out / "metrics.json").read_text("utf-8"))
     return {
         "task": task,
@@ -74,7 +74,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"{row['first']:.1f} | {row['seconds']:.0f} | {row['limit']:g} | {100 * row['test']:.2f} |"
         for row in sorted(rows, key=place)
     ]
-    return "\n".join([*lines, "", "Command: `python benchmarks/preset_times.py`."])
+    command = "Command: `python benchmarks/preset_times.py`, on the GPU with `--presets best`."
+    return "\n".join([*lines, "", command])
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def original(name: str) -> str:
 LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     OF_LABELS: lambda member: member["takes_labels"],
     "ridge regression": lambda member: member["name"].startswith("ridge"),
-    "a perceptron on each hop (SIGN)": lambda member: member["name"].startswith("sign"),
+    "an MLP on all hops (SIGN)": lambda member: member["name"].startswith("sign"),
     "boosted trees": lambda member: member["name"].startswith("trees"),
     "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
     "structural columns": lambda member: original(member["name"]).endswith("-structure"),

@@ -192,7 +192,7 @@ def test_the_explanation_of_a_smoothed_prediction_states_the_smoothing(
     words = "redicted with Correct & Smooth after the model"
     text = printed("explain", place, name, "--smooth", "--exact", "2", "--report", page)
     assert words in text
-    assert "smoothing has no attention" in text
+    assert "a uniform walk, because attention is not available" in text
     assert words.replace("&", "&amp;") in page.read_text("utf-8")
     found = json.loads(printed("explain", place, name, "--smooth", "--json", "--exact", "2"))
     smoothed = load_run(place).smoothed()
@@ -226,7 +226,7 @@ def test_label_propagation_is_explained_by_exact_effects_without_attention(
     propagated: Path,
 ) -> None:
     text = printed("explain", propagated, "5")
-    assert "the model has no attention" in text
+    assert "a uniform walk, because attention is not available" in text
     assert "on the whole graph" in text
     assert "layer 1" not in text
 

@@ -1,4 +1,4 @@
-"""SIGN: a perceptron on the features of each hop, trained on propagated rows."""
+"""SIGN: an MLP on the features of all hops, trained on propagated rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unimp.data.synthetic import synthetic_task
+from unimp.errors import TrainingError
 from unimp.graph.features import SparseFeatures
 from unimp.inference.incremental.changes import Change
 from unimp.inference.incremental.logits import IncrementalLogits
@@ -73,7 +74,9 @@ def test_logits_follow_the_equation(use_labels: bool) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "wide", "wide and sparse"])
+@pytest.mark.parametrize(
+    "kind", ["dense", "sparse", "half", "wide", "wide half", "wide and sparse"]
+)
 def test_predictions_equal_the_network_that_was_trained(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,11 +112,12 @@ def test_test_labels_change_nothing(multilabel: int) -> None:
         assert torch.equal(value, before.state_dict()[name])
 
 
-def test_permuted_train_labels_predict_by_chance() -> None:
+def test_permuted_labels_predict_by_chance() -> None:
     task = task_of(num_nodes=2000, num_edges=8000, num_features=16)
-    labels, train = task.labels.clone(), task.split.train
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-    labels[train] = labels[train][order]
+    labels = task.labels.clone()
+    for nodes in (task.split.train, task.split.val):  # true validation labels choose a good epoch
+        order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
+        labels[nodes] = labels[nodes][order]
     assert right(task, solved(task)[1]) > 0.6
     shuffled = replace(task, labels=labels)
     assert abs(right(task, solved(shuffled)[1]) - 1 / 3) < 0.15
@@ -131,9 +135,12 @@ def test_unknown_entries_of_binary_tasks_are_not_learned() -> None:
     task = task_of(multilabel_tasks=4)
     labels = task.labels.clone()
     labels[::3, 1] = UNLABELED
-    _, logits = solved(replace(task, labels=labels))
-    assert logits.shape == (120, 4)
-    assert bool(logits.isfinite().all())
+    logits = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    before = sign.loss(logits, labels)
+    logits[::3, 1] += 5.0
+    assert torch.equal(sign.loss(logits, labels), before)
+    logits[1, 1] += 5.0
+    assert not torch.equal(sign.loss(logits, labels), before)
 
 
 def test_a_seed_gives_one_set_of_weights_and_leaves_other_draws_alone() -> None:
@@ -150,7 +157,54 @@ def test_a_seed_gives_one_set_of_weights_and_leaves_other_draws_alone() -> None:
     assert not torch.equal(one, other)
 
 
-def test_solving_again_trains_for_the_chosen_number_of_epochs() -> None:
+def test_the_inputs_of_a_train_node_do_not_contain_its_own_label() -> None:
+    task = task_of()
+    model = SIGN(task.sizes, width=8)
+    graph, known = model.prepare(task.graph), labels_to_solve(task)
+
+    def rows(labels: Tensor) -> Tensor:
+        block = model._blocks(graph, replace(known, labels=labels), seed=0)[0]
+        return block.rows[: len(known.train)] / block.factor + block.mean
+
+    before = rows(known.labels)
+    labels = known.labels.clone()
+    labels[known.train[4]] = (labels[known.train[4]] + 1) % 3
+    after = rows(labels)
+    torch.testing.assert_close(after[4], before[4], rtol=0, atol=1e-5)
+    assert not torch.allclose(after, before, atol=1e-3)
+
+
+@pytest.mark.parametrize("constant", ["everywhere", "on known nodes"])
+def test_constant_features_are_ignored(constant: str) -> None:
+    task = task_of(num_features=3)
+    x = torch.full((120, 3), 0.1)
+    if constant == "on known nodes":
+        x[task.split.test] += torch.rand(len(task.split.test), 3)
+    task = task.with_graph(task.graph.with_features(x))
+    model, logits = solved(task, hops=1)
+    assert float(model.weight.detach()[:, 0].abs().max()) == 0.0
+    assert float(logits.abs().max()) < 100
+
+
+def test_an_undefined_validation_score_keeps_the_last_epoch() -> None:
+    task = synthetic_task(num_nodes=120, num_edges=500, num_classes=2, num_features=6)
+    labels = task.labels.clone()
+    labels[task.split.val] = 1
+    model, _ = solved(replace(task, labels=labels, metric="rocauc"))
+    assert int(model.epochs) == 30
+
+
+def test_weights_that_overflow_are_reported_as_a_failed_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sign, "RATE", 1e30)
+    with pytest.raises(TrainingError, match="training failed"):
+        run(task_of(), settings={"model.name": "sign", "model.width": 8})
+
+
+def test_solving_again_trains_for_the_chosen_number_of_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = task_of()
     model, _ = solved(task)
     chosen = int(model.epochs)
@@ -158,9 +212,16 @@ def test_solving_again_trains_for_the_chosen_number_of_epochs() -> None:
     known = labels_to_solve(task)
     everyone = torch.cat((known.train, known.val))
     graph = model.prepare(task.graph)
+    limits, train = [], sign.fit
+
+    def fit(*given: Any) -> Any:
+        limits.append(given[3])
+        return train(*given)
+
+    monkeypatch.setattr(sign, "fit", fit)
     before = model.weight.detach().clone()
     model.solve_again(graph, replace(known, train=everyone, val=everyone[:0]), seed=0)
-    assert int(model.epochs) == chosen
+    assert limits == [chosen]
     assert not torch.equal(model.weight, before)
 
 

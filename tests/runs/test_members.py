@@ -242,7 +242,7 @@ def test_a_finished_member_is_used_even_if_its_family_is_weak_by_now(
 def test_a_member_is_not_started_if_too_little_time_is_left(
     enough: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first member that trains in epochs is always started."""
+    """The first member that learns is always started."""
     monkeypatch.setattr(time_shares, "ENOUGH", enough)
     run = train(**{"train.time_limit": 60.0})
     left_out = run.metrics["ensemble"]["left_out"]

@@ -39,7 +39,8 @@ def estimate_run(
     with seeded(0, device):
         model = model_of(recipe, task).to(device)
         if isinstance(model, SolvedModel):
-            out.print(f"{recipe.model.name} is solved at once; it has no epochs to estimate")
+            name = recipe.model.name
+            out.print(f"{name} is not trained by the training loop, so its time is not estimated")
             return
         if not model.learns:
             out.print(f"{recipe.model.name} has nothing to learn; it takes seconds")

@@ -193,12 +193,13 @@ def exactly(found: Mapping[str, Any], what: str, count: int | None) -> str:
     shares = "attention rolled out over the layers"
     if found["shares_are"] != "attention":
         shares = (
-            "a uniform walk, which is used for ensembles, smoothing and models without attention"
+            "a uniform walk, because attention is not available for ensembles, smoothed runs and "
+            "models without attention"
         )
     return (
-        f"{among}each effect is for one of the {what} alone, so effects do not add up; in "
-        f"percentage points, exact for {found['exact_' + what]} of the {len(found[what])} largest "
-        f"shares; shares come from {shares}"
+        f"{among}effects in percentage points, exact for {found['exact_' + what]} of the "
+        f"{len(found[what])} largest shares; each is for one of the {what} alone, and the effect "
+        f"of several can differ from the sum; shares come from {shares}"
     )
 
 

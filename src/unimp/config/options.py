@@ -171,8 +171,8 @@ class ModelOptions(Section):
     )
     hops: Hops | Literal["auto"] = option(
         "auto",
-        "ridge and sign: number of propagation steps; auto: the best one on validation for ridge, "
-        "3 for sign",
+        "ridge and sign: number of propagation steps; with auto, ridge uses the best number on "
+        "validation and sign uses 3",
     )
     hop_features: Literal["average", "concat"] = option(
         "average",

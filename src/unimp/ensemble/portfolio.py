@@ -1,4 +1,4 @@
-"""The portfolio: the members of each preset, the cheapest first, and the recipes they train by.
+"""The portfolio: the members of each preset, which start with the cheapest, and their recipes.
 
 A member is a set of options that differ from the recipe of the ensemble. Members of one family are
 alike; a later member of a family is left out if the family was weak before.
@@ -33,7 +33,8 @@ MOST_ENTRIES = 20_000_000
 
 
 MOST_HOP_ENTRIES = 100_000_000
-"""The most nodes × features, or × singular vectors, that are propagated at once for sign."""
+"""The members sign and sign-features are left out if nodes × min(features, MOST_COLUMNS) is larger
+than this."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Member:
     presets: tuple[Portfolio, ...]
     cost: float = 1.0  # time relative to the other members
     few_labels: bool = False  # only for tasks with few train labels per class
-    by_gradient: bool = True  # whether it is trained in epochs, with the options of FRAME
+    by_gradient: bool = True  # whether the training loop trains it, with the options of FRAME
 
     @property
     def model(self) -> str:
@@ -81,7 +82,7 @@ FRAME: Mapping[str, Any] = {
     "train.patience": 40,
     "train.lr": 0.005,
 }
-"""Options of the members that are trained by gradient descent; a member may change them."""
+"""Options of the members that the training loop trains; a member may change them."""
 OF_ROC_AUC: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
 """Further options if the metric is ROC-AUC. The validation ROC-AUC often stays the same for many
 epochs before it improves."""

@@ -1,4 +1,4 @@
-"""A perceptron on the features of each hop: features are propagated once, not in every step."""
+"""An MLP on the features of all hops: features are propagated once, not in every step."""
 
 from __future__ import annotations
 
@@ -29,36 +29,43 @@ from unimp.tasks.task import Sizes
 MOST_COLUMNS = 256
 """Wider features are projected to this number of columns while the model is trained."""
 LEAST_BATCH, MOST_STEPS = 512, 40
-"""Train nodes per step, and steps per epoch: the batches of a large train set are larger."""
+"""The smallest number of train nodes per step, and the largest number of steps per epoch. A large
+train set therefore has larger batches."""
+MOST_SAMPLED = 20_000
+"""The most nodes whose features the singular vectors are computed from."""
 RATE = 0.003
 MOST_EPOCHS, FEWEST_EPOCHS, EPOCHS_WITHOUT_VALIDATION = 300, 20, 40
-PATIENCE = 20
-"""Training ends after this many epochs without a higher validation score."""
+LEAST_STEPS = 200
+"""Without validation, a small train set is trained for more epochs, to take this many steps."""
+PATIENCE = {"accuracy": 20, "rocauc": 100}
+"""Training ends after this many epochs with lower validation scores than before."""
 WORK = 1.2e9
-"""Epochs are limited so that epochs × train nodes × columns is at most this number."""
+"""The largest epochs × train nodes × columns. It limits the number of epochs, but never below
+FEWEST_EPOCHS."""
 
 
 class SIGN(SolvedModel):
-    """A perceptron whose inputs are the features of a node after 0 … K steps of propagation.
+    """An MLP whose inputs are the features of a node after 0 … K steps of propagation.
 
         Â = D^-½ (A + I) D^-½
         h = [L V | X W_0 | Â X W_1 | … | Âᴷ X W_K] + b
         logits = W″ f( W′ f(h) + b′ ) + b″                    f(h) = dropout( ReLU( norm(h) ) )
 
     L are propagated labels (see `PropagatedLabels`), if labels are inputs. The model is SIGN
-    (Frasca et al., 2020), with labels. The weights follow the propagation, so Âᵏ X is computed once
-    and an epoch reads only the rows of train nodes. It takes a small part of the time of an epoch
-    of a graph neural network.
+    (Frasca et al., 2020), with labels. Features are propagated before any weights are applied, so
+    Âᵏ X is computed once. An epoch reads only the rows of train and validation nodes, so it is much
+    faster than an epoch of a graph neural network.
 
-    Training minimizes the cross-entropy of train labels with Adam, in batches. When a train node is
-    fitted, its row of L comes from the labels of other folds, so it does not contain the node's own
-    label. Each of the matrices Âᵏ X and L is centered and divided by one number, and features with
-    more than MOST_COLUMNS columns are first projected onto their largest singular vectors. Both are
-    linear, so they become part of W, V and b. The epoch has the best validation score.
+    Training minimizes the cross-entropy of train labels with Adam, in batches. During training, the
+    row of L of a train node comes from the labels of other folds, so it does not contain the node's
+    own label. Each of the matrices Âᵏ X and L is centered and divided by one number. Features with
+    more than MOST_COLUMNS columns are first projected onto their largest singular vectors. Scaling
+    and projection are linear, so after training they are merged into W, V and b. The weights of the
+    epoch with the best validation score are kept.
 
-    Prediction multiplies X by the weights first, so it propagates K·width columns, however many
-    features there are. Between hops, a row is [L V | X W_0 | … | X W_K]; hop k propagates the
-    columns of W_k and of all later hops.
+    Prediction multiplies X by the weights first, so it propagates at most K·width columns for any
+    number of features. Between hops, a row is [L V | X W_0 | … | X W_K]. Hop k = 1 … K propagates
+    the columns of W_k … W_K.
     """
 
     takes_edge_features = False
@@ -119,18 +126,20 @@ class SIGN(SolvedModel):
         self, graph: Graph, known: KnownLabels, *, seed: int, seconds: float = math.inf
     ) -> Solved:
         until = time.perf_counter() + seconds
-        limit = EPOCHS_WITHOUT_VALIDATION
-        if has_val := known.val.numel() > 0:
-            limit = self._most_epochs(len(known.train))
+        count, has_val = len(known.train), known.val.numel() > 0
+        limit = max(EPOCHS_WITHOUT_VALIDATION, math.ceil(LEAST_STEPS / steps_of(count)))
+        if has_val:
+            limit = self._most_epochs(count + len(known.val) // 3)  # scoring has no backward pass
         epochs, cut_short = self._train(graph, known, seed, limit, until)
         self.epochs.fill_(epochs)
         how = "chosen by the validation score" if has_val else "fixed without validation"
-        return Solved(f"trained for {epochs} epochs, {how}", cut_short)
+        ended = "cut short by the time limit; " if cut_short else ""
+        return Solved(f"{ended}weights after {epochs} epochs, {how}", cut_short)
 
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
         self._train(graph, known, seed, int(self.epochs), math.inf)
 
-    def _most_epochs(self, rows: int) -> int:
+    def _most_epochs(self, rows: float) -> int:
         columns = (self.num_layers + 1) * min(len(self.weight), MOST_COLUMNS)
         if self.propagated_labels is not None:
             columns += self.propagated_labels.linear.in_features
@@ -139,14 +148,14 @@ class SIGN(SolvedModel):
     def _train(
         self, graph: Graph, known: KnownLabels, seed: int, limit: int, until: float
     ) -> tuple[int, bool]:
-        """Train as `fit` does, with the results of `fit`."""
-        devices = [graph.device] if graph.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.enable_grad():
+        """Train a new network, and copy its weights. Return what `fit` returns."""
+        device = self.weight.device  # a large graph may be in main memory
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(seed)
             blocks = self._blocks(graph, known, seed)
             self.perceptron.reset_parameters()
             columns = [block.rows.shape[1] for block in blocks]
-            network = Network(columns, self.width, self.perceptron).to(graph.device)
+            network = Network(columns, self.width, self.perceptron).to(device)
             result = fit(network, [block.rows for block in blocks], known, limit, until)
         self._take(blocks, network.first)
         return result
@@ -154,28 +163,33 @@ class SIGN(SolvedModel):
     @torch.no_grad()
     def _blocks(self, graph: Graph, known: KnownLabels, seed: int) -> list[Block]:
         """The inputs of the train nodes, then those of the validation nodes, scaled."""
-        x, nodes = graph.x, torch.cat((known.train, known.val)).to(graph.device)
+        x, device = graph.x, self.weight.device
+        nodes = torch.cat((known.train, known.val)).to(graph.device)
         assert x is not None
+        x = x if isinstance(x, SparseFeatures) else x.float()
         vectors = None
         if x.shape[1] > MOST_COLUMNS:
-            vectors = singular_vectors(x, MOST_COLUMNS, seed).to(graph.device)
-            x = project(x, vectors.t())
+            generator = torch.Generator().manual_seed(seed)
+            sample = torch.randperm(x.shape[0], generator=generator)[:MOST_SAMPLED]
+            vectors = singular_vectors(x[sample.to(graph.device)], MOST_COLUMNS, seed)
+            x = project(x, vectors.t().to(graph.device))
+            vectors = vectors.to(device)
         elif isinstance(x, SparseFeatures):
             x = x.to_dense()
-        blocks, rows = [], x.float()
+        blocks, rows = [], x
         for step in range(self.num_layers + 1):
             rows = convolve(rows, graph.hop) if step else rows
-            blocks.append(Block(rows[nodes], vectors))
+            blocks.append(Block(rows[nodes].to(device), vectors))
         if self.takes_labels:
             inside = cross_fitted(known, partial(self.propagated, graph), seed=seed)
             observed = reveal_only(known.train, known.labels)
             outside = self.propagated(graph, observed)[nodes[len(known.train) :]]
-            blocks.insert(0, Block(torch.cat((inside, outside))))
+            blocks.insert(0, Block(torch.cat((inside, outside)).to(device)))
         return blocks
 
     @torch.no_grad()
     def _take(self, blocks: Sequence[Block], first: nn.ModuleList) -> None:
-        """Set the weights of trained first layers, for inputs that are not scaled."""
+        """Copy the trained first layers, converted to inputs that are not projected or scaled."""
         folded = [block.folded(layer) for block, layer in zip(blocks, first, strict=True)]
         self.bias.copy_(torch.cat([bias for _, bias in folded]))
         if self.propagated_labels is not None:
@@ -217,36 +231,41 @@ class Network(nn.Module):
 
 
 class Block:
-    """Some inputs of the perceptron, (z P − mean) / size: `rows`; z P are the given rows."""
+    """One block of inputs z, projected by P, centered and scaled: rows = factor · (z P − mean)."""
 
     def __init__(self, rows: Tensor, vectors: Tensor | None = None) -> None:
-        """vectors: P [F, columns]; None: z is not projected."""
-        self.vectors, self.mean = vectors, rows.mean(0)
-        self.rows = rows - self.mean
-        self.size = self.rows.square().mean().sqrt().clamp(min=1e-12)
-        self.rows /= self.size
+        """rows: z P. vectors: P [F, columns]; None: z is not projected."""
+        exact = rows.double()
+        self.vectors, self.mean = vectors, exact.mean(0)
+        centered = exact - self.mean
+        size, largest = centered.square().mean().sqrt(), exact.abs().amax()
+        # The differences of constant rows are rounding errors, which must not be enlarged.
+        self.factor = 1 / size if size > 1e-6 * largest else torch.zeros_like(size)
+        self.rows = (centered * self.factor).float()
 
     def folded(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
-        """The weight [F, width] and the bias of a linear layer of `rows`, for z itself."""
+        """The weight [F, width] and the bias that give the same output for the inputs z."""
         assert isinstance(layer, nn.Linear)
-        weight = layer.weight.t() / self.size
+        weight = layer.weight.t().double() * self.factor
         bias = layer.bias - self.mean @ weight
-        return (weight if self.vectors is None else self.vectors @ weight), bias
+        if self.vectors is not None:
+            weight = self.vectors.double() @ weight
+        return weight.float(), bias.float()
 
 
 def fit(
     network: Network, blocks: Sequence[Tensor], known: KnownLabels, limit: int, until: float
 ) -> tuple[int, bool]:
-    """Train; return the number of epochs of the weights, and whether time ended the training.
+    """Train. Return the epoch whose weights are kept, and whether the time limit ended training.
 
     blocks: the inputs of the train nodes, then those of the validation nodes. Without validation
-    nodes, the weights are those after the last epoch. limit: the largest number of epochs. until:
-    the time, on the clock of `time.perf_counter`, at which training ends after the current epoch.
+    nodes, the weights are those after the last epoch. limit: the largest number of epochs. until: a
+    time of `time.perf_counter`. Training stops after the first epoch that ends later than this.
     """
     device, count = blocks[0].device, len(known.train)
     labels, val_labels = known.labels[known.train].to(device), known.labels[known.val]
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE, fused=True)
-    batch = max(LEAST_BATCH, math.ceil(count / MOST_STEPS))
+    batch = math.ceil(count / steps_of(count))
     best_score, best_epoch, best, cut_short = -math.inf, limit, None, False
     for epoch in range(1, limit + 1):
         if cut_short := epoch > 1 and time.perf_counter() >= until:
@@ -264,14 +283,21 @@ def fit(
         with torch.no_grad():
             logits = network([rows[count:] for rows in blocks]).cpu()
         found = score(known.metric, logits, val_labels)
-        if best is None or found > best_score:
+        if math.isnan(found):  # for example ROC-AUC if validation has only one class
+            found = -math.inf
+        if found >= best_score:
             best_score, best_epoch, best = found, epoch, copy.deepcopy(network.state_dict())
-        elif epoch - best_epoch >= PATIENCE:
+        elif epoch - best_epoch >= PATIENCE[known.metric]:
             break
     if best is not None:
         network.load_state_dict(best)
     network.eval()
     return best_epoch, cut_short
+
+
+def steps_of(count: int) -> int:
+    """The number of steps of an epoch of `count` train nodes."""
+    return min(MOST_STEPS, math.ceil(count / LEAST_BATCH))
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:

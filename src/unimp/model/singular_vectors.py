@@ -1,4 +1,4 @@
-"""The directions in which features vary the most, to reduce the number of columns."""
+"""The largest singular vectors of features, to reduce the number of columns."""
 
 from __future__ import annotations
 

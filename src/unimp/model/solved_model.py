@@ -1,4 +1,4 @@
-"""Models whose weights are computed from the known labels at once, outside of the training loop."""
+"""Models that compute their weights themselves, outside of the training loop."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class KnownLabels:
 
 
 class Solved(NamedTuple):
-    """How the weights were computed, in one line, and whether the time limit ended it."""
+    """How the weights were computed, in one line, and whether the time limit ended this."""
 
     how: str
     cut_short: bool = False
 
 
 class SolvedModel(NodeModel):
-    """A model that computes its weights in one step.
+    """A model that computes its weights itself, from all known labels.
 
     The labels of `known.train` are inputs of its predictions, as they are after training. A model
     must not receive a label as input while it is fitted to the same label, so it uses folds.
     """
 
-    varies = False  # whether another seed gives other weights, so that a mean of several is better
+    varies = False  # whether the weights depend so much on the seed that copies are useful
 
     @abstractmethod
     def solve(
@@ -55,7 +55,8 @@ class SolvedModel(NodeModel):
     ) -> Solved:
         """Compute the weights on the graph that `prepare` returned.
 
-        seconds: the time limit of a model that improves step by step; other models ignore it.
+        seconds: the time limit. A model that is trained in epochs stops after the current epoch.
+        Other models ignore the limit.
         """
 
     @abstractmethod

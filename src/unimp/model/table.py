@@ -21,7 +21,7 @@ class ModelEntry(NamedTuple):
     name: str
     inputs: tuple[Inputs, ...]  # the values that `model.inputs` accepts; the first is the default
     learns: bool = True  # whether it has parameters that training changes
-    solved: bool = False  # whether it is solved at once instead of trained in epochs
+    solved: bool = False  # whether it computes its weights outside of the training loop
     attends: bool = False  # whether it uses `graph_attention`
     norm: Norm = "layer"  # the norm of hidden layers if the option is auto
 
@@ -82,4 +82,5 @@ def most_parameters(
     """An upper bound of the number of parameters of any model, without building it."""
     width = options.heads * max(options.width, classes)
     rows = width + options.label_width + features + classes + edge_features
-    return 8 * (options.layers + 2) * width * rows
+    hops = 0 if options.hops == "auto" else options.hops
+    return 8 * (options.layers + hops + 2) * width * rows

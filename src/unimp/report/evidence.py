@@ -98,7 +98,7 @@ class Evidence:
     def cut_short(self) -> bool:
         """Whether a time limit ended training, or no epoch was scored.
 
-        Ensembles, and models that are solved at once, have no epochs.
+        Ensembles, and models that the training loop does not train, have no epochs.
         """
         unscored = self.metrics["best_epoch"] is None and self.metrics["epochs"] > 0
         return unscored or bool(self.metrics.get("cut_short"))

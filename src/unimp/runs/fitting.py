@@ -97,7 +97,10 @@ def fit_model(
         limit = experiment.recipe.train.time_limit
         left = limit - (time.perf_counter() - experiment.started) if limit else math.inf
         known = labels_to_solve(task)
-        solved = model.solve(graph, known, seed=experiment.seed, seconds=left)
+        try:
+            solved = model.solve(graph, known, seed=experiment.seed, seconds=left)
+        except NonFiniteError as error:
+            raise TrainingError(f"training failed: {error}") from error
         return Fit(stopped=solved.how, cut_short=solved.cut_short)
     recipe, seed, device, folder, ranks = (
         experiment.recipe,

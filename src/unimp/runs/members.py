@@ -24,6 +24,7 @@ from unimp.config.run_files import CHECKPOINT, MEMBERS, REFIT, is_finished, is_s
 from unimp.ensemble.calibration import Calibration
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import (
+    COPY,
     Member,
     copy_of,
     is_copy,
@@ -149,7 +150,7 @@ class _Training:
         return seconds / self._times.jobs
 
     def measure(self, members: Sequence[Member], slower: float) -> None:
-        """Measure how long members take on CPU, if time may be too short for all of them.
+        """Measure how long members take on CPU, if there is a time limit.
 
         slower: how many times as long as in this process they take.
         """
@@ -195,6 +196,8 @@ class _Training:
             has_time = limit is None or limit > 0
             if not begun and any(one.run.model.learns for one in self.trained):
                 has_time = self._times.is_enough(member, limit)
+            if is_copy(member.name) and not member.by_gradient and limit is not None:
+                has_time = limit >= self._seconds_of_original(member)
             has_time |= was_finished or not self.trained
             if not has_time:
                 if is_copy(member.name):  # copies only use time that is left
@@ -224,6 +227,10 @@ class _Training:
             text = progress_line(newest, self.trained, self.labels, self._task.metric)
             self._experiment.progress.note(text)
 
+    def _seconds_of_original(self, copy: Member) -> float:
+        name = copy.name.partition(COPY)[0]
+        return float(sum(t.run.metrics["seconds"] for t in self.trained if t.member.name == name))
+
     def _folder_of(self, member: Member) -> Path | None:
         folder = self._experiment.folder
         return None if folder is None else folder / MEMBERS / member.name
@@ -234,7 +241,7 @@ class _Training:
 
 
 def varies(member: TrainedModel) -> bool:
-    """Whether a further training with another seed gives other weights."""
+    """Whether copies of this member, with other seeds, are useful."""
     model = member.model
     return model.varies if isinstance(model, SolvedModel) else model.learns
 

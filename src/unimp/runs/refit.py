@@ -21,7 +21,7 @@ from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
-from unimp.runs.members import plan_of, stored, trains_by_epochs
+from unimp.runs.members import plan_of, stored, trains_by_epochs, varies
 from unimp.runs.preparation import graph_for, member_task
 from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel
@@ -82,7 +82,11 @@ class _Refit:
             return None
         spent = self._run.metrics["seconds"] + time.perf_counter() - self._began
         left, row = 0.95 * limit - spent, self.rows[entry.name]
-        needed = row["epochs"] * row["seconds_per_epoch"] if row["epochs"] else row["seconds"] / 4
+        needed = row["seconds"] / 4  # of a model that does not choose its settings again
+        if row["epochs"]:
+            needed = row["epochs"] * row["seconds_per_epoch"]
+        elif varies(self._run.members[self.entries.index(entry)]):  # it is trained again
+            needed = row["seconds"]
         return left if left > needed else 0.0
 
     def _by_weight(self) -> Iterator[tuple[int, Entry, TrainedModel]]:
@@ -96,7 +100,7 @@ class _Refit:
         return member_task(recipe, member.recipe, self._run.task, refit=True)
 
     def solve_again(self) -> None:
-        """Solve the models that are solved at once, such as ridge regression."""
+        """Solve the models that the training loop does not train, such as ridge regression."""
         for index, entry, member in self._by_weight():
             if not isinstance(member.model, SolvedModel):
                 continue

@@ -49,8 +49,8 @@ def teacher_of(recipe: Recipe, model: NodeModel, task: Task, device: str) -> Tea
         return None
     if not model.learns or isinstance(model, SolvedModel):
         raise RecipeError(
-            f"train.teacher is set, but {recipe.model.name} is not trained by gradient descent and "
-            "cannot learn from a teacher; set model.name=unimp"
+            f"train.teacher is set, but {recipe.model.name} is not trained by the training loop, "
+            "so it cannot learn from a teacher; set model.name=unimp"
         )
     sha256 = answers_hash(folder)
     if sha256 != options.teacher_sha256:

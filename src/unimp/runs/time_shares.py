@@ -15,8 +15,9 @@ from unimp.tasks.task import Task
 SHARE_AFTER = 0.1
 """The part of the time limit that is reserved for scoring and writing the ensemble."""
 SHARE_OF_SOLVED = 0.5
-"""The part of the remaining time that a member that is solved at once may take. Most of them take
-seconds, and their costs do not tell how long: on a GPU, the first of them starts CUDA."""
+"""The largest part of the remaining time for a member that the training loop does not train. Most
+of these members take seconds. Their time cannot be predicted from their cost: for example, the
+first one on a GPU also has to start CUDA."""
 SLACK = 2.0
 """A member may take this many times its share of the remaining time; most stop earlier."""
 ENOUGH = 0.2

@@ -96,7 +96,7 @@ class MemberRow(Schema):
     val: Score
     test: Score
     seconds: Seconds
-    epochs: Count | None  # that were best on validation; None if the member is solved at once
+    epochs: Count | None  # that were best on validation; None if the loop did not train it
     seconds_per_epoch: Seconds
     cut_short: bool
     settings: dict[str, Any]
