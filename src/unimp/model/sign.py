@@ -134,7 +134,7 @@ class SIGN(SolvedModel):
         self.epochs.fill_(epochs)
         how = "chosen by the validation score" if has_val else "fixed without validation"
         ended = "cut short by the time limit; " if cut_short else ""
-        return Solved(f"{ended}weights after {epochs} epochs, {how}", cut_short)
+        return Solved(f"{ended}weights of epoch {epochs}, {how}", cut_short)
 
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
         self._train(graph, known, seed, int(self.epochs), math.inf)
@@ -152,7 +152,11 @@ class SIGN(SolvedModel):
         device = self.weight.device  # a large graph may be in main memory
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(seed)
+            began = time.perf_counter()
             blocks = self._blocks(graph, known, seed)
+            # Rows that took long to compute are worth as much time again.
+            now = time.perf_counter()
+            until = max(until, now + (now - began))
             self.perceptron.reset_parameters()
             columns = [block.rows.shape[1] for block in blocks]
             network = Network(columns, self.width, self.perceptron).to(device)
