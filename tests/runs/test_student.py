@@ -287,8 +287,8 @@ def test_a_teacher_on_another_split_is_refused(teacher: Path, student: Path) -> 
     ("settings", "words"),
     [
         ({"train.teacher": ""}, "train.teacher_sha256"),
-        ({"model.name": "ridge"}, "gradient"),
-        ({"model.name": "label-propagation"}, "gradient"),
+        ({"model.name": "ridge"}, "training loop"),
+        ({"model.name": "label-propagation"}, "training loop"),
         ({"ensemble.portfolio": "quick"}, "single model"),
     ],
 )
