@@ -17,7 +17,7 @@ from unimp.model.label_propagation import LabelPropagation
 from unimp.model.mlp import MLP
 from unimp.model.node_model import NodeModel
 from unimp.model.ridge import Ridge
-from unimp.model.sign import SIGN
+from unimp.model.sign import HOPS, SIGN
 from unimp.model.table import inputs_of, norm_of
 from unimp.model.trees import Trees
 from unimp.model.unimp import LayerKind, UniMP
@@ -27,9 +27,6 @@ NARROW = 16
 """Features with fewer columns are encoded, because the norm of the inputs would leave little of
 them: of one column nothing, of two columns a sign."""
 
-
-SIGN_HOPS = 3
-"""The number of hops of sign if the option is auto."""
 
 RESIDUALS: dict[LayerKind, Residual] = {"transformer": "gated", "sage": "simple"}
 """The residual of each kind of layer if the option is auto; none for the others."""
@@ -123,7 +120,7 @@ def _ridge(options: ModelOptions, sizes: Sizes) -> NodeModel:
 def _sign(options: ModelOptions, sizes: Sizes) -> NodeModel:
     return SIGN(
         sizes,
-        hops=SIGN_HOPS if options.hops == "auto" else options.hops,
+        hops=HOPS if options.hops == "auto" else options.hops,
         width=options.width,
         dropout=options.dropout,
         use_labels="Y" in options.inputs,

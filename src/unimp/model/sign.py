@@ -26,6 +26,7 @@ from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Sizes
 
+HOPS = 3
 MOST_COLUMNS = 256
 """Wider features are projected to this number of columns while the model is trained."""
 LEAST_BATCH, MOST_STEPS = 512, 40
@@ -77,7 +78,7 @@ class SIGN(SolvedModel):
         self,
         sizes: Sizes,
         *,
-        hops: int = 3,
+        hops: int = HOPS,
         width: int = 64,
         dropout: float = 0.5,
         use_labels: bool = True,
@@ -139,7 +140,7 @@ class SIGN(SolvedModel):
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:
         self._train(graph, known, seed, int(self.epochs), math.inf)
 
-    def _most_epochs(self, rows: float) -> int:
+    def _most_epochs(self, rows: int) -> int:
         columns = (self.num_layers + 1) * min(len(self.weight), MOST_COLUMNS)
         if self.propagated_labels is not None:
             columns += self.propagated_labels.linear.in_features
@@ -154,7 +155,7 @@ class SIGN(SolvedModel):
             torch.manual_seed(seed)
             began = time.perf_counter()
             blocks = self._blocks(graph, known, seed)
-            # Rows that took long to compute are worth as much time again.
+            # Without time to train, the time of the propagation would be wasted.
             now = time.perf_counter()
             until = max(until, now + (now - began))
             self.perceptron.reset_parameters()

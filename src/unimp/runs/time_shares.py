@@ -53,7 +53,7 @@ class TimeShares:
         self._paces += [] if pace is None else [pace]
 
     def add(self, member: Member, seconds: float, *, cut_short: bool) -> None:
-        """Record the seconds of a member that was trained by gradient descent."""
+        """Record the seconds of a member that the training loop trained."""
         if member.cost >= TYPICAL:
             pace = seconds / member.cost
             self._paces.append(max(pace, self.pace) if cut_short else pace)
