@@ -27,7 +27,8 @@ FLAGS = [
     "-fvisibility=default",
 ]
 PLAIN = ("pages.cpp", "sampling.cpp", "tiles.cpp")
-VECTORIZED = ("attention.cpp", "dropout.cpp", "residual.cpp")  # compiled once per instruction set
+# These are compiled once per instruction set.
+VECTORIZED = ("attention.cpp", "dropout.cpp", "residual.cpp", "sums.cpp")
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "vl", "bw"))]
 # name → bytes per vector, flags
@@ -107,7 +108,7 @@ class PlatformWheel(bdist_wheel):
 
 
 sources = [str(FOLDER / name) for name in ("core.cpp", *PLAIN, *VECTORIZED)]
-headers = [str(FOLDER / name) for name in ("core.h", "lanes.h", "pages.h")]
+headers = [str(FOLDER / name) for name in ("core.h", "lanes.h", "pages.h", "rows.h")]
 setup(
     ext_modules=[
         Extension("unimp.ops.native._core", sources, depends=headers, optional=True),

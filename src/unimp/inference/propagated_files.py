@@ -17,7 +17,7 @@ from unimp.inference.exact import bounded_runs
 from unimp.inference.row_files import RowFile
 from unimp.model.label_propagation import entries_of
 from unimp.model.propagated_labels import STEPS, shares_and_masses
-from unimp.ops.sparse import sum_rows
+from unimp.ops.row_sums import sum_rows
 
 MOST_GROUPS = 64
 """Each group needs one open file per number of steps."""

@@ -14,7 +14,7 @@ from unimp.graph.features import Features
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.node_model import NodeModel
-from unimp.ops.sparse import sum_rows
+from unimp.ops.row_sums import sum_rows
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
 

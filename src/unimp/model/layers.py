@@ -24,6 +24,7 @@ from unimp.ops.layer import (
 from unimp.ops.pieces import AttentionInPieces
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
+from unimp.ops.weighted_sum import sparse_product
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -293,14 +294,8 @@ def project(
     """
     if not isinstance(x, SparseFeatures):
         return F.linear(dropout(x, drop, training=True), weight, bias)
-    rows = F.embedding_bag(
-        x.column,
-        weight.t().contiguous(),  # the fast path needs contiguous rows
-        x.indptr.to(x.column.dtype),
-        mode="sum",
-        per_sample_weights=dropout(x.value, drop, training=True, entries=(x.indptr, x.column)),
-        include_last_offset=True,
-    )
+    value = dropout(x.value, drop, training=True, entries=(x.indptr, x.column))
+    rows = sparse_product(x.indptr, x.column, value, weight.t().contiguous())
     return rows if bias is None else rows + bias
 
 

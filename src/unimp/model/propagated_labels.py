@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unimp.graph.graph import Graph
 from unimp.model.label_propagation import edge_weights, entries_of
 from unimp.model.node_model import NodeModel
-from unimp.ops.sparse import sum_rows
+from unimp.ops.row_sums import sum_rows
 from unimp.tasks.task import Sizes
 
 STEPS = (1, 2, 5, 10)

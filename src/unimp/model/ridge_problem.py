@@ -17,7 +17,7 @@ from unimp.graph.features import SparseFeatures
 from unimp.graph.graph import Graph
 from unimp.model.least_squares import Linear, Products, solve_by_gradients
 from unimp.model.solved_model import KnownLabels
-from unimp.ops.sparse import sum_rows
+from unimp.ops.row_sums import sum_rows
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.means import FEW_NODES
 from unimp.tasks.metrics import score

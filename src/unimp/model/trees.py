@@ -18,7 +18,7 @@ from unimp.graph.hop import Hop
 from unimp.model.propagated_labels import FLOOR, STEPS, LabelSums, propagated_labels
 from unimp.model.singular_vectors import singular_vectors
 from unimp.model.solved_model import KnownLabels, Solved, SolvedModel, cross_fitted
-from unimp.ops.sparse import sum_rows
+from unimp.ops.row_sums import sum_rows
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.task import Sizes
 

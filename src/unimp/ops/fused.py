@@ -122,7 +122,7 @@ def attend(
     operands = (query, key, value, edge_query, edge_attr)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     edges = list(edges_of(hop, kernel, backward=trains))
-    rows = (None if t is None else _with_contiguous_rows(t) for t in operands)
+    rows = (None if t is None else with_contiguous_rows(t) for t in operands)
     out, edge_mean, mass, _ = torch.ops.unimp.attend(*rows, edges, dropout, seed, kernel)
     return (out, None, None) if edge_query is None else (out, edge_mean, mass)
 
@@ -154,7 +154,7 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     return Edges(indptr, source, *Transpose(*by_source_rows), *by_target, *by_source)
 
 
-def _with_contiguous_rows(tensor: Tensor) -> Tensor:
+def with_contiguous_rows(tensor: Tensor) -> Tensor:
     """Copy the tensor only if the numbers of one row are not contiguous in memory."""
     contiguous = tensor.stride(-1) == 1 and (
         tensor.ndim == 2 or tensor.stride(1) == tensor.shape[2]
@@ -218,7 +218,7 @@ def _attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     given = Operands(query, key, value, edge_query, edge_attr, Edges(*edges), dropout, seed)
     found = _empty_backward(query, key, value, edge_query, edge_attr if wants_edge_attr else None)
-    grads = [_with_contiguous_rows(g) if g.numel() and g.ndim == 3 else g for g in grads]
+    grads = [with_contiguous_rows(g) if g.numel() and g.ndim == 3 else g for g in grads]
     kernels(kernel).backward(given, Forward(*result), Forward(*grads), found)
     return (*found,)
 

@@ -1,27 +1,21 @@
 """Graph attention with torch.sparse: no tensor is larger than edges × heads.
 
-Scores are sampled dense-dense products and sums are sparse-dense products, one head at a time. The
+Scores are sampled dense-dense products; `ops/row_sums.py` computes sums, one head at a time. The
 backward pass is written by hand. Results are deterministic on CPU: one thread sums each output row
 in the order of its edges.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unimp.graph.csr import index_dtype
 from unimp.graph.hop import Hop
 from unimp.ops.reference import dropout_factors
-
-# torch warns once per process that CSR is in beta. The warning is triggered and ignored here.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    torch.sparse_csr_tensor([0, 1], [0], [1.0])
+from unimp.ops.row_sums import sum_rows
 
 
 def attend(
@@ -172,9 +166,8 @@ class Edges:
 
     def sum_targets(self, weight: Tensor, targets: Tensor) -> Tensor:
         """Compute Σ_i weight_ij targets_i for each source j."""
-        transpose = self.hop.transpose
-        weight = weight.index_select(0, transpose.slot)
-        return sum_rows(transpose.indptr, transpose.target, weight, targets)
+        indptr, target, slot = self.hop.transpose
+        return sum_rows(indptr, target, weight, targets, slot=slot)
 
     def total(self, weight: Tensor) -> Tensor:
         """Compute Σ_j weight_ij for each target i."""
@@ -222,18 +215,3 @@ class Edges:
         )
         product: Tensor = torch.sparse.sampled_addmm(pattern, rows, columns.t(), beta=0.0)
         return product.values()
-
-
-def sum_rows(indptr: Tensor, column: Tensor, weight: Tensor, dense: Tensor) -> Tensor:
-    """Compute Σ_k weight_k dense[column_k] over the entries k of each row: [rows, width]."""
-    shape = (indptr.numel() - 1, len(dense))
-    if column.numel() == 0:
-        return dense.new_zeros(shape[0], dense.shape[1])
-    if indptr.dtype != column.dtype:  # of a graph that is mapped from disk
-        dtype = index_dtype(column.numel())
-        indptr, column = indptr.to(dtype), column.to(dtype)
-    matrix = torch.sparse_csr_tensor(indptr, column, weight, shape)
-    if weight.device.type == "cpu":
-        # torch's own row-parallel kernel; MKL's, which `@` uses, is slower with int32 indices.
-        return torch.sparse.mm(matrix, dense, "sum")  # type: ignore[no-any-return]
-    return matrix @ dense

@@ -1,6 +1,7 @@
 """Weighted sums over in-edges, and the functions that compute weights: dot products and softmax.
 
-Layers other than the graph transformer use them. No tensor is larger than edges × heads.
+Layers other than the graph transformer use them. No tensor is larger than edges × heads. Sparse
+features are multiplied with weights in the same way.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from unimp.graph.hop import Hop
 from unimp.ops.attention import HALF, without_autocast
+from unimp.ops.row_sums import is_native, sum_columns, sum_rows
 from unimp.ops.sparse import Edges
 
 
-def weighted_sum(weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
-    """Compute o_i = Σ_j w_ij v_j over the in-edges of i, for each head.
+def weighted_sum(
+    weight: Tensor | None, value: Tensor, hop: Hop, *, factor: Tensor | None = None
+) -> Tensor:
+    """Compute o_i = f_i Σ_j w_ij v_j over the in-edges of i, for each head.
 
-    weight [E, H], value [S, H, D] → [T, H, D].
+    weight w [E, H], value v [S, H, D] → [T, H, D]; factor f [T], which gets no gradient. Without
+    them, w_ij = 1 and f_i = 1. Rows in half precision are summed in single precision.
     """
-    return _in_single_precision(_sum, weight, value, hop=hop)
+    with without_autocast(value.device.type):
+        return _sum(weight, value, hop, factor)  # type: ignore[no-any-return]
 
 
 def weighted_mean(rows: Tensor, hop: Hop, weight: Tensor | None = None) -> Tensor:
@@ -30,11 +37,25 @@ def weighted_mean(rows: Tensor, hop: Hop, weight: Tensor | None = None) -> Tenso
 
     weight [E, 1]; without it, w_ij = 1. A target without in-edges gets zeros.
     """
-    count = hop.indptr.diff().clamp(min=1).index_select(0, hop.target)[:, None]
-    # In bf16, shares would be rounded.
-    exact = torch.promote_types(torch.float32 if weight is None else weight.dtype, rows.dtype)
-    share = count.to(exact).reciprocal() if weight is None else (weight / count).to(exact)
-    return weighted_sum(share, rows.to(exact)[:, None], hop).squeeze(1).to(rows.dtype)
+    factor = hop.indptr.diff().clamp(min=1).reciprocal()
+    return weighted_sum(weight, rows[:, None], hop, factor=factor).squeeze(1)
+
+
+def sparse_product(indptr: Tensor, column: Tensor, value: Tensor, table: Tensor) -> Tensor:
+    """Compute Σ_k x_k table[column_k] over the entries k of each row: [columns, D] → [rows, D].
+
+    The values x [entries] and the columns of each row are those of `SparseFeatures`.
+    """
+    if is_native(table) and not value.requires_grad:
+        return _product(indptr, column, value, table)  # type: ignore[no-any-return]
+    return F.embedding_bag(
+        column,
+        table,
+        indptr.to(column.dtype),
+        mode="sum",
+        per_sample_weights=value,
+        include_last_offset=True,
+    )
 
 
 def edge_softmax(score: Tensor, hop: Hop) -> Tensor:
@@ -57,30 +78,50 @@ def _in_single_precision(call: Callable[..., Any], *operands: Tensor, hop: Hop) 
 
 
 class _WeightedSum(torch.autograd.Function):
-    """The gradients, with g that of o: dv_j = Σ_i w_ij g_i and dw_ij = g_i·v_j."""
+    """The gradients, with g that of o: dv_j = Σ_i f_i w_ij g_i and dw_ij = f_i g_i·v_j."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, value: Tensor, hop: Hop) -> Tensor:
-        edges = Edges(hop)
+    def forward(
+        ctx: Any, weight: Tensor | None, value: Tensor, hop: Hop, factor: Tensor | None
+    ) -> Tensor:
         ctx.hop = hop
-        ctx.save_for_backward(weight, value)
-        heads = value.shape[1]
-        sums = [edges.sum_sources(*_head(weight, value, h)) for h in range(heads)]
-        return torch.stack(sums, 1)
+        ctx.save_for_backward(weight, value, factor)
+        return sum_rows(hop.indptr, hop.source, weight, value, row_factor=factor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        weight, value = ctx.saved_tensors
-        edges, grad = Edges(ctx.hop), grads[0]
-        d_weight = d_value = None
-        heads = range(value.shape[1])
+        weight, value, factor = ctx.saved_tensors
+        grad, d_weight, d_value = grads[0], None, None
         if ctx.needs_input_grad[0]:
-            dots = [edges.dot(grad[:, h].contiguous(), value[:, h].contiguous()) for h in heads]
-            d_weight = torch.stack(dots, 1)
+            exact = torch.promote_types(value.dtype, torch.float32)
+            scaled = grad.to(exact) if factor is None else grad * factor[:, None, None]
+            edges, rows = Edges(ctx.hop), value.to(exact)
+            dots = [
+                edges.dot(scaled[:, h].to(exact).contiguous(), rows[:, h].contiguous())
+                for h in range(value.shape[1])
+            ]
+            d_weight = torch.stack(dots, 1).to(weight.dtype)
         if ctx.needs_input_grad[1]:
-            d_value = torch.stack([edges.sum_targets(*_head(weight, grad, h)) for h in heads], 1)
-        return d_weight, d_value, None
+            indptr, target, slot = ctx.hop.transpose
+            d_value = sum_rows(indptr, target, weight, grad, slot=slot, column_factor=factor)
+        return d_weight, d_value, None, None
+
+
+class _SparseProduct(torch.autograd.Function):
+    """The gradient, with g that of the product: d table_c = Σ_k x_k g_i over the entries of c."""
+
+    @staticmethod
+    def forward(ctx: Any, indptr: Tensor, column: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(indptr, column, value)
+        ctx.columns = len(table)
+        return sum_rows(indptr, column, value, table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        indptr, column, value = ctx.saved_tensors
+        return None, None, None, sum_columns(indptr, column, value, grads[0], ctx.columns)
 
 
 class _EdgeDot(torch.autograd.Function):
@@ -125,11 +166,8 @@ class _EdgeSoftmax(torch.autograd.Function):
         return through - weight * total, None
 
 
-def _head(weight: Tensor, rows: Tensor, h: int) -> tuple[Tensor, Tensor]:
-    return weight[:, h].contiguous(), rows[:, h].contiguous()
-
-
 # torch leaves `apply` untyped.
 _sum: Callable[..., Any] = _WeightedSum.apply
+_product: Callable[..., Any] = _SparseProduct.apply
 _dot: Callable[..., Any] = _EdgeDot.apply
 _softmax: Callable[..., Any] = _EdgeSoftmax.apply

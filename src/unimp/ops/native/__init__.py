@@ -12,7 +12,7 @@ import logging
 import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +74,18 @@ class DropoutArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("count", "least", "is_double", "is_bf16", "threads")),
         *((name, ctypes.c_void_p) for name in ("x", "words", "out")),
         ("factor", ctypes.c_double),
+    ]
+
+
+class SumsArguments(ctypes.Structure):
+    """`struct Sums` in core.h."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "entries", "heads", "width")),
+        ("dense_stride", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("is_double", "is_bf16", "is_wide", "threads")),
+        *((name, ctypes.c_void_p) for name in ("indptr", "column", "slot", "weight")),
+        *((name, ctypes.c_void_p) for name in ("row_factor", "column_factor", "dense", "out")),
     ]
 
 
@@ -272,6 +284,55 @@ def dropout(x: Tensor, words: Tensor, least: int, factor: float) -> Tensor:
     call.point(x=x.contiguous(), words=words, out=out)
     library().unimp_dropout(ctypes.byref(call.structure))
     return out
+
+
+class CompressedRows(NamedTuple):
+    """Compressed rows with a weight per entry and head, as `struct Sums` in core.h describes."""
+
+    indptr: Tensor
+    column: Tensor
+    weight: Tensor | None = None
+    slot: Tensor | None = None
+    row_factor: Tensor | None = None
+    column_factor: Tensor | None = None
+
+
+def sum_rows(rows: CompressedRows, dense: Tensor) -> Tensor:
+    """Compute the weighted sum of each row: dense [columns, H, D] → [rows, H, D]."""
+    out = dense.new_empty(rows.indptr.numel() - 1, *dense.shape[1:])
+    call = _sums_call(rows, dense, out, columns=len(dense))
+    library().unimp_sum_rows(ctypes.byref(call.structure))
+    return out
+
+
+def sum_columns(rows: CompressedRows, dense: Tensor, columns: int) -> Tensor:
+    """Compute the weighted sum of each column: dense [rows, 1, D] → [columns, 1, D]."""
+    out = dense.new_empty(columns, *dense.shape[1:])
+    call = _sums_call(rows, dense, out, columns=columns)
+    library().unimp_sum_columns(ctypes.byref(call.structure))
+    return out
+
+
+def _sums_call(rows: CompressedRows, dense: Tensor, out: Tensor, *, columns: int) -> Arguments:
+    """Collect the arguments of one call of the functions that sum rows."""
+    call = Arguments(
+        SumsArguments(
+            rows=rows.indptr.numel() - 1,
+            columns=columns,
+            entries=rows.column.numel(),
+            heads=dense.shape[1],
+            width=dense.shape[2],
+            dense_stride=dense.stride(0),
+            is_double=dense.dtype == torch.float64,
+            is_bf16=dense.dtype == torch.bfloat16,
+            is_wide=rows.column.dtype == torch.int64,
+            threads=torch.get_num_threads(),
+        ),
+        dense.dtype,
+    )
+    call.point(dense=dense, out=out)
+    call.point_exact(**rows._asdict())
+    return call
 
 
 def sample(

@@ -7,12 +7,9 @@
 
 #include "core.h"
 #include "lanes.h"
+#include "rows.h"
 
 namespace {
-
-// The number of edges that are processed together: their scores are exponentiated at once, and rows
-// are prefetched this far ahead. Of 4, 8 and 16, sixteen was fastest on an arxiv-sized graph.
-constexpr int kBlock = 16;
 
 // Shared: one row of a source, `key`, is its key and its value for every head (ops/absorbed.py). Then
 // each head of a query and of a sum has the width of this row.
@@ -80,7 +77,9 @@ struct Passes {
     }
 
     // The scratch size of one thread for either pass, in numbers.
-    int64_t scratch_size() const { return 2 * padded_block() + 2 * row + (2 * H + 1) * edge_room + 4 * H; }
+    int64_t scratch_size() const {
+        return 2 * padded_block() + 2 * row + (2 * H + 1) * edge_room + 4 * H + kLanes<T>;
+    }
 
     void forward(int64_t begin, int64_t end, T *scratch) const {
         const I *indptr = index(a.indptr), *source = index(a.source);
@@ -298,54 +297,20 @@ struct Passes {
     }
 };
 
-// Cuts rows into ranges with about the same number of entries, several per thread, because the cores
-// of a shared machine are not equally fast. The cost of a row is its entries plus a constant.
-template <class I>
-int64_t cut(const I *indptr, int64_t rows, int64_t part, int64_t parts) {
-    const int64_t all = (int64_t(indptr[rows]) + 4 * rows) / parts * part;
-    if (part == parts) return rows;
-    int64_t low = 0, high = rows;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (int64_t(indptr[middle]) + 4 * middle < all)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-template <class T, class I, class Work>
-void over_rows(const Attention &a, const void *indptr, int64_t rows, int64_t scratch_size, Work work) {
-    const I *starts = static_cast<const I *>(indptr);
-    const int64_t parts = rows < 1024 ? 1 : a.threads * 16;
-#pragma omp parallel num_threads(a.threads) if (parts > 1)
-    {
-        T *scratch = new T[scratch_size + kLanes<T>]();
-#pragma omp for schedule(dynamic)
-        for (int64_t part = 0; part < parts; ++part) {
-            const int64_t begin = cut(starts, rows, part, parts);
-            const int64_t end = cut(starts, rows, part + 1, parts);
-            if (begin < end) work(begin, end, scratch);
-        }
-        delete[] scratch;
-    }
-}
-
 template <class T, class S, class I, int D, bool Shared>
 void run(const Attention &a, bool backward) {
     const Passes<T, S, I, D, Shared> passes(a);
     const int64_t size = passes.scratch_size();
     if (!backward) {
-        over_rows<T, I>(a, a.indptr, a.targets, size,
+        over_rows<T, I>(a.indptr, a.targets, a.threads, size,
                         [&](int64_t b, int64_t e, T *s) { passes.forward(b, e, s); });
         return;
     }
-    over_rows<T, I>(a, a.indptr, a.targets, size,
+    over_rows<T, I>(a.indptr, a.targets, a.threads, size,
                     [&](int64_t b, int64_t e, T *) { passes.gather_stats(b, e); });
-    over_rows<T, I>(a, a.by_source_indptr, a.sources, size,
+    over_rows<T, I>(a.by_source_indptr, a.sources, a.threads, size,
                     [&](int64_t b, int64_t e, T *s) { passes.backward_by_source(b, e, s); });
-    over_rows<T, I>(a, a.indptr, a.targets, size,
+    over_rows<T, I>(a.indptr, a.targets, a.threads, size,
                     [&](int64_t b, int64_t e, T *s) { passes.backward_by_target(b, e, s); });
 }
 

@@ -61,4 +61,6 @@ void unimp_attention_backward(const Attention *a) { UNIMP_DISPATCH(attention_bac
 void unimp_residual_forward(const Residual *r) { UNIMP_DISPATCH(residual_forward, r); }
 void unimp_residual_backward(const Residual *r) { UNIMP_DISPATCH(residual_backward, r); }
 void unimp_dropout(const Dropout *d) { UNIMP_DISPATCH(dropout, d); }
+void unimp_sum_rows(const Sums *s) { UNIMP_DISPATCH(sum_rows, s); }
+void unimp_sum_columns(const Sums *s) { UNIMP_DISPATCH(sum_columns, s); }
 }

@@ -57,6 +57,22 @@ struct Dropout {
     double factor;
 };
 
+// Weighted sums over the entries of compressed rows. By row: the sum of row i and head h is
+// row_factor[i] Σ_k weight[slot[k], h] column_factor[column[k]] dense[column[k], h] over the entries k of
+// the row, and entry k has slot k if `slot` is null. By column: the sum of column c is Σ_k weight[k]
+// dense[row of k] over its entries; there is one head, and the other arguments are null. Weights and
+// factors that are null are 1. If `is_bf16`, dense and out are bf16 (by row only); everything else is
+// float, or double if `is_double`.
+struct Sums {
+    int64_t rows, columns, entries, heads, width, dense_stride;
+    int64_t is_double, is_bf16, is_wide, threads;
+    const void *indptr, *column, *slot;      // [rows+1], [entries], [entries]
+    const void *weight;                      // [slots, H]
+    const void *row_factor, *column_factor;  // [rows], [columns]
+    const void *dense;                       // [columns, H, D]; by column: [rows, D]
+    void *out;                               // [rows, H, D]; by column: [columns, D]
+};
+
 // Neighbor sampling and induced subgraphs are in sampling.cpp; they use no vector instructions.
 
 #define UNIMP_DECLARE(isa)                            \
@@ -64,7 +80,9 @@ struct Dropout {
     void attention_backward_##isa(const Attention &); \
     void residual_forward_##isa(const Residual &);    \
     void residual_backward_##isa(const Residual &);   \
-    void dropout_##isa(const Dropout &);
+    void dropout_##isa(const Dropout &);              \
+    void sum_rows_##isa(const Sums &);                \
+    void sum_columns_##isa(const Sums &);
 
 UNIMP_DECLARE(avx512)
 UNIMP_DECLARE(avx2)
