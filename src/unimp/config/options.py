@@ -307,11 +307,15 @@ class TrainOptions(Section):
     eval_every: int = option(
         1, "epochs between two scores; the last epoch is always scored", ge=1, le=MANY
     )
+    eval_nodes: Literal["all", "val"] = option(
+        "all",
+        "nodes on which epochs are scored; all: validation and test nodes; val: only validation "
+        "nodes, which takes less time. The finished run is always scored on all of them",
+    )
     eval_neighbors: Literal["all", "sampled"] = option(
         "all",
-        "in-neighbors that are used to score epochs; all: exact inference for all nodes; sampled: "
-        "only validation and test nodes, with batch.fanout neighbors. The scores of the finished "
-        "run are always exact",
+        "in-neighbors that are used to score epochs; all: all of them; sampled: batch.fanout "
+        "neighbors. The scores of the finished run are always exact",
     )
     select: Select = option(
         "score",
@@ -350,7 +354,8 @@ class TrainOptions(Section):
         "fp32",
         "precision of layers in training (weights, loss and optimizer stay in fp32); bf16: faster "
         "matrix products and half the memory, on GPU and on CPUs with AVX512-BF16; tf32: faster "
-        "matrix products on GPU; auto: bf16 where the hardware has instructions for it, else fp32",
+        "matrix products on GPU; auto: bf16 where the hardware has instructions for it, else fp32; "
+        "auto-cpu: the same on a CPU, and fp32 on a GPU",
     )
     draws: Literal["entry", "node"] = option(
         "entry",

@@ -120,6 +120,7 @@ def recipe_with_preset(
             "ensemble.portfolio": preset,
             "ensemble.copies": PRESETS[preset].copies,
             "train.time_limit": PRESETS[preset].seconds,
+            "train.precision": "auto-cpu",
         }
         if not bundled and not loaded.tables.directed:
             filled["task.symmetrize"] = True

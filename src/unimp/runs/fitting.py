@@ -18,13 +18,11 @@ from unimp.config.run_files import CHECKPOINT
 from unimp.data.store.task import StoredTask
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
-from unimp.graph.graph import Graph
-from unimp.inference.logits import predict_logits
-from unimp.inference.sampled import sampled_logits
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagated_labels import remembering
 from unimp.model.solved_model import KnownLabels, SolvedModel
 from unimp.runs.context import Experiment
+from unimp.runs.epoch_scores import epoch_scorer
 from unimp.runs.estimate import choose_regime, in_regime
 from unimp.runs.folder.files import LOWER_RATE
 from unimp.runs.folder.resume import HistoryFile, checkpoints, depends_on, load_state
@@ -33,23 +31,20 @@ from unimp.runs.preparation import (
     consistency_of,
     graph_for,
     groups_of,
-    inference_options,
     model_of,
     prunes,
 )
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
-from unimp.tasks.labels import is_known, mask_of, reveal_only
-from unimp.tasks.metrics import score
+from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import fanout_per_layer, make_batches
+from unimp.training.batching import make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
-from unimp.training.objective import masked_label_loss
-from unimp.training.precision import explain_choice, inference_precision
+from unimp.training.precision import explain_choice
 from unimp.training.ranks import Ranks
 
 SCORINGS_AFTER = 5
@@ -167,19 +162,7 @@ def fit_model(
     )
     if recipe.model.edge_dropout:
         batches = FewerEdges(batches, recipe.model.edge_dropout, seed)
-    observed, options = reveal_only(task.split.train, labels), recipe.train
-
-    def evaluate() -> dict[str, float]:
-        if options.eval_neighbors == "sampled" and model.by_layer:
-            return sampled_scores(experiment, model, graph, task, observed)
-        logits = predict_logits(
-            model, graph, observed, seed=seed, device=device, **inference_options(recipe, device)
-        )
-        scores = score_split(logits, task, "train")
-        if options.select == "loss" and "val" in scores:
-            scores["val_loss"] = masked_label_loss(logits, labels, task.split.val).item()
-        return scores
-
+    options = recipe.train
     schedule = Schedule(
         epochs=options.epochs,
         eval_from=options.eval_from,
@@ -203,7 +186,7 @@ def fit_model(
             lr=options.lr,
             weight_decay=options.weight_decay,
             ema=options.ema,
-            evaluate=evaluate,
+            evaluate=epoch_scorer(experiment, model, graph, task),
             on_epoch=on_epoch,
             device=device,
             precision=options.precision,
@@ -215,35 +198,6 @@ def fit_model(
             keep=keep,
             ranks=ranks,
         )
-
-
-def sampled_scores(
-    experiment: Experiment, model: NodeModel, graph: Graph, task: Task, observed: Tensor
-) -> dict[str, float]:
-    """Score validation and test nodes with sampled neighbors, the same ones in each epoch."""
-    recipe, scores = experiment.recipe, {}
-    for name in ("val", "test"):
-        nodes = getattr(task.split, name)
-        labels = task.labels[nodes]
-        if not bool(is_known(labels).any()):
-            continue
-        logits = sampled_logits(
-            model,
-            graph,
-            observed,
-            nodes,
-            fanout=fanout_per_layer(recipe.batch.fanout, model.num_layers),
-            # As in training, where several processes divide a batch; only one of them scores.
-            batch_size=max(1, recipe.batch.batch_size // experiment.ranks.size),
-            seed=experiment.seed,
-            device=experiment.device,
-            precision=inference_precision(recipe.train.precision, experiment.device),
-        )
-        scores[name] = score(task.metric, logits, labels)
-        if name == "val" and recipe.train.select == "loss":
-            rows = torch.arange(len(nodes))
-            scores["val_loss"] = masked_label_loss(logits, labels, rows).item()
-    return scores
 
 
 def shared_state(

@@ -55,6 +55,7 @@ from unimp.runs.workers import Plan, Train, Trainer, plan, usable_cores, wait_fo
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import save_checkpoint
 from unimp.training.loop import Fit, Position, TrainingState
+from unimp.training.precision import explain_choice
 
 SHARE_OF_REFIT = 0.25
 """The part of the time limit that is reserved for training members again on all known labels."""
@@ -70,6 +71,8 @@ def fit_ensemble(
     """Train the members that suit the task, as far as the time limit allows, and combine them."""
     members = checked_members(experiment.recipe, task)
     _mark_begun(experiment, data_hash)
+    if choice := explain_choice(experiment.recipe.train.precision, experiment.device):
+        experiment.progress.note(choice)
     cheap = list(takewhile(lambda member: member.cost <= CHEAP, members))
     others = members[len(cheap) :]
     jobs, threads = plan_of(experiment, [_recipe(experiment, m, task) for m in others], task)

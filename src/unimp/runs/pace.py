@@ -8,12 +8,19 @@ from dataclasses import dataclass
 
 import torch
 
-from unimp.config.choices import Placement, Regime
+from unimp.config.choices import ALL, Placement, Regime
 from unimp.config.recipe import Recipe
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
-from unimp.runs.preparation import consistency_of, graph_for
-from unimp.runs.work import Work, drawn_batch, operations, propagated_columns, work_on
+from unimp.runs.preparation import consistency_of, cuts_validation, graph_for
+from unimp.runs.work import (
+    Work,
+    drawn_batch,
+    operations,
+    outward,
+    propagated_columns,
+    work_on,
+)
 from unimp.tasks.task import Task
 from unimp.training.batch import Batch
 from unimp.training.step import Step
@@ -47,8 +54,7 @@ def pace_of_run(
     """Measure the pace of a run; work: that of its regime."""
     if regime == "neighbors":
         return pace_of_neighbors(recipe, model, task, work, device, placement)
-    epoch, scoring = seconds_of_passes(recipe, model, task, work, device)
-    return Pace(epoch, scoring, scoring)
+    return pace_of_passes(recipe, model, task, work, device)
 
 
 def pace_of_neighbors(
@@ -80,7 +86,8 @@ def pace_of_neighbors(
         recipe, model, task, step / operations(recipe, model, task, work_on(batch))
     )
     masks = work.steps if recipe.mask.redraw == "step" else 1
-    scoring, scored = exact, task.split.val.numel() + task.split.test.numel()
+    scoring, scored = exact, task.split.val.numel()
+    scored += 0 if recipe.train.eval_nodes == "val" else task.split.test.numel()
     if recipe.train.eval_neighbors == "sampled":
         scoring = scored / max(1, recipe.batch.batch_size) * (step / 3 + drawing)
     return Pace(work.steps * both + masks * propagation, scoring, exact)
@@ -98,15 +105,19 @@ def _seconds_of_all(
     return propagation, scoring + propagation
 
 
-def seconds_of_passes(
-    recipe: Recipe, model: NodeModel, task: Task, work: Work, device: str
-) -> tuple[float, float]:
-    """Seconds per epoch and per scoring, from the pace of a few steps on small batches."""
+def pace_of_passes(recipe: Recipe, model: NodeModel, task: Task, work: Work, device: str) -> Pace:
+    """The pace of a regime other than neighbors, from a few steps on small batches."""
     fixed, pace = pace_of_steps(recipe, model, task, device)
     epoch = work.steps * (fixed + pace * operations(recipe, model, task, work))
-    propagation, scoring = _seconds_of_all(recipe, model, task, pace)
+    propagation, exact = _seconds_of_all(recipe, model, task, pace)
     masks = work.steps if recipe.mask.redraw == "step" else 1
-    return epoch + masks * propagation, scoring
+    scoring = exact
+    if cuts_validation(recipe, model, task.graph) and not device.startswith("cuda"):
+        val, everyone = task.split.val.numel(), [ALL] * model.num_layers
+        scoring = (
+            pace * operations(recipe, model, task, outward(task.graph, val, everyone, 1.0)) / 3
+        )
+    return Pace(epoch + masks * propagation, scoring, exact)
 
 
 def pace_of_steps(recipe: Recipe, model: NodeModel, task: Task, device: str) -> tuple[float, float]:

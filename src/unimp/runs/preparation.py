@@ -236,7 +236,12 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
 
 
 SMALL_GRAPH = 10_000
-"""If nodes plus edges are at most this number, pruning takes more time than it saves."""
+"""The most nodes plus edges of a small graph."""
+
+
+def is_small(graph: Graph) -> bool:
+    """Whether pruning a batch, or starting worker processes, takes more time than it saves."""
+    return graph.num_nodes + graph.num_edges <= SMALL_GRAPH
 
 
 def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
@@ -249,8 +254,18 @@ def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
     """
     independent = model.by_layer and not model.mixes_rows
     only_hidden = not (recipe.train.consistency or recipe.train.teacher)
-    is_small = graph.num_nodes + graph.num_edges <= SMALL_GRAPH
-    return recipe.batch.prune and independent and only_hidden and not is_small
+    return recipe.batch.prune and independent and only_hidden and not is_small(graph)
+
+
+def cuts_validation(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
+    """Whether epochs are scored on the rows and edges that validation nodes depend on.
+
+    They are cut out of the graph before the first epoch, and they are computed in the precision of
+    training: they only choose an epoch. On a GPU, all nodes are predicted instead, as in training.
+    """
+    in_full = recipe.batch.regime in ("auto", "full") and recipe.inference.regime == "exact"
+    is_exact = recipe.train.eval_neighbors == "all" and model.by_layer and in_full
+    return recipe.train.eval_nodes == "val" and is_exact and graph.device.type == "cpu"
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

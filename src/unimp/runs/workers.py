@@ -34,15 +34,13 @@ from unimp.runs.context import Experiment
 from unimp.runs.estimate import SHARE, estimate
 from unimp.runs.folder.lock import in_use
 from unimp.runs.folder.resume import read_begun
-from unimp.runs.preparation import model_without_weights
+from unimp.runs.preparation import is_small, model_without_weights
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
 from unimp.training.loop import Epoch
 
 MOST, MOST_ON_GPU = 8, 4
 """The largest number of workers that is chosen automatically."""
-SMALL = 10_000
-"""With fewer nodes and edges than this, training takes less time than the start of workers."""
 SHORT = 30.0
 """With a time limit of fewer seconds than this, no workers are started."""
 CUDA_CONTEXT = 1 << 29
@@ -73,7 +71,7 @@ def plan(experiment: Experiment, recipes: Sequence[Recipe], task: Task) -> Plan:
     jobs = recipe.ensemble.jobs
     if not jobs:
         limit, graph = recipe.train.time_limit, task.graph
-        is_short = 0 < limit < SHORT or graph.num_nodes + graph.num_edges < SMALL
+        is_short = 0 < limit < SHORT or is_small(graph)
         most = MOST_ON_GPU if device.startswith("cuda") else MOST
         jobs = 1 if is_short else min(cores, most)
         jobs = min(jobs, number_that_fits(recipes, task, device)) if jobs > 1 else 1

@@ -17,17 +17,19 @@ def choose_precision(precision: Precision, device: torch.device | str) -> Precis
     bf16 becomes fp32 on a CPU without instructions for it, where it would be many times slower.
     """
     if torch.device(device).type == "cpu":
-        if precision in ("auto", "bf16"):
+        if precision in ("auto", "auto-cpu", "bf16"):
             return "bf16" if native.multiplies_bf16() else "fp32"
+    elif precision == "auto-cpu":
+        return "fp32"
     elif precision == "auto":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return precision
 
 
 def explain_choice(precision: Precision, device: torch.device | str) -> str | None:
-    """One line about the precision that `choose_precision` chose; None if it is the one given."""
+    """One line about the precision that `choose_precision` chose; None if it needs no words."""
     chosen = choose_precision(precision, device)
-    if chosen == precision:
+    if chosen == precision or (precision == "auto-cpu" and chosen == "fp32"):
         return None
     kind = "CPU" if torch.device(device).type == "cpu" else "GPU"
     has = "has" if chosen == "bf16" else "does not have"

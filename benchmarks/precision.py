@@ -1,0 +1,148 @@
+"""Compare the scores of training in bf16 on CPU with those of training in fp32.
+
+    python benchmarks/precision.py --jobs 2    → results/precision.json, a table in docs/speed.md
+
+Members of the presets are trained with the same task, split, seed and number of epochs in both
+precisions. A row states the mean difference of the test scores and its standard error. On some
+tasks, each seed is another split. Runs in the file are not repeated. Needs a CPU with AVX512-BF16
+instructions. The graphs other than bundled ones are `.npz` files in the folder UNIMP_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from results import FOLDER, provenance, put_between
+from unimp.config.recipe import load_recipe
+from unimp.data.files import write_atomically
+from unimp.ensemble.portfolio import FRAME, PORTFOLIO, member_recipe
+from unimp.ops import native
+from unimp.runs.experiment import run
+from unimp.tasks.means import mean_and_std, mean_text
+
+RESULTS = FOLDER / "precision.json"
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+PRECISIONS = ("fp32", "bf16")
+EPOCHS = {
+    ("debian", "unimp"): 40,
+    ("amazon-computers", "unimp"): 50,
+    ("arxiv-guesses", "unimp"): 20,
+    ("california", "gcn"): 80,
+    ("minesweeper", "gcn-deep-labels"): 200,
+    ("cora", "grand-8"): 100,
+}
+"""The number of epochs for each recipe and member; the best epoch on validation is scored."""
+
+
+class Case(NamedTuple):
+    """One training."""
+
+    recipe: str
+    member: str
+    seed: int
+    precision: str
+
+
+def train(case: Case, deadline: float) -> dict[str, Any] | None:
+    """The scores of a training, on one thread; None: there was no time to begin it."""
+    if time.time() > deadline:
+        return None
+    torch.set_num_threads(1)
+    member = next(one for one in PORTFOLIO if one.name == case.member)
+    settings = {
+        **FRAME,
+        **member.settings,
+        "train.epochs": EPOCHS[case.recipe, case.member],
+        "train.eval_every": 5,
+        "train.patience": 0,
+        "train.precision": case.precision,
+        "train.device": "cpu",
+    }
+    recipe = member_recipe(load_recipe(case.recipe), member.name, settings)
+    metrics = run(recipe, seed=case.seed, progress=False).metrics
+    kept = {"epochs": metrics["epochs"], "best_epoch": metrics["best_epoch"]}
+    return {**case._asdict(), **metrics["scores"]["train"], **kept}
+
+
+def fill(cases: list[Case], jobs: int, deadline: float) -> list[dict[str, Any]]:
+    """Train the cases that are missing, and store each of them as it ends."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    known = {tuple(row[key] for key in Case._fields) for row in rows}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(train, case, deadline) for case in cases if case not in known]
+        for done in as_completed(waiting):
+            found = done.result()
+            if found is None:
+                continue
+            print({key: found[key] for key in (*Case._fields, "val", "test")}, flush=True)
+            rows = sorted(
+                [*rows, {**found, **provenance("precision.py")}],
+                key=lambda row: tuple(row[key] for key in Case._fields),
+            )
+            write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| task | member | epochs | seeds | test in fp32, % | test in bf16, % "
+        "| bf16 − fp32, points |",
+        "|---" * 7 + "|",
+    ]
+    for (recipe, member), epochs in EPOCHS.items():
+        tests = {
+            precision: {
+                row["seed"]: row["test"]
+                for row in rows
+                if (row["recipe"], row["member"], row["precision"]) == (recipe, member, precision)
+            }
+            for precision in PRECISIONS
+        }
+        seeds = sorted(set(tests["fp32"]) & set(tests["bf16"]))
+        if not seeds:
+            continue
+        pairs = [(tests["fp32"][seed], tests["bf16"][seed]) for seed in seeds]
+        mean, std = mean_and_std([100 * (bf16 - fp32) for fp32, bf16 in pairs])
+        scores = " | ".join(mean_text(list(column)) for column in zip(*pairs, strict=True))
+        lines.append(
+            f"| {recipe} | `{member}` | {epochs} | {len(seeds)} | {scores} "
+            f"| {mean:+.2f} ± {std / math.sqrt(len(seeds)):.2f} |"
+        )
+    return "\n".join([*lines, "", f"`{rows[0]['command']}` on {rows[0]['hardware']}."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1, help="Number of trainings at a time.")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="Start no more after them.")
+    options = parser.parse_args()
+    if not native.multiplies_bf16():
+        raise SystemExit("this CPU has no AVX512-BF16 instructions; use a CPU that has them")
+    deadline = time.time() + 60 * options.minutes
+    cases = [
+        Case(recipe, member, seed, precision)
+        for seed in range(options.seeds)
+        for recipe, member in EPOCHS
+        for precision in PRECISIONS
+    ]
+    text = table(fill(cases, options.jobs, deadline))
+    page = put_between(PAGE.read_text("utf-8"), "<!-- results: precision -->", text)
+    write_atomically(PAGE, page.encode())
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
