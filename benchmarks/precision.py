@@ -125,6 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    tasks = sorted({recipe for recipe, _ in EPOCHS})
+    parser.add_argument("--tasks", nargs="+", default=tasks, choices=tasks)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1, help="Number of trainings at a time.")
     parser.add_argument("--minutes", type=float, default=math.inf, help="Start no more after them.")
@@ -137,6 +139,7 @@ def main() -> None:
         for seed in range(options.seeds)
         for recipe, member in EPOCHS
         for precision in PRECISIONS
+        if recipe in options.tasks
     ]
     text = table(fill(cases, options.jobs, deadline))
     page = put_between(PAGE.read_text("utf-8"), "<!-- results: precision -->", text)

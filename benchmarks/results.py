@@ -554,6 +554,13 @@ SHOWN = {
             "induce-million-edges-per-second",
         ],
     ),
+    "row_sums": (
+        "row_sums",
+        [
+            *(f"{size}_{other}" for size in ("debian", "arxiv") for other in ("pyg", "torch")),
+            *(f"{size}_product" for size in ("amazon-computers", "coauthor-physics")),
+        ],
+    ),
     "small-fit": (
         "small-fit",
         [

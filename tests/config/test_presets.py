@@ -26,6 +26,14 @@ def test_a_preset_trains_its_ensemble_within_its_time_limit(name: str) -> None:
     assert shorter.train.time_limit == 5
 
 
+def test_a_preset_trains_in_the_fastest_precision_of_a_cpu_unless_one_is_set() -> None:
+    assert recipe_with_preset("synthetic", [], "good").train.precision == "auto-cpu"
+    exact = recipe_with_preset("synthetic", ["train.precision=fp32"], "good")
+    assert exact.train.precision == "fp32"
+    assert exact.ensemble.portfolio == "good"
+    assert recipe_with_preset("synthetic", ["model.width=8"], "good").train.precision == "fp32"
+
+
 @pytest.mark.parametrize("setting", ["model.width=64", "mask.label_rate=0.5", "train.epochs=9"])
 def test_options_of_one_model_select_that_model_alone(setting: str) -> None:
     recipe = recipe_with_preset("synthetic", [setting], "good")

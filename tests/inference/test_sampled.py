@@ -7,7 +7,7 @@ from unimp.config.choices import ALL
 from unimp.config.recipe import Recipe
 from unimp.errors import NonFiniteError
 from unimp.inference.logits import predict_logits
-from unimp.inference.sampled import sampled_logits
+from unimp.inference.sampled import Surroundings, sampled_logits
 from unimp.model.registry import build_model
 from unimp.runs.experiment import run
 from unimp.runs.preparation import task_of
@@ -39,6 +39,8 @@ def test_all_neighbors_give_the_exact_logits(settings: dict[str, object]) -> Non
         model, graph, observed, nodes, fanout=[ALL] * model.num_layers, batch_size=7, seed=0
     )
     torch.testing.assert_close(found, predict_logits(model, graph, observed)[nodes])
+    cut = Surroundings.exact(model, graph, observed, nodes)
+    torch.testing.assert_close(cut.logits(model, "cpu", "fp32"), found)
 
 
 def test_epochs_are_scored_with_sampled_neighbors_and_the_run_exactly() -> None:

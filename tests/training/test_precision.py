@@ -229,8 +229,16 @@ def test_only_auto_and_bf16_depend_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -
         for precision in ("fp32", "tf32"):
             assert choose_precision(precision, "cpu") == precision  # type: ignore[arg-type]
             assert explain_choice(precision, "cpu") is None  # type: ignore[arg-type]
-        for precision in ("auto", "bf16"):
+        for precision in ("auto", "auto-cpu", "bf16"):
             wanted = "bf16" if has else "fp32"
             assert choose_precision(precision, "cpu") == wanted  # type: ignore[arg-type]
             assert inference_precision(precision, "cpu") == "fp32"  # type: ignore[arg-type]
     assert choose_precision("bf16", "cuda") == inference_precision("bf16", "cuda") == "bf16"
+
+
+def test_auto_cpu_is_auto_on_a_cpu_and_fp32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert explain_choice("auto-cpu", "cpu") is not None
+    assert choose_precision("auto-cpu", "cuda") == inference_precision("auto-cpu", "cuda") == "fp32"
+    assert explain_choice("auto-cpu", "cuda") is None
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: False)
+    assert explain_choice("auto-cpu", "cpu") is None

@@ -18,6 +18,7 @@ from unimp.config.run_files import CHECKPOINT
 from unimp.data.store.task import StoredTask
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
+from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagated_labels import remembering
 from unimp.model.solved_model import KnownLabels, SolvedModel
@@ -39,6 +40,7 @@ from unimp.runs.scoring import score_split
 from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
+from unimp.training.batch import Batches
 from unimp.training.batching import make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
@@ -88,18 +90,9 @@ def fit_model(
     if not model.learns:
         return Fit(stopped="the model has nothing to learn")
     if isinstance(model, SolvedModel):
-        graph = graph_for(experiment.recipe, model, task, experiment.device)
-        limit = experiment.recipe.train.time_limit
-        left = limit - (time.perf_counter() - experiment.started) if limit else math.inf
-        known = labels_to_solve(task)
-        try:
-            solved = model.solve(graph, known, seed=experiment.seed, seconds=left)
-        except NonFiniteError as error:
-            raise TrainingError(f"training failed: {error}") from error
-        return Fit(stopped=solved.how, cut_short=solved.cut_short)
-    recipe, seed, device, folder, ranks = (
+        return solve(experiment, model, task)
+    recipe, device, folder, ranks = (
         experiment.recipe,
-        experiment.seed,
         experiment.device,
         experiment.output,
         experiment.ranks,
@@ -112,7 +105,7 @@ def fit_model(
         )
     origin = depends_on(
         recipe,
-        seed,
+        experiment.seed,
         data=data_hash,
         device=device.partition(":")[0],
         model=type(model).__name__ if experiment.own_model else None,
@@ -130,50 +123,11 @@ def fit_model(
         history.add(epoch)
         experiment.after_epoch(epoch)
 
-    graph, labels = graph_for(recipe, model, task, device), task.labels
-    is_mapped = isinstance(task, StoredTask) and graph.device.type == "cpu"
-    if is_mapped and experiment.placement == "memory":
-        graph = graph.copied()
-    masks = Masks(
-        mask_of(task.split.train, len(labels)),
-        recipe.mask.label_rate if model.learns_from_labels else 0.0,
-        redraw=recipe.mask.redraw,
-        seed=seed,
-        groups=groups_of(recipe, task, model),
-        rate=recipe.mask.rate,
-        wrong_labels=recipe.mask.wrong_labels,
-    )
-    cut = recipe.batch.model_dump()
-    cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
-    cut["prune"] = prunes(recipe, model, task.graph)
-    cut["placement"] = experiment.placement
-    batches = make_batches(
-        graph,
-        labels,
-        masks,
-        num_layers=model.num_layers,
-        device=device,
-        feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
-        propagate=model.propagated if model.takes_propagated_labels else None,
-        others=None if teacher is None else torch.nonzero(~masks.known).squeeze(1),
-        ranks=ranks,
-        drawn_per_node=recipe.train.draws == "node",
-        **cut,
-    )
-    if recipe.model.edge_dropout:
-        batches = FewerEdges(batches, recipe.model.edge_dropout, seed)
+    graph = graph_for(recipe, model, task, device)
+    if isinstance(task, StoredTask) and graph.device.type == "cpu":
+        graph = graph.copied() if experiment.placement == "memory" else graph
+    batches = batches_of(experiment, model, graph, task, teacher)
     options = recipe.train
-    schedule = Schedule(
-        epochs=options.epochs,
-        eval_from=options.eval_from,
-        eval_every=options.eval_every,
-        patience=options.patience,
-        select=options.select,
-        rate=options.schedule,
-        time_limit=options.time_limit,
-        spent_before=time.perf_counter() - experiment.started,
-        scorings_after=SCORINGS_AFTER,
-    )
     with (
         checkpoints(folder, origin, options.checkpoint_every, experiment.progress.note) as keep,
         remembering(model, graph, task.num_classes),
@@ -181,8 +135,8 @@ def fit_model(
         return fit(
             model,
             batches,
-            labels,
-            schedule,
+            task.labels,
+            schedule_of(experiment),
             lr=options.lr,
             weight_decay=options.weight_decay,
             ema=options.ema,
@@ -198,6 +152,69 @@ def fit_model(
             keep=keep,
             ranks=ranks,
         )
+
+
+def solve(experiment: Experiment, model: SolvedModel, task: Task) -> Fit:
+    """Fit a model that the training loop does not train."""
+    graph = graph_for(experiment.recipe, model, task, experiment.device)
+    limit = experiment.recipe.train.time_limit
+    left = limit - (time.perf_counter() - experiment.started) if limit else math.inf
+    try:
+        solved = model.solve(graph, labels_to_solve(task), seed=experiment.seed, seconds=left)
+    except NonFiniteError as error:
+        raise TrainingError(f"training failed: {error}") from error
+    return Fit(stopped=solved.how, cut_short=solved.cut_short)
+
+
+def batches_of(
+    experiment: Experiment, model: NodeModel, graph: Graph, task: Task, teacher: Teacher | None
+) -> Batches:
+    """The masks of training, and the batches that reveal the observed labels to the model."""
+    recipe, seed = experiment.recipe, experiment.seed
+    masks = Masks(
+        mask_of(task.split.train, len(task.labels)),
+        recipe.mask.label_rate if model.learns_from_labels else 0.0,
+        redraw=recipe.mask.redraw,
+        seed=seed,
+        groups=groups_of(recipe, task, model),
+        rate=recipe.mask.rate,
+        wrong_labels=recipe.mask.wrong_labels,
+    )
+    cut = recipe.batch.model_dump()
+    cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
+    cut["prune"] = prunes(recipe, model, task.graph)
+    cut["placement"] = experiment.placement
+    batches = make_batches(
+        graph,
+        task.labels,
+        masks,
+        num_layers=model.num_layers,
+        device=experiment.device,
+        feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
+        propagate=model.propagated if model.takes_propagated_labels else None,
+        others=None if teacher is None else torch.nonzero(~masks.known).squeeze(1),
+        ranks=experiment.ranks,
+        drawn_per_node=recipe.train.draws == "node",
+        **cut,
+    )
+    dropped = recipe.model.edge_dropout
+    return FewerEdges(batches, dropped, seed) if dropped else batches
+
+
+def schedule_of(experiment: Experiment) -> Schedule:
+    """How long to train, when to score, and when to stop early."""
+    options = experiment.recipe.train
+    return Schedule(
+        epochs=options.epochs,
+        eval_from=options.eval_from,
+        eval_every=options.eval_every,
+        patience=options.patience,
+        select=options.select,
+        rate=options.schedule,
+        time_limit=options.time_limit,
+        spent_before=time.perf_counter() - experiment.started,
+        scorings_after=SCORINGS_AFTER,
+    )
 
 
 def shared_state(
