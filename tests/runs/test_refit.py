@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "ensemble.portfolio": "good",
     "ensemble.members": NAMES,
     "ensemble.jobs": 1,
+    "ensemble.folds": 0,
 }
 
 
@@ -214,7 +215,7 @@ def test_workers_are_planned_for_ensembles_with_members_that_are_solved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The shapes of a solved model are not known before it is solved."""
-    monkeypatch.setattr(workers, "SMALL", 0)
+    monkeypatch.setattr(workers, "is_small", lambda graph: False)
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
     run = train(**{"ensemble.jobs": 0, "ensemble.members": ["ridge", "gcn", "mlp"]})
     assert run.is_refitted

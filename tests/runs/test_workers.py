@@ -21,6 +21,7 @@ from unimp.ensemble import portfolio
 from unimp.runs import workers
 from unimp.runs.context import Experiment
 from unimp.runs.folder.lock import in_use
+from unimp.runs.preparation import is_small
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
 
@@ -240,7 +241,7 @@ def planned(task: Task, cores: int, members: int = 10, **settings: Any) -> worke
 def test_the_number_of_workers_follows_from_cores_members_time_and_memory(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert task.graph.num_nodes + task.graph.num_edges >= workers.SMALL
+    assert not is_small(task.graph)
     assert planned(task, 2) == (2, 1)
     assert planned(task, 32) == (8, 4)
     assert planned(task, 4, members=3) == (3, 1)

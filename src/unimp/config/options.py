@@ -442,6 +442,14 @@ class EnsembleOptions(Section):
         "after scoring, train the chosen members again on train and validation labels: for your "
         "own data (own), always or never",
     )
+    folds: int = option(
+        5,
+        "with fewer than 300 validation labels, the refit trains each chosen member on this many "
+        "folds of train and validation labels, and chooses weights on the held-out folds; 0: one "
+        "training on all of them",
+        ge=0,
+        le=100,
+    )
     jobs: int = option(
         0,
         "members that are trained at the same time, each in its own process; 0: as many as cores "

@@ -17,6 +17,7 @@ from unimp.config.choices import Placement
 from unimp.config.recipe import Recipe, Settings
 from unimp.config.run_files import TASK, is_started, seed_folder
 from unimp.data.catalog import prepare
+from unimp.ensemble.folds import Part
 from unimp.errors import RecipeError
 from unimp.runs.folder.resume import Found, find_run, refuse_linked_seed
 from unimp.runs.preparation import ModelFactory, data_hash_of, preparation, tables_of, task_of
@@ -59,7 +60,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
-    is_refit: bool = False  # the member is trained on train and validation labels
+    part: Part = None  # the known nodes that a member is trained on
     warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
     placement: Placement | None = None  # of the graph from which batches are cut; None: not chosen

@@ -39,7 +39,13 @@ from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
 from unimp.runs.folder.resume import depends_on, load_state
 from unimp.runs.folder.writing import write_task
-from unimp.runs.preparation import member_task, model_of, refits, refuse_nothing_hidden
+from unimp.runs.preparation import (
+    member_task,
+    model_of,
+    refits,
+    refuse_nothing_hidden,
+    trains_folds,
+)
 from unimp.runs.run import Run
 from unimp.runs.time_shares import TYPICAL, TimeShares, expected_pace
 from unimp.runs.trained_members import (
@@ -59,6 +65,8 @@ from unimp.training.precision import explain_choice
 
 SHARE_OF_REFIT = 0.25
 """The part of the time limit that is reserved for training members again on all known labels."""
+SHARE_OF_FOLDS = 0.6
+"""The same, if they are trained on several folds."""
 CHEAP = 0.3
 """The first members, up to this cost, are trained in this process while workers start."""
 RELIED_ON = 0.1
@@ -129,8 +137,10 @@ class _Training:
         self.notes: dict[str, str] = {}  # why a member is not part of the ensemble
         self.cut_short = False
         self.labels = task.labels[task.split.val]
-        share = 1 - SHARE_OF_REFIT if refits(experiment.recipe, task) else 1.0
-        self._times = TimeShares(share * experiment.recipe.train.time_limit, jobs)
+        recipe = experiment.recipe
+        again = SHARE_OF_FOLDS if trains_folds(recipe, task) else SHARE_OF_REFIT
+        share = 1 - again if refits(recipe, task) else 1.0
+        self._times = TimeShares(share * recipe.train.time_limit, jobs)
         self.members = list(members)
         self._experiment, self._task = experiment, task
         self.spent_before = self._seconds_before(members)
@@ -170,7 +180,7 @@ class _Training:
 
     def add_copies(self) -> list[Member]:
         """Further trainings of the members with a large weight; their mean varies less."""
-        if not self.trained:
+        if not self.trained or trains_folds(self._experiment.recipe, self._task):
             return []
         weights = weights_of(self.trained, self.labels)
         relied_on = [
@@ -288,9 +298,10 @@ def checked_members(recipe: Recipe, task: Task) -> list[Member]:
 def ensemble_of(recipe: Recipe, task: Task, summary: Mapping[str, Any]) -> Ensemble:
     """The ensemble of a stored run, with members of the right shapes; weights are read later."""
     entries = [
-        Entry(row["name"], row["settings"], row["weight"], row["temperature"])
+        Entry(row["name"], row["settings"], row["weight"] / row.get("folds", 1), row["temperature"])
         for row in summary["members"]
         if row["weight"] > 0
+        for _ in range(row.get("folds", 1))
     ]
     if not entries:
         raise RunError("no member of the ensemble has a weight in metrics.json. Train again.")

@@ -23,6 +23,7 @@ from unimp.data.memory import shortage
 from unimp.data.store.task import StoredTask
 from unimp.data.structure import without_structure
 from unimp.data.tables.summary import cautions
+from unimp.ensemble.folds import FEW_TO_CHOOSE
 from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
@@ -116,19 +117,21 @@ def refits(recipe: Recipe, task: Task) -> bool:
     return options.portfolio != "none" and wanted and has_val
 
 
-def member_task(recipe: Recipe, member: Recipe, task: Task, *, refit: bool = False) -> Task:
+def trains_folds(recipe: Recipe, task: Task) -> bool:
+    """Whether the refit trains members on folds of the known labels, because few are known."""
+    known = int(is_known(task.labels[task.split.val]).sum())
+    return recipe.ensemble.folds > 1 and known < FEW_TO_CHOOSE and refits(recipe, task)
+
+
+def member_task(recipe: Recipe, member: Recipe, task: Task, split: Split | None = None) -> Task:
     """The task of a member of an ensemble, from the task that the ensemble's recipe prepared.
 
-    refit: with the validation nodes among the train nodes, and no validation nodes.
+    split: None for that of the task.
     """
     done = preparation(recipe)
     further = {name: on and not done[name] for name, on in preparation(member).items()}
     task = prepare(task, **further) if any(further.values()) else task
-    if not refit:
-        return task
-    split = task.split
-    train = torch.cat((split.train, split.val)).sort()[0]
-    return replace(task, split=Split(train=train, val=split.val[:0], test=split.test))
+    return task if split is None else replace(task, split=split)
 
 
 def model_of(recipe: Recipe, task: Task, factory: ModelFactory | None = None) -> NodeModel:

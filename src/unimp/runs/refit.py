@@ -14,15 +14,17 @@ from typing import Any
 
 from unimp.config.run_files import REFIT, is_finished
 from unimp.ensemble.calibration import Calibration
+from unimp.ensemble.folds import split_for
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe, seed_of
 from unimp.errors import UnimpError
 from unimp.model.node_model import NodeModel
 from unimp.model.solved_model import KnownLabels, SolvedModel
+from unimp.runs.bags import bagged_run
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
 from unimp.runs.members import plan_of, stored, trains_by_epochs, varies
-from unimp.runs.preparation import graph_for, member_task
+from unimp.runs.preparation import graph_for, member_task, trains_folds
 from unimp.runs.run import Run
 from unimp.runs.trained_model import TrainedModel
 from unimp.runs.workers import Train, Trainer
@@ -39,6 +41,10 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     that cannot be trained again in the time that is left stays as it is.
     """
     assert isinstance(run.model, Ensemble)
+    if trains_folds(experiment.recipe, run.task):
+        bagged = bagged_run(experiment, run, train)
+        if bagged is not None:
+            return bagged
     began = time.perf_counter()
     refit = _Refit(experiment, run, began)
     by_epochs = [member for member in run.members if trains_by_epochs(member)]
@@ -97,7 +103,9 @@ class _Refit:
 
     def _task(self, member: TrainedModel) -> Task:
         recipe = self._run.recipe
-        return member_task(recipe, member.recipe, self._run.task, refit=True)
+        task = self._run.task
+        split = split_for(task, "refit", recipe.ensemble.folds, self._run.seed)
+        return member_task(recipe, member.recipe, task, split)
 
     def solve_again(self) -> None:
         """Solve the models that the training loop does not train, such as ridge regression."""
@@ -143,7 +151,7 @@ class _Refit:
                 folder=folder,
                 own_task=None,
                 prepared=self._task(member),
-                is_refit=True,
+                part="refit",
                 show=False,
                 log=(),
                 report=False,

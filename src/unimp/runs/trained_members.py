@@ -39,10 +39,15 @@ class Trained:
 
 def weights_of(trained: Sequence[Trained], labels: Tensor) -> Tensor:
     """The weights of the members; equal ones if there are few validation labels to choose by."""
-    if int(is_known(labels).sum()) < FEW_NODES:
-        return torch.full((len(trained),), 1 / len(trained), dtype=torch.float64)
     metric = trained[0].run.task.metric
-    return choose_weights([one.chances for one in trained], labels, metric)
+    return weights_by([one.chances for one in trained], labels, metric)
+
+
+def weights_by(chances: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
+    """The weights of members with these calibrated answers [n, C] for nodes with these labels."""
+    if int(is_known(labels).sum()) < FEW_NODES:
+        return torch.full((len(chances),), 1 / len(chances), dtype=torch.float64)
+    return choose_weights(chances, labels, metric)
 
 
 def answered(member: Member, settings: Mapping[str, Any], run: Run) -> Trained:
@@ -110,6 +115,7 @@ def leaderboard(
             "epochs": one.run.metrics["best_epoch"],
             "seconds_per_epoch": one.run.metrics["seconds_per_epoch"],
             "cut_short": one.run.metrics["cut_short"],
+            "folds": 1,
             "settings": dict(one.settings),
         }
         for one, weight in zip(trained, weights, strict=True)
@@ -120,6 +126,7 @@ def leaderboard(
         "val": chosen,
         "val_nested": nested,
         "optimism": chosen - nested,
+        "val_folds": None,
         "refitted": False,
         "not_refitted": {},
     }

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from unimp.config.recipe import Recipe
+from unimp.ensemble.folds import split_for
 from unimp.errors import TaskError, UnimpError
 from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
@@ -49,20 +50,20 @@ class Answers:
         self.send(epoch=[epoch.epoch, epoch.loss, epoch.seconds, epoch.scores])
 
 
-def load(about: dict[str, Any]) -> tuple[Recipe, Task]:
-    """The recipe of the ensemble and its task, which must have the given hash."""
+def load(about: dict[str, Any]) -> tuple[Recipe, Task, int]:
+    """The recipe of the ensemble, its task, which must have the given hash, and its seed."""
     torch.set_num_threads(about["threads"])
     sys.argv = about["command"]  # the manifest of a run names the command
     recipe = Recipe.model_validate(about["recipe"])
     task = replace(task_of(recipe, about["seed"]), name=about["name"])
     if data_hash_of(recipe, task) != about["data_hash"]:
         raise TaskError(f"{recipe.task.name} contains other data than the task that was loaded")
-    return recipe, task
+    return recipe, task, about["seed"]
 
 
 def work(lines: Queue[str], answers: Answers) -> None:
     """Load the task, then train one experiment per line."""
-    loaded: tuple[Recipe, Task] | None = None
+    loaded: tuple[Recipe, Task, int] | None = None
     device = "cpu"
     while True:
         message, error = json.loads(lines.get()), ""
@@ -71,13 +72,16 @@ def work(lines: Queue[str], answers: Answers) -> None:
                 answers.prefix = message["prefix"]
                 device, loaded = message["device"], load(message)
             else:
+                whole, task, seed = loaded
                 recipe = Recipe.model_validate(message["recipe"])
+                split = split_for(task, message["part"], whole.ensemble.folds, seed)
                 experiment = Experiment(
                     recipe,
                     message["seed"],
                     device,
                     Path(message["folder"]),
-                    prepared=member_task(loaded[0], recipe, loaded[1], refit=message["refit"]),
+                    prepared=member_task(whole, recipe, task, split),
+                    part=message["part"],
                     on_epoch=answers.epoch,
                     show=False,
                     report=False,

@@ -267,7 +267,7 @@ class Worker:
         self.job = key, experiment
         recipe, folder = experiment.recipe.model_dump(), str(experiment.folder)
         message = {"recipe": recipe, "folder": folder, "seed": experiment.seed}
-        self.send({**message, "refit": experiment.is_refit})
+        self.send({**message, "part": experiment.part})
 
     def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None

@@ -99,6 +99,7 @@ class MemberRow(Schema):
     epochs: Count | None  # that were best on validation; None if the loop did not train it
     seconds_per_epoch: Seconds
     cut_short: bool
+    folds: Annotated[int, Field(ge=1, le=100)] = 1  # trainings in the ensemble, one per fold
     settings: dict[str, Any]
 
 
@@ -110,6 +111,7 @@ class EnsembleRows(Schema):
     val: Score
     val_nested: Score
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
+    val_folds: Score = None  # of the ensemble on folds that its members were not trained on
     refitted: bool  # the stored members were trained on train and validation labels
     not_refitted: dict[str, str]
 

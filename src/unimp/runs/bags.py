@@ -1,0 +1,203 @@
+"""Train the members of an ensemble again on folds of the known labels, if only a few are known.
+
+With few validation labels, the epoch at which a training stops and the weights of members depend on
+chance. Therefore each chosen member is trained several times, each time on all folds of train and
+validation labels but one. The held-out folds together contain every known label, so they are a
+larger validation set: they calibrate the members and choose their weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unimp.config.run_files import REFIT, is_finished
+from unimp.ensemble.calibration import fit_calibration
+from unimp.ensemble.folds import known_nodes, split_for
+from unimp.ensemble.model import Ensemble, Entry
+from unimp.ensemble.portfolio import member_recipe, seed_of
+from unimp.ensemble.selection import mixed
+from unimp.errors import UnimpError
+from unimp.model.node_model import NodeModel
+from unimp.runs.context import Experiment
+from unimp.runs.folder.files import read_run
+from unimp.runs.members import plan_of, stored, trains_by_epochs
+from unimp.runs.preparation import member_task
+from unimp.runs.run import Run
+from unimp.runs.trained_members import weights_by
+from unimp.runs.workers import Train, Trainer
+from unimp.tasks.metrics import score
+
+ENOUGH = 0.5
+"""If the members for which there is time have less than this part of the weight, none is used."""
+NO_TIME = "there was no time left"
+
+
+class _Fold(NamedTuple):
+    """A training of one member."""
+
+    member: int
+    number: int  # of the held-out fold
+
+
+@dataclass
+class _Bag:
+    """The trainings of one member, and its answers for the nodes that each did not learn."""
+
+    entry: Entry
+    held_out: Tensor  # [known nodes, C] probabilities
+    models: dict[int, NodeModel]  # by fold
+
+
+def bagged_run(experiment: Experiment, run: Run, train: Train) -> Run | None:
+    """The run of an ensemble whose members were trained again on folds of the known labels.
+
+    A member's prediction is the mean over its folds. None: there is not enough time.
+    """
+    assert isinstance(run.model, Ensemble)
+    began = time.perf_counter()
+    by_epochs = [member for member in run.members if trains_by_epochs(member)]
+    jobs, threads = plan_of(experiment, [member.recipe for member in by_epochs], run.task)
+    with stored(experiment, jobs) as in_folder:
+        bags = _Bags(in_folder, run, began, jobs)
+        workers = jobs if jobs > 1 else 0
+        with Trainer(in_folder, run.task, train, workers=workers, threads=threads) as trainer:
+            for fold, result in trainer.each(bags.due()):
+                bags.add(fold, result)
+    return bags.combined()
+
+
+class _Bags:
+    """The members that are trained on folds."""
+
+    def __init__(self, experiment: Experiment, run: Run, began: float, jobs: int) -> None:
+        assert isinstance(run.model, Ensemble)
+        self._experiment, self._run, self._began, self._jobs = experiment, run, began, jobs
+        self._known = known_nodes(run.task.split)
+        self._folds = run.recipe.ensemble.folds
+        self._rows = {row["name"]: row for row in run.metrics["ensemble"]["members"]}
+        empty = torch.zeros(len(self._known), run.task.num_classes, dtype=torch.float64)
+        self._bags = [_Bag(entry, empty.clone(), {}) for entry in run.model.entries]
+        self._left_out: dict[str, str] = {}
+
+    def due(self) -> Iterator[tuple[_Fold, Experiment]]:
+        """The trainings, those of the members with the largest weights first."""
+        order = sorted(range(len(self._bags)), key=lambda i: -self._bags[i].entry.weight)
+        for index in order:
+            entry = self._bags[index].entry
+            if not self._has_time(entry):
+                self._left_out[entry.name] = NO_TIME
+                continue
+            for number in range(self._folds):
+                if entry.name not in self._left_out:
+                    yield _Fold(index, number), self._experiment_of(index, number)
+
+    def _has_time(self, entry: Entry) -> bool:
+        if self._left is None or self._is_finished(entry):
+            return True
+        return self._folds * self._rows[entry.name]["seconds"] / self._jobs <= self._left
+
+    def _is_finished(self, entry: Entry) -> bool:
+        for number in range(self._folds):
+            folder = self._folder_of(entry, number)
+            if folder is None or not is_finished(folder):
+                return False
+        return True
+
+    @property
+    def _left(self) -> float | None:
+        """Seconds that are left; None without a time limit."""
+        limit = self._run.recipe.train.time_limit
+        spent = self._run.metrics["seconds"] + time.perf_counter() - self._began
+        return max(0.0, 0.95 * limit - spent) if limit else None
+
+    def _folder_of(self, entry: Entry, number: int) -> Path | None:
+        folder = self._experiment.folder
+        return folder and folder / REFIT / f"{entry.name}-fold{number + 1}"
+
+    def _experiment_of(self, index: int, number: int) -> Experiment:
+        entry, member = self._bags[index].entry, self._run.members[index]
+        folder, seed = self._folder_of(entry, number), self._experiment.seed
+        left = self._left
+        settings = {**entry.settings, "train.time_limit": round(left or 0.0, 2)}
+        if folder is not None and is_finished(folder):  # it was trained with another time left
+            settings["train.time_limit"] = read_run(folder)[0].train.time_limit
+        split = split_for(self._run.task, number, self._folds, seed)
+        return replace(
+            self._experiment,
+            recipe=member_recipe(self._experiment.stored_recipe, entry.name, settings),
+            seed=seed_of(entry.name, seed),
+            folder=folder,
+            own_task=None,
+            prepared=member_task(self._run.recipe, member.recipe, self._run.task, split),
+            part=number,
+            show=False,
+            log=(),
+            report=False,
+        )
+
+    def add(self, fold: _Fold, result: Run | UnimpError) -> None:
+        """Keep a training and its answers for the nodes that it did not learn."""
+        bag = self._bags[fold.member]
+        if isinstance(result, UnimpError):
+            self._left_out[bag.entry.name] = str(result)
+            return
+        if result.metrics["cut_short"]:  # the others would outweigh it
+            self._left_out[bag.entry.name] = NO_TIME
+            return
+        held_out = result.task.split.val
+        outputs = result.outputs(result.observed_labels(reveal="train"))[held_out]
+        answers = result.model.to_probabilities(outputs, multilabel=result.task.is_multilabel)
+        bag.held_out[torch.searchsorted(self._known, held_out)] = answers.double()
+        bag.models[fold.number] = result.model
+        if len(bag.models) == self._folds:
+            text = f"{bag.entry.name}: trained on {self._folds} folds of all known labels"
+            self._experiment.progress.note(text)
+
+    def combined(self) -> Run | None:
+        """The run with the members that were trained on all folds; None if they are too few."""
+        done = [bag for bag in self._bags if len(bag.models) == self._folds]
+        if sum(bag.entry.weight for bag in done) < ENOUGH:
+            return None
+        task, labels = self._run.task, self._run.task.labels[self._known]
+        calibrations = [fit_calibration(bag.held_out, labels) for bag in done]
+        answers = [
+            calibration.apply(bag.held_out, multilabel=task.is_multilabel)
+            for bag, calibration in zip(done, calibrations, strict=True)
+        ]
+        weights = weights_by(answers, labels, task.metric)
+        models, entries, numbers = [], [], []
+        rows = {name: {**row, "weight": 0.0} for name, row in self._rows.items()}
+        for bag, weight, calibration in zip(done, weights.tolist(), calibrations, strict=True):
+            # Trainings of a model that learns nothing are equal.
+            kept = list(bag.models.values())[: self._folds if _learns(bag) else 1]
+            new = {"weight": weight, "folds": len(kept), "temperature": 1.0}
+            rows[bag.entry.name] |= new
+            if weight > 0:
+                share = replace(bag.entry, weight=weight / len(kept), temperature=1.0)
+                models += kept
+                entries += [share] * len(kept)
+                numbers += [calibration] * len(kept)
+        summary = {
+            **self._run.metrics["ensemble"],
+            "members": list(rows.values()),
+            "val_folds": score(task.metric, mixed(answers, weights), labels),
+            "refitted": True,
+            "not_refitted": self._left_out,
+        }
+        metrics = {**self._run.metrics, "ensemble": summary}
+        ensemble = Ensemble(models, entries, numbers).eval()
+        again = replace(self._run, model=ensemble, metrics=metrics)
+        scores = {**metrics["scores"], REFIT: again.evaluate(REFIT)}
+        seconds = round(metrics["seconds"] + time.perf_counter() - self._began, 2)
+        return replace(again, metrics={**metrics, "scores": scores, "seconds": seconds})
+
+
+def _learns(bag: _Bag) -> bool:
+    return any(model.learns for model in bag.models.values())
