@@ -1,6 +1,8 @@
 """The leaderboard states how weights were chosen, and whether labels as inputs helped."""
 
-from unimp.ensemble.leaderboard import label_gain_in_words, weights_in_words
+from typing import Any
+
+from unimp.ensemble.leaderboard import label_gain_in_words, refit_in_words, weights_in_words
 
 
 def test_the_gain_by_labels_is_stated_if_both_members_were_trained() -> None:
@@ -19,9 +21,25 @@ def test_the_gain_by_labels_is_stated_if_both_members_were_trained() -> None:
 
 
 def test_the_choice_of_weights_is_stated() -> None:
-    chosen = [{"weight": 0.7}, {"weight": 0.3}, {"weight": 0.0}]
+    chosen: dict[str, Any] = {"members": [{"weight": 0.7}, {"weight": 0.3}, {"weight": 0.0}]}
     assert "log-loss on validation" in weights_in_words(chosen, "accuracy")
     assert "ROC-AUC" in weights_in_words(chosen, "rocauc")
-    equal = [{"weight": 0.5}, {"weight": 0.5}]
+    assert "held-out folds" in weights_in_words({**chosen, "val_folds": 0.7}, "accuracy")
+    equal = {"members": [{"weight": 0.5}, {"weight": 0.5}]}
     assert "too few" in weights_in_words(equal, "accuracy")
-    assert weights_in_words([{"weight": 1.0}], "accuracy") == ""
+    assert weights_in_words({"members": [{"weight": 1.0}]}, "accuracy") == ""
+
+
+def test_the_training_after_scoring_is_stated() -> None:
+    rows = [{"weight": 0.7, "folds": 1}, {"weight": 0.3, "folds": 1}, {"weight": 0.0, "folds": 1}]
+    summary: dict[str, Any] = {"members": rows, "refitted": False, "not_refitted": {}}
+    assert refit_in_words(summary) == []
+    summary |= {"refitted": True, "not_refitted": {"gcn": "no time"}}
+    assert refit_in_words(summary) == [
+        "After scoring, 1 of 2 chosen members were refitted on train and validation labels.",
+        "gcn was not refitted: no time.",
+    ]
+    rows[0]["folds"] = 5
+    (words, _) = refit_in_words({**summary, "val_folds": 0.7})
+    assert "5 folds" in words
+    assert "70.00 %" in words

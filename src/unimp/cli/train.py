@@ -246,7 +246,11 @@ def neighbors_in_words(runs: Runs) -> str:
 
 def print_leaderboard(seed: int, summary: Mapping[str, Any], metric: Metric) -> None:
     """Print the members of an ensemble, those with the largest weights first."""
-    from unimp.ensemble.leaderboard import label_gain_in_words, weights_in_words
+    from unimp.ensemble.leaderboard import (
+        label_gain_in_words,
+        refit_in_words,
+        weights_in_words,
+    )
 
     rows: list[Sequence[str]] = [("member", "weight", "validation", "test", "labels", "seconds")]
     for row in sorted(summary["members"], key=lambda row: -row["weight"]):
@@ -260,18 +264,10 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any], metric: Metric) -> 
         out.print(f"{name} was left out: {why}")
     if words := label_gain_in_words(summary["members"]):
         out.print(words)
-    if summary["refitted"]:
-        chosen = sum(row["weight"] > 0 for row in summary["members"])
-        number = chosen - len(summary["not_refitted"])
-        out.print(
-            f"after scoring, {number} of {chosen} chosen members were refitted on train and "
-            "validation labels"
-        )
-        for name, why in summary["not_refitted"].items():
-            out.print(f"{name} was not refitted: {why}")
-    if words := weights_in_words(summary["members"], metric):
-        out.print(words)
-    if (summary["optimism"] or 0.0) > 0:
+    for words in (*refit_in_words(summary), weights_in_words(summary, metric)):
+        if words:
+            out.print(words)
+    if (summary["optimism"] or 0.0) > 0 and summary.get("val_folds") is None:
         out.print(
             "choosing the weights on validation makes the validation score look better by about "
             f"{100 * summary['optimism']:.2f} points"

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from unimp.ensemble.leaderboard import label_gain_in_words, weights_in_words
+from unimp.ensemble.leaderboard import label_gain_in_words, refit_in_words, weights_in_words
 from unimp.ensemble.student import NAMES, gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
@@ -47,6 +47,7 @@ def _environment() -> Environment:
         "explanation": explanation,
         "gain_in_words": gain_in_words,
         "label_gain": label_gain_in_words,
+        "refit_in_words": refit_in_words,
         "weights_in_words": weights_in_words,
         "plots": plots,
         "styles": Markup("\n").join(

@@ -101,7 +101,8 @@ class _Bags:
     def _has_time(self, entry: Entry) -> bool:
         if self._left is None or self._is_finished(entry):
             return True
-        return self._folds * self._rows[entry.name]["seconds"] / self._jobs <= self._left
+        seconds: float = self._rows[entry.name]["seconds"]
+        return self._folds * seconds / self._jobs <= self._left
 
     def _is_finished(self, entry: Entry) -> bool:
         for number in range(self._folds):

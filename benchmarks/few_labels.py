@@ -1,0 +1,167 @@
+"""Compare a refit with folds where few labels are known.
+
+    python benchmarks/few_labels.py --jobs 2   → results/few_labels.json, table in docs/strength.md
+
+For each graph, number of known labels and seed, the same members are trained twice on the same
+random known labels, three quarters of which are train labels and one quarter validation labels.
+After scoring, one ensemble is refitted on all known labels (ensemble.folds=0), and the other is
+trained on five folds of them (ensemble.folds=5). Both are scored on all other labels. There is no
+time limit. Runs in the file are not repeated. The graphs other than bundled ones are `.npz` files
+in the folder UNIMP_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import unimp
+from results import FOLDER, provenance, put_between
+from unimp.data.files import write_atomically
+from unimp.tasks.means import mean_and_std, mean_text
+
+RESULTS = FOLDER / "few_labels.json"
+PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
+SETS = ("cora", "citeseer", "california", "dblp")
+KNOWN = (100, 400)
+MEMBERS = ("label-propagation", "ridge", "sign", "gcn", "appnp", "unimp")
+FOLDS = (0, 5)
+
+
+class Case(NamedTuple):
+    """One ensemble."""
+
+    set: str
+    known: int
+    seed: int
+    folds: int
+
+
+def task_of(case: Case) -> unimp.Task:
+    """The graph of a set with a random split: as many known labels, all others to be predicted."""
+    task = unimp.load_task(case.set)
+    labeled = torch.nonzero(task.labels >= 0).squeeze(1)
+    draw = torch.Generator().manual_seed(case.seed)
+    order = labeled[torch.randperm(len(labeled), generator=draw)]
+    val, train, test = order.tensor_split([case.known // 4, case.known])
+    return replace(task, split=unimp.Split(train, val, test), groups=None)
+
+
+def train(case: Case) -> dict[str, Any]:
+    """The scores of one ensemble after the second training, on one thread."""
+    torch.set_num_threads(1)
+    settings = {
+        "train.device": "cpu",
+        "train.time_limit": 0.0,
+        "ensemble.members": list(MEMBERS),
+        "ensemble.copies": 1,
+        "ensemble.jobs": 1,
+        "ensemble.refit": "always",
+        "ensemble.folds": case.folds,
+    }
+    run = unimp.run(
+        task_of(case),
+        seed=case.seed,
+        preset="good",
+        settings=settings,
+        report=False,
+        progress=False,
+    )
+    summary = run.metrics["ensemble"]
+    return {
+        **case._asdict(),
+        "test": run.metrics["scores"]["refit"]["test"],
+        "before": run.metrics["scores"]["train"]["test"],
+        "val_folds": summary["val_folds"],
+        "weights": {row["name"]: round(row["weight"], 3) for row in summary["members"]},
+        "seconds": run.metrics["seconds"],
+    }
+
+
+def fill(cases: list[Case], jobs: int) -> list[dict[str, Any]]:
+    """Train the cases that are missing, and store each of them as it ends."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    known = {tuple(row[key] for key in Case._fields) for row in rows}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(train, case) for case in cases if case not in known]
+        for done in as_completed(waiting):
+            found = done.result()
+            print({key: found[key] for key in (*Case._fields, "before", "test")}, flush=True)
+            rows = sorted(
+                [*rows, {**found, **provenance("few_labels.py")}],
+                key=lambda row: tuple(row[key] for key in Case._fields),
+            )
+            write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| set | known labels | splits | one refit, % | five folds, % | gain, points |",
+        "|---" * 6 + "|",
+    ]
+    gains = []
+    for name in SETS:
+        for known in KNOWN:
+            tests = {
+                folds: {
+                    row["seed"]: row["test"]
+                    for row in rows
+                    if (row["set"], row["known"], row["folds"]) == (name, known, folds)
+                }
+                for folds in FOLDS
+            }
+            seeds = sorted(set(tests[0]) & set(tests[5]))
+            if not seeds:
+                continue
+            gains += (own := [100 * (tests[5][seed] - tests[0][seed]) for seed in seeds])
+            scores = [mean_text([tests[folds][seed] for seed in seeds]) for folds in FOLDS]
+            lines.append(
+                f"| {name} | {known} | {len(seeds)} | {' | '.join(scores)} | {text_of(own)} |"
+            )
+    better = sum(gain > 0 for gain in gains)
+    lines += [
+        "",
+        f"The mean gain is {text_of(gains)} points; folds are better in {better} of {len(gains)} "
+        f"pairs. `{rows[0]['command']}` on {rows[0]['hardware']}.",
+    ]
+    return "\n".join(lines)
+
+
+def text_of(gains: list[float]) -> str:
+    """The mean gain ± its standard error."""
+    mean, std = mean_and_std(gains)
+    return f"{mean:+.2f} ± {std / math.sqrt(len(gains)):.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="Number of ensembles at a time.")
+    options = parser.parse_args()
+    cases = [
+        Case(name, known, seed, folds)
+        for seed in range(options.seeds)
+        for name in SETS
+        for known in KNOWN
+        for folds in FOLDS
+    ]
+    text = table(fill(cases, options.jobs))
+    page = put_between(PAGE.read_text("utf-8"), "<!-- few labels -->", text)
+    write_atomically(PAGE, page.encode())
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
