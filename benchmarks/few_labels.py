@@ -30,7 +30,7 @@ from unimp.tasks.means import mean_and_std, mean_text
 
 RESULTS = FOLDER / "few_labels.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
-SETS = ("cora", "citeseer", "california", "dblp")
+SETS = ("cora", "citeseer", "california")
 KNOWN = (100, 400)
 MEMBERS = ("label-propagation", "ridge", "sign", "gcn", "appnp", "unimp")
 FOLDS = (0, 5)
