@@ -61,6 +61,7 @@ def train(case: Case) -> dict[str, Any]:
     settings = {
         "train.device": "cpu",
         "train.time_limit": 0.0,
+        "ensemble.portfolio": "good",
         "ensemble.members": list(MEMBERS),
         "ensemble.copies": 1,
         "ensemble.jobs": 1,

@@ -90,6 +90,8 @@ def test_folds_keep_groups_together(task: Task) -> None:
     for group in range(7):
         assert len(set(fold[groups[known] == group].tolist())) == 1
     assert len(set(fold.tolist())) == FOLDS
+    pairs = torch.arange(task.graph.num_nodes) % 2
+    assert set(fold_of(replace(task, groups=pairs), FOLDS, seed=0).tolist()) == {0, 1}
 
 
 def test_the_run_contains_the_trainings_of_all_folds(folder: Path) -> None:

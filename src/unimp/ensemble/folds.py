@@ -35,13 +35,20 @@ def known_nodes(split: Split) -> Tensor:
     return torch.cat((split.train, split.val)).sort()[0]
 
 
+def number_of_folds(task: Task, wanted: int) -> int:
+    """The number of folds if none may be empty: at most one per known node, or per group."""
+    nodes = known_nodes(task.split)
+    units = nodes if task.groups is None else torch.unique(task.groups[nodes])
+    return min(wanted, units.numel())
+
+
 def fold_of(task: Task, folds: int, seed: int) -> Tensor:
     """The number of the fold of each known node, drawn at random: [known nodes].
 
     Each class is divided evenly, so that all folds contain it if it has enough nodes. If the task
     has groups, the nodes of one group are in the same fold instead.
     """
-    nodes = known_nodes(task.split)
+    nodes, folds = known_nodes(task.split), number_of_folds(task, folds)
     draw = torch.Generator().manual_seed(seed)
     if task.groups is not None:
         of_node = torch.unique(task.groups[nodes], return_inverse=True)[1]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unimp.config.run_files import REFIT, is_finished
 from unimp.ensemble.calibration import fit_calibration
-from unimp.ensemble.folds import known_nodes, split_for
+from unimp.ensemble.folds import known_nodes, number_of_folds, split_for
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe, seed_of
 from unimp.ensemble.selection import mixed
@@ -80,7 +80,7 @@ class _Bags:
         assert isinstance(run.model, Ensemble)
         self._experiment, self._run, self._began, self._jobs = experiment, run, began, jobs
         self._known = known_nodes(run.task.split)
-        self._folds = run.recipe.ensemble.folds
+        self._folds = number_of_folds(run.task, run.recipe.ensemble.folds)
         self._rows = {row["name"]: row for row in run.metrics["ensemble"]["members"]}
         empty = torch.zeros(len(self._known), run.task.num_classes, dtype=torch.float64)
         self._bags = [_Bag(entry, empty.clone(), {}) for entry in run.model.entries]

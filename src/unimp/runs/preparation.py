@@ -23,7 +23,7 @@ from unimp.data.memory import shortage
 from unimp.data.store.task import StoredTask
 from unimp.data.structure import without_structure
 from unimp.data.tables.summary import cautions
-from unimp.ensemble.folds import FEW_TO_CHOOSE
+from unimp.ensemble.folds import FEW_TO_CHOOSE, number_of_folds
 from unimp.errors import BackendError, ModelError, RecipeError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel, count_parameters
@@ -119,8 +119,9 @@ def refits(recipe: Recipe, task: Task) -> bool:
 
 def trains_folds(recipe: Recipe, task: Task) -> bool:
     """Whether the refit trains members on folds of the known labels, because few are known."""
-    known = int(is_known(task.labels[task.split.val]).sum())
-    return recipe.ensemble.folds > 1 and known < FEW_TO_CHOOSE and refits(recipe, task)
+    if not refits(recipe, task) or number_of_folds(task, recipe.ensemble.folds) < 2:
+        return False
+    return int(is_known(task.labels[task.split.val]).sum()) < FEW_TO_CHOOSE
 
 
 def member_task(recipe: Recipe, member: Recipe, task: Task, split: Split | None = None) -> Task:
