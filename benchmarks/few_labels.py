@@ -1,13 +1,13 @@
-"""Compare a refit with folds where few labels are known.
+"""Compare one refit with training on folds, if there are few train and validation labels.
 
     python benchmarks/few_labels.py --jobs 2   → results/few_labels.json, table in docs/strength.md
 
-For each graph, number of known labels and seed, the same members are trained twice on the same
-random known labels, three quarters of which are train labels and one quarter validation labels.
-After scoring, one ensemble is refitted on all known labels (ensemble.folds=0), and the other is
+For each graph, number of labels and seed, the same members are trained twice on the same random
+labels, three quarters of which are train labels and one quarter validation labels.
+After scoring, one ensemble is refitted on all of these labels (ensemble.folds=0), and the other is
 trained on five folds of them (ensemble.folds=5). Both are scored on all other labels. There is no
-time limit. Runs in the file are not repeated. The graphs other than bundled ones are `.npz` files
-in the folder UNIMP_DATA.
+time limit. Results that the file already contains are not computed again. Graphs that are not
+bundled are read from `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
 
 def task_of(case: Case) -> unimp.Task:
-    """The graph of a set with a random split: as many known labels, all others to be predicted."""
+    """A graph with a random split: `known` train and validation labels, and a test set."""
     task = unimp.load_task(case.set)
     labeled = torch.nonzero(task.labels >= 0).squeeze(1)
     draw = torch.Generator().manual_seed(case.seed)
@@ -56,7 +56,7 @@ def task_of(case: Case) -> unimp.Task:
 
 
 def train(case: Case) -> dict[str, Any]:
-    """The scores of one ensemble after the second training, on one thread."""
+    """Train one ensemble on one thread, and return its scores before and after the refit."""
     torch.set_num_threads(1)
     settings = {
         "train.device": "cpu",
@@ -88,7 +88,7 @@ def train(case: Case) -> dict[str, Any]:
 
 
 def fill(cases: list[Case], jobs: int) -> list[dict[str, Any]]:
-    """Train the cases that are missing, and store each of them as it ends."""
+    """Train the cases that are missing, and store each result when it is finished."""
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     known = {tuple(row[key] for key in Case._fields) for row in rows}
     context = multiprocessing.get_context("spawn")
@@ -107,7 +107,8 @@ def fill(cases: list[Case], jobs: int) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| set | known labels | splits | one refit, % | five folds, % | gain, points |",
+        "| graph | train and validation labels | splits | one refit, % | five folds, % "
+        "| gain, points |",
         "|---" * 6 + "|",
     ]
     gains = []
@@ -132,8 +133,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     better = sum(gain > 0 for gain in gains)
     lines += [
         "",
-        f"The mean gain is {text_of(gains)} points; folds are better in {better} of {len(gains)} "
-        f"pairs. `{rows[0]['command']}` on {rows[0]['hardware']}.",
+        f"The mean gain is {text_of(gains)} points; folds have the higher score in {better} of "
+        f"{len(gains)} comparisons. `{rows[0]['command']}` on {rows[0]['hardware']}.",
     ]
     return "\n".join(lines)
 
@@ -148,8 +149,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="Number of ensembles at a time.")
+    parser.add_argument("--seeds", type=int, default=5, help="Number of random splits.")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="Train this many ensembles at the same time."
+    )
     options = parser.parse_args()
     cases = [
         Case(name, known, seed, folds)

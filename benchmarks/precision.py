@@ -3,9 +3,10 @@
     python benchmarks/precision.py --jobs 2    → results/precision.json, a table in docs/speed.md
 
 Members of the presets are trained with the same task, split, seed and number of epochs in both
-precisions. A row states the mean difference of the test scores and its standard error. On some
-tasks, each seed is another split. Runs in the file are not repeated. Needs a CPU with AVX512-BF16
-instructions. The graphs other than bundled ones are `.npz` files in the folder UNIMP_DATA.
+precisions. Each row of the table contains the mean difference of the test scores and its standard
+error. On some tasks, each seed has a different split. Results that the file already contains are
+not computed again. Needs a CPU with AVX512-BF16 instructions. Graphs that are not bundled are read
+from `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Case(NamedTuple):
 
 
 def train(case: Case, deadline: float) -> dict[str, Any] | None:
-    """The scores of a training, on one thread; None: there was no time to begin it."""
+    """The scores of a training, on one thread; None: the deadline passed before."""
     if time.time() > deadline:
         return None
     torch.set_num_threads(1)
@@ -74,7 +75,7 @@ def train(case: Case, deadline: float) -> dict[str, Any] | None:
 
 
 def fill(cases: list[Case], jobs: int, deadline: float) -> list[dict[str, Any]]:
-    """Train the cases that are missing, and store each of them as it ends."""
+    """Train the cases that are missing, and store each result when it is finished."""
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     known = {tuple(row[key] for key in Case._fields) for row in rows}
     context = multiprocessing.get_context("spawn")
@@ -126,13 +127,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tasks = sorted({recipe for recipe, _ in EPOCHS})
-    parser.add_argument("--tasks", nargs="+", default=tasks, choices=tasks)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--jobs", type=int, default=1, help="Number of trainings at a time.")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="Start no more after them.")
+    parser.add_argument("--tasks", nargs="+", default=tasks, choices=tasks, help="Recipes.")
+    parser.add_argument("--seeds", type=int, default=10, help="Number of seeds.")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="Run this many trainings at the same time."
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="Do not start trainings after this many minutes.",
+    )
     options = parser.parse_args()
     if not native.multiplies_bf16():
-        raise SystemExit("this CPU has no AVX512-BF16 instructions; use a CPU that has them")
+        raise SystemExit("this CPU has no AVX512-BF16 instructions; run it on a CPU that has them")
     deadline = time.time() + 60 * options.minutes
     cases = [
         Case(recipe, member, seed, precision)

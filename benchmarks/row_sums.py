@@ -1,14 +1,14 @@
-"""Measure sums over in-edges and products with sparse features, which most members compute.
+"""Measure sums over in-edges and products with sparse features.
 
-    python benchmarks/row_sums.py      on CPU, two threads
+    python benchmarks/row_sums.py      on a CPU
 
 Random graphs and features have the sizes of data sets. "Convolution" is a GCN layer, forward and
-backward, beside PyG's GCNConv with stored weights (cached=True). "Without the native core" computes
-the same layer with torch.sparse. "Sparse features" are multiplied with a weight matrix, forward and
-backward, beside torch's embedding_bag.
+backward, compared with PyG's GCNConv with stored weights (cached=True), and with the same layer
+without the native core, by torch.sparse. "Sparse features" are multiplied by a weight matrix,
+forward and backward, compared with torch's embedding_bag.
 
 Prints a line `figure NAME VALUE` for each ratio, and writes them with hardware and command to
-results/row_sums.json. More is better.
+results/row_sums.json. Higher is better.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def compare_layers(figures: Figures, name: str, repeats: int) -> None:
     what = f"CPU, {name} size, a convolution of width {WIDTH}, training"
     figures.add(f"{name}_pyg", found["pyg"] / found["ours"], f"{what}, speedup over PyG's GCNConv")
     figures.add(
-        f"{name}_torch", found["torch"] / found["ours"], f"{what}, speedup over no native core"
+        f"{name}_torch", found["torch"] / found["ours"], f"{what}, speedup over torch.sparse"
     )
 
 

@@ -26,7 +26,7 @@ def test_a_preset_trains_its_ensemble_within_its_time_limit(name: str) -> None:
     assert shorter.train.time_limit == 5
 
 
-def test_a_preset_trains_in_the_fastest_precision_of_a_cpu_unless_one_is_set() -> None:
+def test_a_preset_uses_the_precision_auto_cpu_unless_one_is_set() -> None:
     assert recipe_with_preset("synthetic", [], "good").train.precision == "auto-cpu"
     exact = recipe_with_preset("synthetic", ["train.precision=fp32"], "good")
     assert exact.train.precision == "fp32"

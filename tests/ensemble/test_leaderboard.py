@@ -24,13 +24,13 @@ def test_the_choice_of_weights_is_stated() -> None:
     chosen: dict[str, Any] = {"members": [{"weight": 0.7}, {"weight": 0.3}, {"weight": 0.0}]}
     assert "log-loss on validation" in weights_in_words(chosen, "accuracy")
     assert "ROC-AUC" in weights_in_words(chosen, "rocauc")
-    assert "held-out folds" in weights_in_words({**chosen, "val_folds": 0.7}, "accuracy")
+    assert "held-out folds" in weights_in_words({**chosen, "folds": 5}, "accuracy")
     equal = {"members": [{"weight": 0.5}, {"weight": 0.5}]}
     assert "too few" in weights_in_words(equal, "accuracy")
     assert weights_in_words({"members": [{"weight": 1.0}]}, "accuracy") == ""
 
 
-def test_the_training_after_scoring_is_stated() -> None:
+def test_the_leaderboard_states_how_members_were_trained_again() -> None:
     rows = [{"weight": 0.7, "folds": 1}, {"weight": 0.3, "folds": 1}, {"weight": 0.0, "folds": 1}]
     summary: dict[str, Any] = {"members": rows, "refitted": False, "not_refitted": {}}
     assert refit_in_words(summary) == []
@@ -39,7 +39,7 @@ def test_the_training_after_scoring_is_stated() -> None:
         "After scoring, 1 of 2 chosen members were refitted on train and validation labels.",
         "gcn was not refitted: no time.",
     ]
-    rows[0]["folds"] = 5
-    (words, _) = refit_in_words({**summary, "val_folds": 0.7})
+    words, score, left_out = refit_in_words({**summary, "folds": 5, "val_folds": 0.7})
+    assert left_out == "gcn was left out of the ensemble: no time."
     assert "5 folds" in words
-    assert "70.00 %" in words
+    assert "70.00 %" in score

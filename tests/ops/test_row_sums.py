@@ -18,7 +18,7 @@ needs_core = pytest.mark.skipif(not native.available(), reason="the native core 
 
 @pytest.fixture(params=[pytest.param("native", marks=needs_core), "torch"])
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who computes the sums."""
+    """What computes the sums: the native core or torch."""
     if request.param == "torch":
         monkeypatch.setattr(native, "available", lambda: False)
     name: str = request.param
@@ -59,7 +59,7 @@ def test_sums_of_rows_equal_their_definition(
     dense, weight = draw(COLUMNS, heads, width), draw(ENTRIES, heads, seed=2)
     slot = torch.randperm(ENTRIES, generator=torch.Generator().manual_seed(3)).to(index)
     row_factor, column_factor = draw(ROWS, seed=4), draw(COLUMNS, seed=5)
-    dense = dense.to(dtype).double()  # the rounded numbers are the operands
+    dense = dense.to(dtype).double()  # the operands are rounded to dtype
     every = (weight[slot.long()] * column_factor[column.long(), None])[..., None]
     expected = torch.zeros(ROWS, heads, width, dtype=torch.float64)
     expected.index_add_(0, row, every * dense[column.long()])
@@ -78,7 +78,7 @@ def test_sums_of_rows_equal_their_definition(
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
 
 
-def test_what_is_not_given_is_one(core: str) -> None:
+def test_omitted_weights_and_factors_are_one(core: str) -> None:
     indptr, column, row = some_rows()
     dense = draw(COLUMNS, 5)
     expected = torch.zeros(ROWS, 5, dtype=torch.float64).index_add_(0, row, dense[column.long()])
@@ -153,6 +153,6 @@ def test_gradients_of_a_sparse_product_equal_finite_differences(core: str) -> No
     indptr, column = torch.tensor([0, 2, 2, 5]), torch.tensor([1, 3, 0, 3, 3])
     value, table = draw(5), draw(4, 6).requires_grad_()
     assert torch.autograd.gradcheck(lambda t: sparse_product(indptr, column, value, t), (table,))
-    # Values that need a gradient get one, too.
+    # The values can have a gradient, too.
     both = (value.requires_grad_(), table)
     assert torch.autograd.gradcheck(lambda v, t: sparse_product(indptr, column, v, t), both)

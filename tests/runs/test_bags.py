@@ -1,4 +1,4 @@
-"""With few validation labels, members are trained again on folds of the known labels."""
+"""With few validation labels, members are trained on folds of train and validation labels."""
 
 import json
 from dataclasses import replace
@@ -62,7 +62,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def with_labels(task: Task, nodes: torch.Tensor) -> Task:
-    """The task with other labels of some nodes."""
+    """The task with changed labels of these nodes."""
     labels = task.labels.clone()
     labels[nodes] = (labels[nodes] + 1) % task.num_classes
     return replace(task, labels=labels)
@@ -109,7 +109,7 @@ def test_the_run_contains_the_trainings_of_all_folds(folder: Path) -> None:
     assert torch.allclose(run.live().logits, outputs, atol=1e-5)
 
 
-def test_test_labels_change_nothing_and_all_known_labels_count(task: Task) -> None:
+def test_test_labels_do_not_influence_the_ensemble_and_validation_labels_do(task: Task) -> None:
     one, other = train(task), train(with_labels(task, task.split.test))
     for name, value in one.model.state_dict().items():
         assert torch.equal(value, other.model.state_dict()[name])
@@ -132,7 +132,7 @@ def test_answers_for_a_held_out_fold_do_not_depend_on_its_labels(
     # With groups, the folds themselves do not depend on labels.
     task = replace(task, groups=torch.arange(task.graph.num_nodes))
     first = split_for(task, 0, FOLDS, seed=0).val
-    # A model that chooses nothing on the held-out fold.
+    # Label propagation chooses nothing on the held-out fold.
     alone = {"ensemble.members": ["label-propagation"]}
     for own in (task, with_labels(task, first)):
         train(own, **alone)
@@ -154,21 +154,21 @@ def _rows(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def test_without_time_for_the_important_members_they_are_refitted_once(
+def test_members_are_refitted_once_if_folds_keep_too_little_of_the_weight(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bags._Bags, "_has_time", lambda self, entry: entry.name != "gcn")
-    monkeypatch.setattr(bags, "ENOUGH", 0.9)
+    monkeypatch.setattr(bags, "LEAST_WEIGHT", 0.9)
     run = train(task)
     assert all(row["folds"] == 1 for row in _rows(run))
-    monkeypatch.setattr(bags, "ENOUGH", 0.1)
+    monkeypatch.setattr(bags, "LEAST_WEIGHT", 0.1)
     run = train(task)
     assert run.metrics["ensemble"]["not_refitted"] == {"gcn": bags.NO_TIME}
     assert {row["name"]: row["weight"] for row in _rows(run)}["gcn"] == 0
 
 
 class StoppedError(Exception):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
 @pytest.mark.parametrize("after", [3, 12])  # in the first and in the second fold

@@ -41,7 +41,7 @@ def epochs_of(**settings: Any) -> tuple[list[Epoch], dict[str, float]]:
     ],
     ids=str,
 )
-def test_scoring_validation_nodes_alone_changes_no_training_and_no_final_score(
+def test_scoring_only_validation_nodes_does_not_change_training_or_final_scores(
     settings: dict[str, Any],
 ) -> None:
     every, final = epochs_of(**settings)
@@ -55,7 +55,7 @@ def test_scoring_validation_nodes_alone_changes_no_training_and_no_final_score(
     assert sum(epoch.scores is not None for epoch in alone) == 4
 
 
-def test_without_validation_labels_training_ends_as_before() -> None:
+def test_without_validation_labels_the_scored_nodes_do_not_matter() -> None:
     task = synthetic_task(
         num_nodes=100, num_edges=300, num_classes=3, num_features=4, split_shares=(0.5, 0.0, 0.5)
     )

@@ -223,7 +223,7 @@ def test_auto_is_bf16_on_a_cpu_with_bf16_instructions_and_says_so(
     assert "bf16" in lines[0]
 
 
-def test_only_auto_and_bf16_depend_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_auto_auto_cpu_and_bf16_depend_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for has in (True, False):
         monkeypatch.setattr(native, "multiplies_bf16", lambda has=has: has)
         for precision in ("fp32", "tf32"):

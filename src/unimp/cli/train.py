@@ -267,7 +267,7 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any], metric: Metric) -> 
     for words in (*refit_in_words(summary), weights_in_words(summary, metric)):
         if words:
             out.print(words)
-    if (summary["optimism"] or 0.0) > 0 and summary.get("val_folds") is None:
+    if (summary["optimism"] or 0.0) > 0 and not summary.get("folds"):
         out.print(
             "choosing the weights on validation makes the validation score look better by about "
             f"{100 * summary['optimism']:.2f} points"

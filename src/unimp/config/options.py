@@ -309,12 +309,12 @@ class TrainOptions(Section):
     )
     eval_nodes: Literal["all", "val"] = option(
         "all",
-        "nodes on which epochs are scored; all: validation and test nodes; val: only validation "
-        "nodes, which takes less time. The finished run is always scored on all of them",
+        "nodes that are scored after an epoch; all: validation and test nodes; val: only "
+        "validation nodes (faster on CPU). The finished run is always scored on all of them",
     )
     eval_neighbors: Literal["all", "sampled"] = option(
         "all",
-        "in-neighbors that are used to score epochs; all: all of them; sampled: batch.fanout "
+        "in-neighbors that are used to score epochs; all: every in-neighbor; sampled: batch.fanout "
         "neighbors. The scores of the finished run are always exact",
     )
     select: Select = option(
@@ -355,7 +355,7 @@ class TrainOptions(Section):
         "precision of layers in training (weights, loss and optimizer stay in fp32); bf16: faster "
         "matrix products and half the memory, on GPU and on CPUs with AVX512-BF16; tf32: faster "
         "matrix products on GPU; auto: bf16 where the hardware has instructions for it, else fp32; "
-        "auto-cpu: the same on a CPU, and fp32 on a GPU",
+        "auto-cpu: like auto on a CPU, fp32 on a GPU",
     )
     draws: Literal["entry", "node"] = option(
         "entry",
@@ -444,9 +444,9 @@ class EnsembleOptions(Section):
     )
     folds: int = option(
         5,
-        "with fewer than 300 validation labels, the refit trains each chosen member on this many "
-        "folds of train and validation labels, and chooses weights on the held-out folds; 0: one "
-        "training on all of them",
+        "with fewer than 300 validation labels, the number of folds of train and validation "
+        "labels on which the refit trains each chosen member; the held-out folds choose the "
+        "weights. 0 or 1: train once on all of these labels",
         ge=0,
         le=100,
     )

@@ -1,4 +1,4 @@
-"""Which known nodes a member of an ensemble is trained on, and which choose its epoch."""
+"""The train and validation nodes of a member of an ensemble that is trained again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from unimp.tasks.labels import Split
 from unimp.tasks.task import Task
 
 FEW_TO_CHOOSE = 300
-"""With fewer validation labels, members are trained again on folds of all known labels."""
+"""With fewer validation labels than this, members are trained on folds of train and validation
+labels."""
 
 Part = int | Literal["refit"] | None
-"""None: the train nodes. refit: train and validation nodes. A number: all of these except one fold,
-which takes the place of the validation nodes."""
+"""None: the train nodes. refit: train and validation nodes. A number: train and validation nodes
+without this fold; the fold is the validation set."""
 
 
 def split_for(task: Task, part: Part, folds: int, seed: int) -> Split:
-    """The split of a task for members that are trained on this part of the known nodes."""
+    """The split of a task for members that are trained on these nodes."""
     split = task.split
     if part is None:
         return split
@@ -36,17 +37,17 @@ def known_nodes(split: Split) -> Tensor:
 
 
 def number_of_folds(task: Task, wanted: int) -> int:
-    """The number of folds if none may be empty: at most one per known node, or per group."""
+    """The number of folds that are not empty: at most the number of nodes, or of groups."""
     nodes = known_nodes(task.split)
     units = nodes if task.groups is None else torch.unique(task.groups[nodes])
     return min(wanted, units.numel())
 
 
 def fold_of(task: Task, folds: int, seed: int) -> Tensor:
-    """The number of the fold of each known node, drawn at random: [known nodes].
+    """The number of the fold of each train or validation node, drawn at random.
 
-    Each class is divided evenly, so that all folds contain it if it has enough nodes. If the task
-    has groups, the nodes of one group are in the same fold instead.
+    If each node has one class, each class is divided evenly among the folds. If the task has
+    groups, the nodes of one group are in the same fold instead.
     """
     nodes, folds = known_nodes(task.split), number_of_folds(task, folds)
     draw = torch.Generator().manual_seed(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ def weights_in_words(summary: Mapping[str, Any], metric: Metric) -> str:
     weights = [row["weight"] for row in summary["members"]]
     if len(weights) < 2:
         return ""
-    in_folds = summary.get("val_folds") is not None
+    in_folds = summary.get("folds")
     known, where = ("", "the held-out folds") if in_folds else ("validation ", "validation")
     if max(weights) - min(weights) < 1e-9:
         return (
@@ -37,20 +38,25 @@ def refit_in_words(summary: Mapping[str, Any]) -> list[str]:
     if not summary["refitted"]:
         return []
     chosen = [row for row in summary["members"] if row["weight"] > 0]
-    folds, left_out = summary.get("val_folds"), summary["not_refitted"]
-    if folds is None:
+    folds, left_out = summary.get("folds"), summary["not_refitted"]
+    then = "was left out of the ensemble" if folds else "was not refitted"
+    if not folds:
         sentences = [
             f"After scoring, {len(chosen) - len(left_out)} of {len(chosen)} chosen members were "
             "refitted on train and validation labels."
         ]
     else:
-        count = max(row["folds"] for row in chosen)
         sentences = [
-            f"After scoring, the members were trained again on {count} folds of train and "
-            "validation labels, because few validation labels are known. On the held-out folds, "
-            f"the ensemble scores {100 * folds:.2f} %."
+            f"After scoring, members were trained again on {folds} folds of train and validation "
+            "labels, because few validation labels are known."
         ]
-    return sentences + [f"{name} was not refitted: {why}." for name, why in left_out.items()]
+        if summary["val_folds"] is not None and math.isfinite(summary["val_folds"]):
+            sentences.append(
+                "The score of the ensemble on the held-out folds is "
+                f"{100 * summary['val_folds']:.2f} %. It tends to be too high, because the weights "
+                "were chosen on the same labels."
+            )
+    return sentences + [f"{name} {then}: {why.rstrip('.')}." for name, why in left_out.items()]
 
 
 def label_gain_in_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -26,16 +26,17 @@ class Surroundings:
     """
 
     nodes: Tensor
-    x: Features | None  # of the sources of the first hop
-    observed: Tensor  # of the same sources
+    x: Features | None  # features of the sources of the first hop
+    observed: Tensor  # observed labels of these sources
     hops: Sequence[Hop]
 
     @classmethod
     @torch.no_grad()
     def exact(cls, model: NodeModel, graph: Graph, observed: Tensor, nodes: Tensor) -> Surroundings:
-        """Everything that the logits of nodes depend on, for models of the same shape."""
-        everyone = [ALL] * model.num_layers
-        return cls.sampled(graph, model.features(graph, observed), observed, nodes, everyone, 0)
+        """Cut out all rows and edges that the logits of the nodes depend on."""
+        every_neighbor = [ALL] * model.num_layers
+        x = model.features(graph, observed)
+        return cls.sampled(graph, x, observed, nodes, every_neighbor, seed=0)
 
     @classmethod
     def sampled(
@@ -47,7 +48,7 @@ class Surroundings:
         fanout: Sequence[int],
         seed: int,
     ) -> Surroundings:
-        """Sampled in-neighbors: one fanout per layer."""
+        """Cut out sampled in-neighbors. fanout: one number per layer."""
         around, hops = sample_hops(graph, nodes, fanout, seed=seed, prefetch=True)
         own = None if x is None else rows_of(x, around)
         return cls(nodes, own, observed[around.to(observed.device)], hops)

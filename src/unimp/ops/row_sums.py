@@ -1,6 +1,7 @@
 """Weighted sums over the entries of compressed rows, by row and by column.
 
-The native core computes them on CPU. On other devices, or without the core, torch.sparse does.
+The native core computes them on CPU. On other devices, or without the core, torch.sparse and
+index_add_ compute them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def sum_rows(
 
     dense [columns, D] → [rows, D], with weight w [slots]; or dense [columns, H, D] → [rows, H, D],
     with weight [slots, H]. The weight of entry k is at slot[k], or at k without `slot`.
-    row_factor f [rows] and column_factor c [columns]. Whatever is None is 1. No gradients are
-    computed.
+    row_factor f [rows] and column_factor c [columns]. Arguments that are None count as 1. No
+    gradients are computed.
     """
     if dense.ndim == 2:
         by_head = None if weight is None else weight[:, None]
@@ -98,5 +99,5 @@ def _sum_sparse(indptr: Tensor, column: Tensor, weight: Tensor, dense: Tensor) -
 def _of_one_type(indptr: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
     if indptr.dtype == column.dtype:
         return indptr, column
-    dtype = index_dtype(column.numel())  # of a graph that is mapped from disk
+    dtype = index_dtype(column.numel())  # they differ if the graph is mapped from disk
     return indptr.to(dtype), column.to(dtype)

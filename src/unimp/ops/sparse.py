@@ -1,6 +1,6 @@
 """Graph attention with torch.sparse: no tensor is larger than edges × heads.
 
-Scores are sampled dense-dense products; `ops/row_sums.py` computes sums, one head at a time. The
+Scores are sampled dense-dense products, one head at a time; `ops/row_sums.py` computes sums. The
 backward pass is written by hand. Results are deterministic on CPU: one thread sums each output row
 in the order of its edges.
 """

@@ -1,7 +1,7 @@
 """Weighted sums over in-edges, and the functions that compute weights: dot products and softmax.
 
-Layers other than the graph transformer use them. No tensor is larger than edges × heads. Sparse
-features are multiplied with weights in the same way.
+Layers other than the graph transformer use them. No tensor is larger than edges × heads.
+`sparse_product` multiplies sparse features by a weight matrix.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def weighted_sum(
 ) -> Tensor:
     """Compute o_i = f_i Σ_j w_ij v_j over the in-edges of i, for each head.
 
-    weight w [E, H], value v [S, H, D] → [T, H, D]; factor f [T], which gets no gradient. Without
-    them, w_ij = 1 and f_i = 1. Rows in half precision are summed in single precision.
+    weight w [E, H], value v [S, H, D] → [T, H, D]; factor f [T] without gradient. If the weight or
+    the factor is None, it counts as 1. Rows in half precision are summed in single precision.
     """
     with without_autocast(value.device.type):
         return _sum(weight, value, hop, factor)  # type: ignore[no-any-return]
@@ -109,7 +109,9 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class _SparseProduct(torch.autograd.Function):
-    """The gradient, with g that of the product: d table_c = Σ_k x_k g_i over the entries of c."""
+    """The gradient, with g that of the product: d table_c = Σ_k x_k g_i over the entries k of
+    column c, with i the row of k.
+    """
 
     @staticmethod
     def forward(ctx: Any, indptr: Tensor, column: Tensor, value: Tensor, table: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Train the members of an ensemble again on folds of the known labels, if only a few are known.
+"""Train the members of an ensemble again on folds of the train and validation labels.
 
-With few validation labels, the epoch at which a training stops and the weights of members depend on
-chance. Therefore each chosen member is trained several times, each time on all folds of train and
-validation labels but one. The held-out folds together contain every known label, so they are a
-larger validation set: they calibrate the members and choose their weights.
+With few validation labels, the best epochs and the weights of members depend on chance. Therefore
+each chosen member is trained several times, each time on all folds except one. Together, the
+held-out folds contain every train and validation label, so they are a larger validation set. They
+are used to calibrate the members and to choose the weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from unimp.runs.trained_members import weights_by
 from unimp.runs.workers import Train, Trainer
 from unimp.tasks.metrics import score
 
-ENOUGH = 0.5
-"""If the members for which there is time have less than this part of the weight, none is used."""
+LEAST_WEIGHT = 0.5
+"""If the members trained on all folds have less than this part of the total weight, no folds are
+used."""
 NO_TIME = "there was no time left"
 
 
@@ -48,17 +49,18 @@ class _Fold(NamedTuple):
 
 @dataclass
 class _Bag:
-    """The trainings of one member, and its answers for the nodes that each did not learn."""
+    """The trainings of one member, and its predictions for the held-out nodes of each."""
 
     entry: Entry
-    held_out: Tensor  # [known nodes, C] probabilities
+    held_out: Tensor  # [train and validation nodes, C] probabilities
     models: dict[int, NodeModel]  # by fold
 
 
 def bagged_run(experiment: Experiment, run: Run, train: Train) -> Run | None:
     """The run of an ensemble whose members were trained again on folds of the known labels.
 
-    A member's prediction is the mean over its folds. None: there is not enough time.
+    The prediction of a member is the mean over its trainings. Returns None if too few members were
+    trained on all folds.
     """
     assert isinstance(run.model, Ensemble)
     began = time.perf_counter()
@@ -87,7 +89,7 @@ class _Bags:
         self._left_out: dict[str, str] = {}
 
     def due(self) -> Iterator[tuple[_Fold, Experiment]]:
-        """The trainings, those of the members with the largest weights first."""
+        """One training per member and fold; members with the largest weights come first."""
         order = sorted(range(len(self._bags)), key=lambda i: -self._bags[i].entry.weight)
         for index in order:
             entry = self._bags[index].entry
@@ -126,8 +128,9 @@ class _Bags:
         entry, member = self._bags[index].entry, self._run.members[index]
         folder, seed = self._folder_of(entry, number), self._experiment.seed
         left = self._left
-        settings = {**entry.settings, "train.time_limit": round(left or 0.0, 2)}
-        if folder is not None and is_finished(folder):  # it was trained with another time left
+        limit = 0.0 if left is None else max(1.0, round(left, 2))
+        settings = {**entry.settings, "train.time_limit": limit}
+        if folder is not None and is_finished(folder):  # its recipe contains the time that was left
             settings["train.time_limit"] = read_run(folder)[0].train.time_limit
         split = split_for(self._run.task, number, self._folds, seed)
         return replace(
@@ -144,12 +147,12 @@ class _Bags:
         )
 
     def add(self, fold: _Fold, result: Run | UnimpError) -> None:
-        """Keep a training and its answers for the nodes that it did not learn."""
+        """Keep a training and its predictions for its held-out fold."""
         bag = self._bags[fold.member]
         if isinstance(result, UnimpError):
             self._left_out[bag.entry.name] = str(result)
             return
-        if result.metrics["cut_short"]:  # the others would outweigh it
+        if result.metrics["cut_short"]:  # it is weaker than the trainings on the other folds
             self._left_out[bag.entry.name] = NO_TIME
             return
         held_out = result.task.split.val
@@ -164,7 +167,7 @@ class _Bags:
     def combined(self) -> Run | None:
         """The run with the members that were trained on all folds; None if they are too few."""
         done = [bag for bag in self._bags if len(bag.models) == self._folds]
-        if sum(bag.entry.weight for bag in done) < ENOUGH:
+        if sum(bag.entry.weight for bag in done) < LEAST_WEIGHT:
             return None
         task, labels = self._run.task, self._run.task.labels[self._known]
         calibrations = [fit_calibration(bag.held_out, labels) for bag in done]
@@ -176,7 +179,7 @@ class _Bags:
         models, entries, numbers = [], [], []
         rows = {name: {**row, "weight": 0.0} for name, row in self._rows.items()}
         for bag, weight, calibration in zip(done, weights.tolist(), calibrations, strict=True):
-            # Trainings of a model that learns nothing are equal.
+            # A model that learns nothing is the same in all folds, so one copy is enough.
             kept = list(bag.models.values())[: self._folds if _learns(bag) else 1]
             new = {"weight": weight, "folds": len(kept), "temperature": 1.0}
             rows[bag.entry.name] |= new
@@ -188,6 +191,7 @@ class _Bags:
         summary = {
             **self._run.metrics["ensemble"],
             "members": list(rows.values()),
+            "folds": self._folds,
             "val_folds": score(task.metric, mixed(answers, weights), labels),
             "refitted": True,
             "not_refitted": self._left_out,

@@ -60,7 +60,7 @@ class Experiment:
     show: bool | None = None  # whether progress is shown; None: on a terminal or in a notebook
     log: Sequence[str] = ()
     report: bool = True
-    part: Part = None  # the known nodes that a member is trained on
+    part: Part = None  # the nodes that a member is trained on
     warn: bool = True  # log the warnings about tables; of several seeds, only the first does
     started: float = field(default_factory=time.perf_counter)
     placement: Placement | None = None  # of the graph from which batches are cut; None: not chosen

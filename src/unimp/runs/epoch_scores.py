@@ -25,10 +25,10 @@ from unimp.training.precision import inference_precision
 def epoch_scorer(
     experiment: Experiment, model: NodeModel, graph: Graph, task: Task
 ) -> Callable[[], dict[str, float]]:
-    """A function that scores the model as it is now, with train labels as inputs.
+    """Return a function that scores the current model, with train labels as inputs.
 
-    It returns the validation and test scores, or the validation score alone if train.eval_nodes is
-    val, and the validation loss if train.select is loss.
+    With train.eval_nodes=val, it returns only the validation score, otherwise the validation and
+    test scores. With train.select=loss, it also returns the validation loss.
     """
     options, labels = experiment.recipe.train, task.labels
     names = ("val",) if options.eval_nodes == "val" else ("val", "test")

@@ -169,7 +169,7 @@ def solve(experiment: Experiment, model: SolvedModel, task: Task) -> Fit:
 def batches_of(
     experiment: Experiment, model: NodeModel, graph: Graph, task: Task, teacher: Teacher | None
 ) -> Batches:
-    """The masks of training, and the batches that reveal the observed labels to the model."""
+    """The training batches, with masks that hide a part of the train labels."""
     recipe, seed = experiment.recipe, experiment.seed
     masks = Masks(
         mask_of(task.split.train, len(task.labels)),

@@ -113,9 +113,11 @@ def pace_of_passes(recipe: Recipe, model: NodeModel, task: Task, work: Work, dev
     masks = work.steps if recipe.mask.redraw == "step" else 1
     scoring = exact
     if cuts_validation(recipe, model, task.graph) and not device.startswith("cuda"):
-        val, everyone = task.split.val.numel(), [ALL] * model.num_layers
+        val, every_neighbor = task.split.val.numel(), [ALL] * model.num_layers
         scoring = (
-            pace * operations(recipe, model, task, outward(task.graph, val, everyone, 1.0)) / 3
+            pace
+            * operations(recipe, model, task, outward(task.graph, val, every_neighbor, 1.0))
+            / 3
         )
     return Pace(epoch + masks * propagation, scoring, exact)
 

@@ -118,7 +118,7 @@ def refits(recipe: Recipe, task: Task) -> bool:
 
 
 def trains_folds(recipe: Recipe, task: Task) -> bool:
-    """Whether the refit trains members on folds of the known labels, because few are known."""
+    """Whether the refit trains members on folds, because there are few validation labels."""
     if not refits(recipe, task) or number_of_folds(task, recipe.ensemble.folds) < 2:
         return False
     return int(is_known(task.labels[task.split.val]).sum()) < FEW_TO_CHOOSE
@@ -127,7 +127,7 @@ def trains_folds(recipe: Recipe, task: Task) -> bool:
 def member_task(recipe: Recipe, member: Recipe, task: Task, split: Split | None = None) -> Task:
     """The task of a member of an ensemble, from the task that the ensemble's recipe prepared.
 
-    split: None for that of the task.
+    split: the split of the member; None: the split of the task.
     """
     done = preparation(recipe)
     further = {name: on and not done[name] for name, on in preparation(member).items()}
@@ -240,7 +240,7 @@ def groups_of(recipe: Recipe, task: Task, model: NodeModel) -> Tensor | None:
 
 
 SMALL_GRAPH = 10_000
-"""The most nodes plus edges of a small graph."""
+"""The largest number of nodes plus edges in a small graph."""
 
 
 def is_small(graph: Graph) -> bool:
@@ -264,8 +264,9 @@ def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
 def cuts_validation(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
     """Whether epochs are scored on the rows and edges that validation nodes depend on.
 
-    They are cut out of the graph before the first epoch, and they are computed in the precision of
-    training: they only choose an epoch. On a GPU, all nodes are predicted instead, as in training.
+    These rows and edges are cut out of the graph before the first epoch. The logits are computed in
+    the precision of training, because they are only used to choose an epoch. On a GPU, all nodes
+    are predicted instead.
     """
     in_full = recipe.batch.regime in ("auto", "full") and recipe.inference.regime == "exact"
     is_exact = recipe.train.eval_neighbors == "all" and model.by_layer and in_full

@@ -38,14 +38,15 @@ def refitted_run(experiment: Experiment, run: Run, train: Train) -> Run:
     """The run of an ensemble whose members were trained again on train and validation labels.
 
     Weights, calibration and the number of epochs are those that validation chose before. A member
-    that cannot be trained again in the time that is left stays as it is.
+    that cannot be trained again in the time that is left stays as it is. With few validation
+    labels, members are trained on folds instead (`bagged_run`).
     """
     assert isinstance(run.model, Ensemble)
+    began = time.perf_counter()
     if trains_folds(experiment.recipe, run.task):
         bagged = bagged_run(experiment, run, train)
         if bagged is not None:
             return bagged
-    began = time.perf_counter()
     refit = _Refit(experiment, run, began)
     by_epochs = [member for member in run.members if trains_by_epochs(member)]
     jobs, threads = plan_of(experiment, [member.recipe for member in by_epochs], run.task)

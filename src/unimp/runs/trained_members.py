@@ -44,7 +44,10 @@ def weights_of(trained: Sequence[Trained], labels: Tensor) -> Tensor:
 
 
 def weights_by(chances: Sequence[Tensor], labels: Tensor, metric: Metric) -> Tensor:
-    """The weights of members with these calibrated answers [n, C] for nodes with these labels."""
+    """The weights of members: chosen by the metric, or equal if few labels are known.
+
+    chances: the calibrated probabilities [n, C] of each member for the nodes with these labels.
+    """
     if int(is_known(labels).sum()) < FEW_NODES:
         return torch.full((len(chances),), 1 / len(chances), dtype=torch.float64)
     return choose_weights(chances, labels, metric)
@@ -126,6 +129,7 @@ def leaderboard(
         "val": chosen,
         "val_nested": nested,
         "optimism": chosen - nested,
+        "folds": 0,
         "val_folds": None,
         "refitted": False,
         "not_refitted": {},

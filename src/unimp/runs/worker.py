@@ -51,7 +51,7 @@ class Answers:
 
 
 def load(about: dict[str, Any]) -> tuple[Recipe, Task, int]:
-    """The recipe of the ensemble, its task, which must have the given hash, and its seed."""
+    """Load the recipe of the ensemble, its task and its seed; refuse a task with another hash."""
     torch.set_num_threads(about["threads"])
     sys.argv = about["command"]  # the manifest of a run names the command
     recipe = Recipe.model_validate(about["recipe"])

@@ -27,7 +27,8 @@ def choose_precision(precision: Precision, device: torch.device | str) -> Precis
 
 
 def explain_choice(precision: Precision, device: torch.device | str) -> str | None:
-    """One line about the precision that `choose_precision` chose; None if it needs no words."""
+    """One line about the precision that `choose_precision` chose; None if it is the one given, or
+    if auto-cpu chose fp32."""
     chosen = choose_precision(precision, device)
     if chosen == precision or (precision == "auto-cpu" and chosen == "fp32"):
         return None

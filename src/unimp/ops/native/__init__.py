@@ -287,7 +287,7 @@ def dropout(x: Tensor, words: Tensor, least: int, factor: float) -> Tensor:
 
 
 class CompressedRows(NamedTuple):
-    """Compressed rows with a weight per entry and head, as `struct Sums` in core.h describes."""
+    """Compressed rows with a weight per entry and head, see `struct Sums` in core.h."""
 
     indptr: Tensor
     column: Tensor
@@ -314,7 +314,7 @@ def sum_columns(rows: CompressedRows, dense: Tensor, columns: int) -> Tensor:
 
 
 def _sums_call(rows: CompressedRows, dense: Tensor, out: Tensor, *, columns: int) -> Arguments:
-    """Collect the arguments of one call of the functions that sum rows."""
+    """Collect the arguments of `unimp_sum_rows` or `unimp_sum_columns`."""
     call = Arguments(
         SumsArguments(
             rows=rows.indptr.numel() - 1,

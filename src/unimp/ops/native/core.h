@@ -60,8 +60,8 @@ struct Dropout {
 // Weighted sums over the entries of compressed rows. By row: the sum of row i and head h is
 // row_factor[i] Σ_k weight[slot[k], h] column_factor[column[k]] dense[column[k], h] over the entries k of
 // the row, and entry k has slot k if `slot` is null. By column: the sum of column c is Σ_k weight[k]
-// dense[row of k] over its entries; there is one head, and the other arguments are null. Weights and
-// factors that are null are 1. If `is_bf16`, dense and out are bf16 (by row only); everything else is
+// dense[row of k] over its entries; there is one head, and the other arguments are null. By row,
+// weights and factors that are null are 1. If `is_bf16`, dense and out are bf16 (by row only); everything else is
 // float, or double if `is_double`.
 struct Sums {
     int64_t rows, columns, entries, heads, width, dense_stride;

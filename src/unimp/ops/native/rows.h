@@ -1,4 +1,4 @@
-// Compressed rows that threads divide among them.
+// Divides compressed rows among threads.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 // 4, 8 and 16, sixteen was fastest on an arxiv-sized graph.
 constexpr int kBlock = 16;
 
-// The row at which a part begins, if rows are cut into parts with about the same number of entries. The
-// cost of a row is its entries plus a constant.
+// Returns the first row of a part. All parts have about the same cost; the cost of a row is the number of
+// its entries plus a constant.
 template <class I>
 static int64_t cut(const I *indptr, int64_t rows, int64_t part, int64_t parts) {
     const int64_t all = (int64_t(indptr[rows]) + 4 * rows) / parts * part;

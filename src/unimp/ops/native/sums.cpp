@@ -44,8 +44,8 @@ void by_row(const Sums &s) {
     });
 }
 
-// Threads divide the width. A part of it is as narrow as a cache line, so that the sums of all columns
-// stay in the cache; the entries are read once per part, in order.
+// The width is divided into parts of one cache line, so that the sums of all columns stay in the cache.
+// Each part is computed by one thread, which reads the entries in order.
 template <class T, class I>
 void by_column(const Sums &s) {
     const I *indptr = at<I>(s.indptr, 0), *column = at<I>(s.column, 0);

@@ -111,7 +111,9 @@ class EnsembleRows(Schema):
     val: Score
     val_nested: Score
     optimism: Annotated[float, Field(ge=-1, le=1)] | None
-    val_folds: Score = None  # of the ensemble on folds that its members were not trained on
+    # The score on the held-out folds, which calibrated the members and chose the weights.
+    val_folds: Score = None
+    folds: Annotated[int, Field(ge=0, le=100)] = 0  # 0: members were not trained on folds
     refitted: bool  # the stored members were trained on train and validation labels
     not_refitted: dict[str, str]
 
