@@ -21,13 +21,16 @@ def test_the_gain_by_labels_is_stated_if_both_members_were_trained() -> None:
 
 
 def test_the_choice_of_weights_is_stated() -> None:
-    chosen: dict[str, Any] = {"members": [{"weight": 0.7}, {"weight": 0.3}, {"weight": 0.0}]}
+    chosen: dict[str, Any] = {
+        "members": [{"name": n, "weight": w} for n, w in (("a", 0.7), ("b", 0.3), ("c", 0.0))],
+        "not_refitted": {},
+    }
     assert "log-loss on validation" in weights_in_words(chosen, "accuracy")
     assert "ROC-AUC" in weights_in_words(chosen, "rocauc")
     assert "held-out folds" in weights_in_words({**chosen, "folds": 5}, "accuracy")
-    equal = {"members": [{"weight": 0.5}, {"weight": 0.5}]}
+    equal = {"members": [{"name": n, "weight": 0.5} for n in "ab"]}
     assert "too few" in weights_in_words(equal, "accuracy")
-    assert weights_in_words({"members": [{"weight": 1.0}]}, "accuracy") == ""
+    assert weights_in_words({"members": [{"name": "a", "weight": 1.0}]}, "accuracy") == ""
 
 
 def test_the_leaderboard_states_how_members_were_trained_again() -> None:

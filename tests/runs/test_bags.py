@@ -10,8 +10,12 @@ import torch
 
 import unimp
 from unimp.config.run_files import METRICS, REFIT, WEIGHTS
+from unimp.data.synthetic import synthetic_task
 from unimp.ensemble import portfolio
+from unimp.ensemble.calibration import fit_calibration
 from unimp.ensemble.folds import fold_of, known_nodes, split_for
+from unimp.ensemble.model import Entry
+from unimp.errors import TrainingError
 from unimp.runs import bags
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
@@ -52,8 +56,8 @@ def folder(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(task: Task, out: Path | None = None, **more: Any) -> Run:
-    return unimp.run(task, out=out, settings={**SETTINGS, **more}, report=False)
+def train(task: Task, place: Path | None = None, /, **more: Any) -> Run:
+    return unimp.run(task, out=place, settings={**SETTINGS, **more}, report=False)
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -122,13 +126,12 @@ def test_answers_for_a_held_out_fold_do_not_depend_on_its_labels(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.Tensor] = []
-    fit = bags.fit_calibration
 
     def watched(answers: torch.Tensor, labels: torch.Tensor) -> Any:
         seen.append(answers)
-        return fit(answers, labels)
+        return fit_calibration(answers, labels)
 
-    monkeypatch.setattr(bags, "fit_calibration", watched)
+    monkeypatch.setattr("unimp.runs.bags.fit_calibration", watched)
     # With groups, the folds themselves do not depend on labels.
     task = replace(task, groups=torch.arange(task.graph.num_nodes))
     first = split_for(task, 0, FOLDS, seed=0).val
@@ -139,6 +142,65 @@ def test_answers_for_a_held_out_fold_do_not_depend_on_its_labels(
     of_first = torch.isin(known_nodes(task.split), first)
     assert torch.equal(seen[0][of_first], seen[1][of_first])
     assert not torch.equal(seen[0], seen[1])
+
+
+def test_a_training_learns_nothing_from_its_held_out_fold(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every training ends with its last epoch, so the held-out fold chooses nothing.
+    last = {"train.epochs": 4, "train.eval_from": 4, "train.patience": 0}
+    monkeypatch.setattr(portfolio, "FRAME", {**portfolio.FRAME, **last})
+    task = replace(task, groups=torch.arange(task.graph.num_nodes))
+    first = split_for(task, 0, FOLDS, seed=0).val
+    for name, own in (("one", task), ("other", with_labels(task, first))):
+        train(own, tmp_path / name, **{"ensemble.members": ["gcn"]})
+    for fold in range(1, FOLDS + 1):
+        folders = (tmp_path / name / REFIT / f"gcn-fold{fold}" for name in ("one", "other"))
+        weights = [(place / WEIGHTS).read_bytes() for place in folders]
+        assert (weights[0] == weights[1]) == (fold == 1)
+
+
+def test_the_temperature_is_fitted_on_the_held_out_folds(task: Task) -> None:
+    run = train(replace(task, split=wider(task)), **{"ensemble.members": ["ridge", "gcn"]})
+    found = run.metrics["calibration"]
+    assert set(found["ece"]) == {"val", "test"}
+    assert run.temperature == found["temperature"]
+    for errors in found["ece"].values():
+        assert 0 <= errors["after"] <= 1
+    assert found["ece"]["val"]["after"] <= found["ece"]["val"]["before"]
+    # The validation labels alone would be too few to fit a temperature.
+    assert found["temperature"] != 1.0 or "would increase" in found["note"]
+
+
+def wider(task: Task) -> unimp.Split:
+    """45 train and 15 validation nodes."""
+    known = torch.cat((task.split.train, task.split.val, task.split.test[:30]))
+    return unimp.Split(known[:45], known[45:], task.split.test[30:])
+
+
+@pytest.mark.parametrize(("tasks", "metric"), [(4, "accuracy"), (4, "rocauc"), (0, "rocauc")])
+def test_binary_tasks_are_scored_on_the_held_out_folds(tasks: int, metric: Any) -> None:
+    whole = synthetic_task(
+        num_nodes=200,
+        num_edges=800,
+        num_classes=2,
+        num_features=8,
+        feature_signal=2.0,
+        multilabel_tasks=tasks,
+        split_shares=(0.3, 0.1, 0.6),
+    )
+    whole = replace(whole, metric=metric)
+    run = train(whole, **{"ensemble.members": ["ridge", "gcn"]})
+    summary = run.metrics["ensemble"]
+    assert summary["folds"] == FOLDS
+    # The same members answer the test nodes about as well as their held-out folds.
+    assert summary["val_folds"] == pytest.approx(run.metrics["scores"][REFIT]["test"], abs=0.2)
+    assert summary["val_folds"] > 0.5
+
+
+def test_label_propagation_alone_is_not_trained_again(task: Task) -> None:
+    run = train(task, **{"ensemble.members": ["label-propagation"]})
+    assert not run.is_refitted
 
 
 def test_many_validation_labels_or_no_folds_give_one_refit(task: Task) -> None:
@@ -165,6 +227,66 @@ def test_members_are_refitted_once_if_folds_keep_too_little_of_the_weight(
     run = train(task)
     assert run.metrics["ensemble"]["not_refitted"] == {"gcn": bags.NO_TIME}
     assert {row["name"]: row["weight"] for row in _rows(run)}["gcn"] == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "jobs", "stored", "has_time"),
+    [
+        (None, 1, 0, True),
+        (99.0, 1, 0, True),
+        (29.0, 1, 0, False),  # three trainings of 10 seconds
+        (19.0, 2, 0, False),  # two after the other
+        (21.0, 2, 0, True),
+        (9.0, 8, 0, False),  # one training is not divided
+        (11.0, 8, 0, True),
+        (11.0, 1, 2, True),  # two of them are finished
+    ],
+)
+def test_a_member_is_trained_only_if_all_of_its_folds_can_finish(
+    left: float | None, jobs: int, stored: int, has_time: bool
+) -> None:
+    class Times(bags._Bags):
+        _left = left
+        _folds, _jobs, _rows = FOLDS, jobs, {"gcn": {"seconds": 10.0}}
+
+        def __init__(self) -> None:
+            pass
+
+        def _stored(self, entry: Entry) -> list[dict[str, Any]]:
+            return [{}] * stored
+
+    assert Times()._has_time(Entry("gcn", {}, 1.0, 1.0)) == has_time
+
+
+def test_a_member_with_a_fold_that_was_cut_short_or_failed_is_left_out(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bags, "LEAST_WEIGHT", 0.1)
+    add = bags._Bags.add
+
+    def spoiled(self: bags._Bags, fold: Any, result: Any) -> None:
+        entry = self._bags[fold.member].entry
+        if entry.name == "gcn" and fold.number == 1:
+            result.metrics["cut_short"] = True
+        if entry.name == "ridge" and fold.number == 1:
+            result = TrainingError("the loss became nan.")
+        add(self, fold, result)
+
+    monkeypatch.setattr(bags._Bags, "add", spoiled)
+    members = ["label-propagation", "ridge", "gcn", "mlp"]
+    run = train(task, **{"ensemble.members": members})
+    left_out = run.metrics["ensemble"]["not_refitted"]
+    assert left_out == {"ridge": "the loss became nan.", "gcn": bags.NO_TIME}
+    weights = {row["name"]: row["weight"] for row in _rows(run)}
+    assert weights["ridge"] == weights["gcn"] == 0
+    assert weights["mlp"] > 0
+
+
+def test_a_short_time_limit_ends_in_time_with_a_usable_run(task: Task, tmp_path: Path) -> None:
+    run = train(task, tmp_path / "run", **{"train.time_limit": 3.0})
+    assert run.metrics["seconds"] < 30
+    again = unimp.load_run(tmp_path / "run", device="cpu")
+    assert torch.equal(again.predict(), run.predict())
 
 
 class StoppedError(Exception):

@@ -15,10 +15,11 @@ WITH, WITHOUT = "unimp", "unimp-features"
 
 def weights_in_words(summary: Mapping[str, Any], metric: Metric) -> str:
     """One sentence on how the weights of the members were chosen; empty for a single member."""
-    weights = [row["weight"] for row in summary["members"]]
+    in_folds = summary.get("folds")
+    left_out = summary["not_refitted"] if in_folds else {}
+    weights = [row["weight"] for row in summary["members"] if row["name"] not in left_out]
     if len(weights) < 2:
         return ""
-    in_folds = summary.get("folds")
     known, where = ("", "the held-out folds") if in_folds else ("validation ", "validation")
     if max(weights) - min(weights) < 1e-9:
         return (
@@ -53,8 +54,8 @@ def refit_in_words(summary: Mapping[str, Any]) -> list[str]:
         if summary["val_folds"] is not None and math.isfinite(summary["val_folds"]):
             sentences.append(
                 "The score of the ensemble on the held-out folds is "
-                f"{100 * summary['val_folds']:.2f} %. It tends to be too high, because the weights "
-                "were chosen on the same labels."
+                f"{100 * summary['val_folds']:.2f} %. It tends to be too high, because the best "
+                "epochs and the weights were chosen on the same labels."
             )
     return sentences + [f"{name} {then}: {why.rstrip('.')}." for name, why in left_out.items()]
 

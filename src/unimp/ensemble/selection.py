@@ -145,6 +145,11 @@ def _weights_of_halves(
     return weights / weights.sum()
 
 
+def score_of(probabilities: Tensor, labels: Tensor, metric: Metric) -> float:
+    """The score of probabilities [n, C]; `score` expects scores that are positive for yes."""
+    return score(metric, probabilities - 0.5 if labels.ndim == 2 else probabilities, labels)
+
+
 def mixed(probabilities: Sequence[Tensor], weights: Tensor) -> Tensor:
     """The weighted mean of the members' probabilities: [n, C]."""
     total = torch.zeros_like(probabilities[0], dtype=torch.float64)
@@ -173,7 +178,7 @@ def nested_score(
         given = [p[chosen_on] for p in probabilities]
         weights = choose_weights(given, labels[chosen_on], metric)
         answer = mixed([p[~chosen_on] for p in probabilities], weights)
-        scores.append(score(metric, answer, labels[~chosen_on]))
+        scores.append(score_of(answer, labels[~chosen_on], metric))
     return sum(scores) / len(scores)  # not defined if one half contains only one class
 
 

@@ -8,31 +8,34 @@ are used to calibrate the members and to choose the weights.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from unimp.config.run_files import REFIT, is_finished
-from unimp.ensemble.calibration import fit_calibration
+from unimp.ensemble.calibration import fit_calibration, log_odds
 from unimp.ensemble.folds import known_nodes, number_of_folds, split_for
 from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe, seed_of
-from unimp.ensemble.selection import mixed
+from unimp.ensemble.selection import mixed, score_of
 from unimp.errors import UnimpError
+from unimp.inference.calibration import as_logits, calibrate
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
-from unimp.runs.members import plan_of, stored, trains_by_epochs
+from unimp.runs.members import plan_of, stored
 from unimp.runs.preparation import member_task
 from unimp.runs.run import Run
+from unimp.runs.scoring import score_split
 from unimp.runs.trained_members import weights_by
 from unimp.runs.workers import Train, Trainer
-from unimp.tasks.metrics import score
+from unimp.tasks.labels import Split
 
 LEAST_WEIGHT = 0.5
 """If the members trained on all folds have less than this part of the total weight, no folds are
@@ -64,8 +67,9 @@ def bagged_run(experiment: Experiment, run: Run, train: Train) -> Run | None:
     """
     assert isinstance(run.model, Ensemble)
     began = time.perf_counter()
-    by_epochs = [member for member in run.members if trains_by_epochs(member)]
-    jobs, threads = plan_of(experiment, [member.recipe for member in by_epochs], run.task)
+    learn = [member.recipe for member in run.members if member.model.learns]
+    folds = number_of_folds(run.task, run.recipe.ensemble.folds)
+    jobs, threads = plan_of(experiment, learn * folds, run.task)
     with stored(experiment, jobs) as in_folder:
         bags = _Bags(in_folder, run, began, jobs)
         workers = jobs if jobs > 1 else 0
@@ -87,6 +91,8 @@ class _Bags:
         empty = torch.zeros(len(self._known), run.task.num_classes, dtype=torch.float64)
         self._bags = [_Bag(entry, empty.clone(), {}) for entry in run.model.entries]
         self._left_out: dict[str, str] = {}
+        finished = [row["seconds"] for entry in run.model.entries for row in self._stored(entry)]
+        self._before = sum(finished) / jobs  # seconds of trainings that an earlier command finished
 
     def due(self) -> Iterator[tuple[_Fold, Experiment]]:
         """One training per member and fold; members with the largest weights come first."""
@@ -101,24 +107,28 @@ class _Bags:
                     yield _Fold(index, number), self._experiment_of(index, number)
 
     def _has_time(self, entry: Entry) -> bool:
-        if self._left is None or self._is_finished(entry):
+        if self._left is None:
             return True
+        unfinished = self._folds - len(self._stored(entry))
         seconds: float = self._rows[entry.name]["seconds"]
-        return self._folds * seconds / self._jobs <= self._left
+        return math.ceil(unfinished / self._jobs) * seconds <= self._left
 
-    def _is_finished(self, entry: Entry) -> bool:
-        for number in range(self._folds):
-            folder = self._folder_of(entry, number)
-            if folder is None or not is_finished(folder):
-                return False
-        return True
+    def _stored(self, entry: Entry) -> list[dict[str, Any]]:
+        """The metrics of the finished trainings of a member."""
+        folders = [self._folder_of(entry, number) for number in range(self._folds)]
+        return [read_run(folder)[1] for folder in folders if folder and is_finished(folder)]
 
     @property
     def _left(self) -> float | None:
         """Seconds that are left; None without a time limit."""
         limit = self._run.recipe.train.time_limit
-        spent = self._run.metrics["seconds"] + time.perf_counter() - self._began
-        return max(0.0, 0.95 * limit - spent) if limit else None
+        return max(0.0, 0.95 * limit - self._spent) if limit else None
+
+    @property
+    def _spent(self) -> float:
+        """Seconds of the run until now, with those of earlier commands."""
+        since: float = self._run.metrics["seconds"] + self._before
+        return since + time.perf_counter() - self._began
 
     def _folder_of(self, entry: Entry, number: int) -> Path | None:
         folder = self._experiment.folder
@@ -133,18 +143,9 @@ class _Bags:
         if folder is not None and is_finished(folder):  # its recipe contains the time that was left
             settings["train.time_limit"] = read_run(folder)[0].train.time_limit
         split = split_for(self._run.task, number, self._folds, seed)
-        return replace(
-            self._experiment,
-            recipe=member_recipe(self._experiment.stored_recipe, entry.name, settings),
-            seed=seed_of(entry.name, seed),
-            folder=folder,
-            own_task=None,
-            prepared=member_task(self._run.recipe, member.recipe, self._run.task, split),
-            part=number,
-            show=False,
-            log=(),
-            report=False,
-        )
+        recipe = member_recipe(self._experiment.stored_recipe, entry.name, settings)
+        task = member_task(self._run.recipe, member.recipe, self._run.task, split)
+        return self._experiment.of_member(recipe, seed_of(entry.name, seed), folder, task, number)
 
     def add(self, fold: _Fold, result: Run | UnimpError) -> None:
         """Keep a training and its predictions for its held-out fold."""
@@ -165,7 +166,10 @@ class _Bags:
             self._experiment.progress.note(text)
 
     def combined(self) -> Run | None:
-        """The run with the members that were trained on all folds; None if they are too few."""
+        """The run with the members that were trained on all folds; None if they are too few.
+
+        Also None if the chosen ones learn nothing, because then nothing was trained.
+        """
         done = [bag for bag in self._bags if len(bag.models) == self._folds]
         if sum(bag.entry.weight for bag in done) < LEAST_WEIGHT:
             return None
@@ -188,20 +192,37 @@ class _Bags:
                 models += kept
                 entries += [share] * len(kept)
                 numbers += [calibration] * len(kept)
+        if not any(model.learns for model in models):
+            return None
+        held_out = mixed(answers, weights)
         summary = {
             **self._run.metrics["ensemble"],
             "members": list(rows.values()),
             "folds": self._folds,
-            "val_folds": score(task.metric, mixed(answers, weights), labels),
+            "val_folds": score_of(held_out, labels, task.metric),
             "refitted": True,
             "not_refitted": self._left_out,
         }
         metrics = {**self._run.metrics, "ensemble": summary}
         ensemble = Ensemble(models, entries, numbers).eval()
         again = replace(self._run, model=ensemble, metrics=metrics)
-        scores = {**metrics["scores"], REFIT: again.evaluate(REFIT)}
-        seconds = round(metrics["seconds"] + time.perf_counter() - self._began, 2)
-        return replace(again, metrics={**metrics, "scores": scores, "seconds": seconds})
+        outputs = again.outputs(again.observed_labels(reveal="train+val"))
+        metrics |= {
+            "scores": {**metrics["scores"], REFIT: score_split(outputs, task, "train+val")},
+            "calibration": self._calibration(outputs, held_out),
+            "seconds": round(self._spent, 2),
+        }
+        return replace(again, metrics=metrics)
+
+    def _calibration(self, outputs: Tensor, held_out: Tensor) -> dict[str, Any]:
+        """The temperature that fits the held-out folds, and the calibration errors with it.
+
+        outputs: of the ensemble. held_out: its probabilities for the folds, [nodes, C].
+        """
+        task, outputs = self._run.task, outputs.double()
+        outputs[self._known] = log_odds(held_out) if task.is_multilabel else as_logits(held_out)
+        split = Split(train=self._known[:0], val=self._known, test=task.split.test)
+        return calibrate(outputs, task, split)
 
 
 def _learns(bag: _Bag) -> bool:

@@ -81,6 +81,23 @@ class Experiment:
         refuse_linked_seed(folder)
         return replace(self, seed=seed, folder=folder, warn=seed == self.seed)
 
+    def of_member(
+        self, recipe: Recipe, seed: int, folder: Path | None, task: Task, part: Part = None
+    ) -> Experiment:
+        """The experiment that trains one member of this ensemble on a prepared task."""
+        return replace(
+            self,
+            recipe=recipe,
+            seed=seed,
+            folder=folder,
+            own_task=None,
+            prepared=task,
+            part=part,
+            show=False,
+            log=(),
+            report=False,
+        )
+
     @property
     def is_member(self) -> bool:
         """Whether this experiment trains a member of an ensemble."""

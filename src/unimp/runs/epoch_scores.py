@@ -83,7 +83,7 @@ def _logits_of(
 
     if recipe.train.eval_neighbors == "sampled" and model.by_layer:
         return with_sampled_neighbors
-    if not (list(scored) == ["val"] and cuts_validation(recipe, model, graph)):
+    if not (list(scored) == ["val"] and cuts_validation(recipe, model, graph, device)):
         return of_all_nodes
     cut = Surroundings.exact(model, graph, observed, scored["val"])
 

@@ -329,18 +329,8 @@ def _experiment_of(
     if folder is not None and is_finished(folder):  # it was trained with another time left
         settings["train.time_limit"] = read_run(folder)[0].train.time_limit
     recipe = member_recipe(base, member.name, settings)
-    inner = replace(
-        experiment,
-        recipe=recipe,
-        seed=seed_of(member.name, experiment.seed),
-        folder=folder,
-        own_task=None,
-        prepared=member_task(base, recipe, task),
-        show=False,
-        log=(),
-        report=False,
-    )
-    return inner, settings
+    seed, prepared = seed_of(member.name, experiment.seed), member_task(base, recipe, task)
+    return experiment.of_member(recipe, seed, folder, prepared), settings
 
 
 def _mark_begun(experiment: Experiment, data_hash: str) -> None:

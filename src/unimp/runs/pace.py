@@ -112,7 +112,7 @@ def pace_of_passes(recipe: Recipe, model: NodeModel, task: Task, work: Work, dev
     propagation, exact = _seconds_of_all(recipe, model, task, pace)
     masks = work.steps if recipe.mask.redraw == "step" else 1
     scoring = exact
-    if cuts_validation(recipe, model, task.graph) and not device.startswith("cuda"):
+    if cuts_validation(recipe, model, task.graph, device):
         val, every_neighbor = task.split.val.numel(), [ALL] * model.num_layers
         scoring = (
             pace

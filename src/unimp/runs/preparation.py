@@ -261,16 +261,22 @@ def prunes(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
     return recipe.batch.prune and independent and only_hidden and not is_small(graph)
 
 
-def cuts_validation(recipe: Recipe, model: NodeModel, graph: Graph) -> bool:
+MOST_CUT_EDGES = 20_000_000
+"""The most in-edges, summed over layers, that are cut out of a graph."""
+
+
+def cuts_validation(recipe: Recipe, model: NodeModel, graph: Graph, device: str) -> bool:
     """Whether epochs are scored on the rows and edges that validation nodes depend on.
 
     These rows and edges are cut out of the graph before the first epoch. The logits are computed in
-    the precision of training, because they are only used to choose an epoch. On a GPU, all nodes
-    are predicted instead.
+    the precision of training, because they are only used to choose an epoch. On a GPU, and on a
+    graph that is predicted in chunks, all nodes are predicted instead.
     """
     in_full = recipe.batch.regime in ("auto", "full") and recipe.inference.regime == "exact"
     is_exact = recipe.train.eval_neighbors == "all" and model.by_layer and in_full
-    return recipe.train.eval_nodes == "val" and is_exact and graph.device.type == "cpu"
+    in_one_chunk = fits_one_chunk(graph, recipe.inference.chunk_edges)
+    fits = in_one_chunk and model.num_layers * graph.num_edges <= MOST_CUT_EDGES
+    return recipe.train.eval_nodes == "val" and is_exact and fits and device == "cpu"
 
 
 def consistency_of(recipe: Recipe) -> Consistency:

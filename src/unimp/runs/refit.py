@@ -145,18 +145,9 @@ class _Refit:
                 "train.patience": 0,
                 "train.time_limit": round(left or 0.0, 2),
             }
-            inner = replace(
-                experiment,
-                recipe=member_recipe(experiment.stored_recipe, entry.name, settings),
-                seed=seed_of(entry.name, experiment.seed),
-                folder=folder,
-                own_task=None,
-                prepared=self._task(member),
-                part="refit",
-                show=False,
-                log=(),
-                report=False,
-            )
+            recipe = member_recipe(experiment.stored_recipe, entry.name, settings)
+            seed, task = seed_of(entry.name, experiment.seed), self._task(member)
+            inner = experiment.of_member(recipe, seed, folder, task, "refit")
             yield (index, replace(entry, settings=settings)), inner
 
     def add(self, index: int, entry: Entry, result: Run | UnimpError) -> None:

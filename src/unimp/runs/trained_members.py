@@ -13,11 +13,10 @@ from torch import Tensor
 from unimp.config.choices import Metric
 from unimp.ensemble.calibration import Calibration, fit_calibration
 from unimp.ensemble.portfolio import Member
-from unimp.ensemble.selection import choose_weights, mixed, nested_score
+from unimp.ensemble.selection import choose_weights, mixed, nested_score, score_of
 from unimp.runs.run import Run
 from unimp.tasks.labels import is_known
 from unimp.tasks.means import FEW_NODES
-from unimp.tasks.metrics import score
 from unimp.tasks.task import Task
 
 WEAK = 0.05
@@ -87,7 +86,7 @@ def progress_line(
     if not math.isfinite(newest.val):
         return text
     answers = mixed([one.chances for one in trained], weights_of(trained, labels))
-    together = score(metric, answers, labels)
+    together = score_of(answers, labels, metric)
     return (
         f"{text}, validation {100 * newest.val:.2f} %; "
         f"ensemble of {len(trained)}: {100 * together:.2f} %"
@@ -103,7 +102,7 @@ def leaderboard(
     chosen = nested = math.nan
     known = int(is_known(labels).sum())
     if known >= 2:
-        chosen = score(task.metric, mixed(chances, weights), labels)
+        chosen = score_of(mixed(chances, weights), labels, task.metric)
     if known >= FEW_NODES:  # with fewer, no weights were chosen
         groups = None if task.groups is None else task.groups[val]
         nested = nested_score(chances, labels, task.metric, seed=seed, groups=groups)

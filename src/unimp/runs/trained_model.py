@@ -129,11 +129,14 @@ class TrainedModel:
         """The members of an ensemble as trained models on this task; empty for a single model."""
         if not isinstance(self.model, Ensemble):
             return ()
-        found = []
+        found, tasks = [], {}  # members with the same preparation share a task
         for entry, model in zip(self.model.entries, self.model.members, strict=True):
             assert isinstance(model, NodeModel)
             recipe = member_recipe(self.recipe, entry.name, entry.settings)
-            task = member_task(self.recipe, recipe, self.task)
+            key = tuple(sorted(preparation(recipe).items()))
+            if key not in tasks:
+                tasks[key] = member_task(self.recipe, recipe, self.task)
+            task = tasks[key]
             metrics = {"calibration": {"temperature": entry.temperature}}
             found.append(TrainedModel(recipe, self.seed, task, model, metrics, self.device))
         return tuple(found)
