@@ -576,7 +576,7 @@ def test_truth_is_not_a_node_of_later_labels(
 
 
 def of_preset(**changes: Any) -> UniMPClassifier:
-    members = {"ensemble.members": ["label-propagation", "ridge", "gcn"]}
+    members = {"ensemble.members": ["label-propagation", "ridge", "gcn"], "ensemble.folds": 2}
     options = {"preset": "quick", "device": "cpu", "random_state": 0, "settings": members}
     return UniMPClassifier(**{**options, **changes})
 

@@ -28,6 +28,7 @@ SETTINGS = {
     "train.device": "cpu",
     "ensemble.portfolio": "good",
     "ensemble.members": NAMES,
+    "ensemble.folds": 0,
 }
 
 

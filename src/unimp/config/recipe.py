@@ -20,10 +20,10 @@ from pydantic.fields import FieldInfo
 from unimp.config.arguments import FilePath, checked
 from unimp.config.choices import Regime
 from unimp.config.data_options import TablesOptions, TaskOptions
+from unimp.config.ensemble_options import EnsembleOptions
 from unimp.config.input_files import MOST_BYTES, open_input, read_opened
 from unimp.config.options import (
     BatchOptions,
-    EnsembleOptions,
     InferenceOptions,
     MaskOptions,
     ModelOptions,

@@ -184,7 +184,8 @@ class _Bags:
         rows = {name: {**row, "weight": 0.0} for name, row in self._rows.items()}
         for bag, weight, calibration in zip(done, weights.tolist(), calibrations, strict=True):
             # A model that learns nothing is the same in all folds, so one copy is enough.
-            kept = list(bag.models.values())[: self._folds if _learns(bag) else 1]
+            number = self._folds if _learns(bag) else 1
+            kept = [bag.models[fold] for fold in range(number)]
             new = {"weight": weight, "folds": len(kept), "temperature": 1.0}
             rows[bag.entry.name] |= new
             if weight > 0:
