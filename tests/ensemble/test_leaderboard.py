@@ -37,12 +37,15 @@ def test_the_leaderboard_states_how_members_were_trained_again() -> None:
     rows = [{"weight": 0.7, "folds": 1}, {"weight": 0.3, "folds": 1}, {"weight": 0.0, "folds": 1}]
     summary: dict[str, Any] = {"members": rows, "refitted": False, "not_refitted": {}}
     assert refit_in_words(summary) == []
+    (words,) = refit_in_words({**summary, "not_refitted": {"gcn": "no time"}})
+    assert "gcn: no time" in words
     summary |= {"refitted": True, "not_refitted": {"gcn": "no time"}}
     assert refit_in_words(summary) == [
         "After scoring, 1 of 2 chosen members were refitted on train and validation labels.",
+        "The scores of members were measured before that; their weights are the final ones.",
         "gcn was not refitted: no time.",
     ]
-    words, score, left_out = refit_in_words({**summary, "folds": 5, "val_folds": 0.7})
+    words, score, _, left_out = refit_in_words({**summary, "folds": 5, "val_folds": 0.7})
     assert left_out == "gcn was left out of the ensemble: no time."
     assert "5 folds" in words
     assert "70.00 %" in score

@@ -17,6 +17,7 @@ from unimp.errors import OutputError, RunError, UnimpError, nearest_names
 from unimp.training.interruption import signals_held
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from torch import Tensor
 
     from unimp.runs.run import Run
@@ -146,6 +147,17 @@ def require_label_inputs(loaded: Run, option: str) -> None:
             f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
             "labels as inputs. Leave the option out."
         )
+
+
+def changes_in_words(before: pa.Table, after: pa.Table) -> str:
+    """How many predictions other labels changed, among the nodes whose label was no input."""
+    rows = zip(
+        *(before[name].to_pylist() for name in ("prediction", "observed")),
+        *(after[name].to_pylist() for name in ("prediction", "observed")),
+        strict=True,
+    )
+    others = [one != other for one, shown, other, given in rows if not (shown or given)]
+    return f"later labels changed {sum(others):,} of {len(others):,} other predictions"
 
 
 def inputs_in_words(loaded: Run, extra: Tensor | None, reveal: Reveal) -> str:

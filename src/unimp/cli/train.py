@@ -204,7 +204,8 @@ def where_to_resume(recipe: Recipe, places: dict[int, Path]) -> str:
             if recipe.ensemble.portfolio != "none":
                 members = len(list((place / MEMBERS).glob(f"*/{MANIFEST}")))
                 return (
-                    f"after {members} finished members, seed {seed}; run the same command again to "
+                    f"after {members} finished {'member' if members == 1 else 'members'}, seed "
+                    f"{seed}; run the same command again to "
                     f"resume it, in {place}"
                 )
             epoch = read_begun(place)["position"]["epoch"]

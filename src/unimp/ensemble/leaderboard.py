@@ -37,7 +37,9 @@ def weights_in_words(summary: Mapping[str, Any], metric: Metric) -> str:
 def refit_in_words(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on how the members were trained again after scoring; none if they were not."""
     if not summary["refitted"]:
-        return []
+        why = "; ".join(f"{name}: {why}" for name, why in summary["not_refitted"].items())
+        text = f"No member was trained again on validation labels ({why.rstrip('.')})."
+        return [text] if why else []
     chosen = [row for row in summary["members"] if row["weight"] > 0]
     folds, left_out = summary.get("folds"), summary["not_refitted"]
     then = "was left out of the ensemble" if folds else "was not refitted"
@@ -57,6 +59,9 @@ def refit_in_words(summary: Mapping[str, Any]) -> list[str]:
                 f"{100 * summary['val_folds']:.2f} %. It tends to be too high, because the best "
                 "epochs and the weights were chosen on the same labels."
             )
+    sentences.append(
+        "The scores of members were measured before that; their weights are the final ones."
+    )
     return sentences + [f"{name} {then}: {why.rstrip('.')}." for name, why in left_out.items()]
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from unimp.errors import RunError
 from unimp.inference.logits import probabilities
 from unimp.inference.reliability import MAX_TEMPERATURE, change_in_words, reliability
-from unimp.tasks.labels import UNLABELED, Split, is_known
+from unimp.tasks.labels import UNLABELED, is_known
 from unimp.tasks.means import FEW_NODES
 from unimp.tasks.task import Task
 
@@ -92,42 +92,38 @@ def checked_temperature(value: Any) -> float:
     )
 
 
-def calibrate(logits: Tensor, task: Task, split: Split | None = None) -> dict[str, Any]:
+def calibrate(logits: Tensor, task: Task) -> dict[str, Any]:
     """Fit a temperature on the validation set, and measure the calibration error with it.
 
-    No validation label may have been an input of the logits [N, C]. split: None for that of the
-    task. The result is stored in metrics.json:
+    No validation label may have been an input of the logits [N, C]. The result is stored in
+    metrics.json:
 
         temperature   1 if none could be fitted or none helps; `note` then states the reason
         ece           {"val": {"before": 0.07, "after": 0.01}, "test": {…}}
     """
-    split = split or task.split
-    val = split.val
+    val = task.split.val
     known = int(is_known(task.labels[val]).sum())
     if not known:
-        why = "there are no validation labels to fit a temperature"
-        return measured(logits, task, 1.0, why, split)
+        return measured(logits, task, 1.0, "there are no validation labels to fit a temperature")
     if known < FEW_NODES:
         why = f"{known} validation labels are too few to fit a temperature; it takes {FEW_NODES}"
-        return measured(logits, task, 1.0, why, split)
-    fitted = measured(logits, task, fit_temperature(logits[val], task.labels[val]), split=split)
+        return measured(logits, task, 1.0, why)
+    fitted = measured(logits, task, fit_temperature(logits[val], task.labels[val]))
     errors = fitted["ece"]["val"]
     if errors["after"] > errors["before"]:
         why = (
             f"the fitted temperature of {fitted['temperature']:.2f} would increase the calibration "
             f"error on validation, {change_in_words(errors['before'], errors['after'])}"
         )
-        return measured(logits, task, 1.0, why, split)
+        return measured(logits, task, 1.0, why)
     return fitted
 
 
-def measured(
-    logits: Tensor, task: Task, temperature: float, note: str = "", split: Split | None = None
-) -> dict[str, Any]:
+def measured(logits: Tensor, task: Task, temperature: float, note: str = "") -> dict[str, Any]:
     """Measure the calibration error on validation and test, before and after `temperature`."""
     errors: dict[str, dict[str, float]] = {}
     for name in ("val", "test"):
-        nodes = getattr(split or task.split, name)
+        nodes = getattr(task.split, name)
         if not bool(is_known(task.labels[nodes]).any()):
             continue
         errors[name] = {

@@ -25,7 +25,7 @@ from unimp.ensemble.model import Ensemble, Entry
 from unimp.ensemble.portfolio import member_recipe, seed_of
 from unimp.ensemble.selection import mixed, score_of
 from unimp.errors import UnimpError
-from unimp.inference.calibration import as_logits, calibrate
+from unimp.inference.calibration import as_logits, fit_temperature
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import read_run
@@ -35,7 +35,8 @@ from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
 from unimp.runs.trained_members import weights_by
 from unimp.runs.workers import Train, Trainer
-from unimp.tasks.labels import Split
+from unimp.tasks.labels import is_known
+from unimp.tasks.means import FEW_NODES
 
 LEAST_WEIGHT = 0.5
 """If the members trained on all folds have less than this part of the total weight, no folds are
@@ -161,8 +162,8 @@ class _Bags:
         answers = result.model.to_probabilities(outputs, multilabel=result.task.is_multilabel)
         bag.held_out[torch.searchsorted(self._known, held_out)] = answers.double()
         bag.models[fold.number] = result.model
-        if len(bag.models) == self._folds:
-            text = f"{bag.entry.name}: trained on {self._folds} folds of all known labels"
+        if len(bag.models) == self._folds and _learns(bag):
+            text = f"{bag.entry.name}: trained on {self._folds} folds"
             self._experiment.progress.note(text)
 
     def combined(self) -> Run | None:
@@ -210,20 +211,22 @@ class _Bags:
         outputs = again.outputs(again.observed_labels(reveal="train+val"))
         metrics |= {
             "scores": {**metrics["scores"], REFIT: score_split(outputs, task, "train+val")},
-            "calibration": self._calibration(outputs, held_out),
+            "calibration": self._calibration(held_out),
             "seconds": round(self._spent, 2),
         }
         return replace(again, metrics=metrics)
 
-    def _calibration(self, outputs: Tensor, held_out: Tensor) -> dict[str, Any]:
-        """The temperature that fits the held-out folds, and the calibration errors with it.
+    def _calibration(self, held_out: Tensor) -> dict[str, Any]:
+        """The temperature that fits the held-out folds: its probabilities for them are `held_out`.
 
-        outputs: of the ensemble. held_out: its probabilities for the folds, [nodes, C].
+        It is at least 1: the best epochs were chosen on the same labels, so the ensemble answers
+        the held-out folds better than other nodes. For this reason, no errors are stored.
         """
-        task, outputs = self._run.task, outputs.double()
-        outputs[self._known] = log_odds(held_out) if task.is_multilabel else as_logits(held_out)
-        split = Split(train=self._known[:0], val=self._known, test=task.split.test)
-        return calibrate(outputs, task, split)
+        task, labels = self._run.task, self._run.task.labels[self._known]
+        logits = log_odds(held_out) if task.is_multilabel else as_logits(held_out)
+        enough = int(is_known(labels).sum()) >= FEW_NODES
+        temperature = max(1.0, fit_temperature(logits, labels)) if enough else 1.0
+        return {"temperature": temperature, "ece": {}, "note": ""}
 
 
 def _learns(bag: _Bag) -> bool:

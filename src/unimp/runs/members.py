@@ -65,7 +65,7 @@ from unimp.training.precision import explain_choice
 
 SHARE_OF_REFIT = 0.25
 """The part of the time limit that is reserved for training members again on all known labels."""
-SHARE_OF_FOLDS = 0.6
+SHARE_OF_FOLDS = 0.5
 """The part of the time limit that is reserved for training members on folds."""
 CHEAP = 0.3
 """The first members, up to this cost, are trained in this process while workers start."""
