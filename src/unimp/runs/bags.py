@@ -41,7 +41,7 @@ from unimp.tasks.means import FEW_NODES
 LEAST_WEIGHT = 0.5
 """If the members trained on all folds have less than this part of the total weight, no folds are
 used."""
-NO_TIME = "there was no time left"
+NO_TIME = "there was too little time left for all folds"
 
 
 class _Fold(NamedTuple):
