@@ -61,7 +61,7 @@ class _Bag:
 
 
 def bagged_run(experiment: Experiment, run: Run, train: Train) -> Run | None:
-    """The run of an ensemble whose members were trained again on folds of the known labels.
+    """The run of an ensemble whose members were trained again on folds.
 
     The prediction of a member is the mean over its trainings. Returns None if too few members were
     trained on all folds.
