@@ -245,7 +245,7 @@ def fill(
     places: list[tuple[str, int]], jobs: int, limit: float, deadline: float, device: str
 ) -> None:
     done = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
-    places.sort(key=lambda place: (place[0] not in SLOW, place[1]))
+    places.sort(key=lambda place: place[0] not in SLOW)
     started = time.monotonic()
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
