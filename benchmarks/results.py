@@ -574,7 +574,14 @@ SHOWN = {
         "processes",
         ["spinning_one", "spinning_two", "sleeping_one", "sleeping_two", "sleeping_ratio"],
     ),
-    "ranks": ("processes", ["ranks_one", "ranks_two", "ranks_speedup"]),
+    "ranks": (
+        "processes",
+        [
+            f"ranks_{case}_{name}"
+            for case in ("neighbors", "parts")
+            for name in ("one", "two", "speedup")
+        ],
+    ),
     "store_gpu": (
         "store_gpu",
         [

@@ -37,13 +37,14 @@ import torch
 from torch import Tensor
 
 from unimp import __version__
+from unimp.config.options import BatchOptions
 from unimp.config.run_files import CHECKPOINT, WEIGHTS
 from unimp.data.files import write_atomically
 from unimp.data.synthetic import synthetic_task
 from unimp.model.unimp import UniMP
 from unimp.tasks.task import Task
 from unimp.tracking.origin import code_origin
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
@@ -80,8 +81,8 @@ def random_task(number: int, *, changed: bool) -> tuple[Task, dict[str, Any], ra
         (
             {"regime": "full"},
             {"regime": "partition", "parts": draw.randrange(4, 9), "parts_per_step": 4},
-            {"regime": "neighbors", "fanout": (draw.choice((1, 3, -1)),), "batch_size": 3},
-            {"regime": "neighbors", "fanout": (2, 5), "batch_size": draw.randrange(8, 40)},
+            {"regime": "neighbors", "fanout": [draw.choice((1, 3, -1))], "batch_size": 3},
+            {"regime": "neighbors", "fanout": [2, 5], "batch_size": draw.randrange(8, 40)},
         )
     )
     return replace(task, graph=replace(graph, x=x, edge_attr=attr), labels=labels), regime, draw
@@ -111,12 +112,14 @@ def weights_of_steps(number: int, ranks: Ranks, *, changed: bool = False) -> Ten
         task.graph,
         task.labels,
         masks,
+        BatchOptions(prune=False, **regime),
         num_layers=2,
-        feature_drop=draw.choice((0.0, 0.2)),
-        propagate=model.propagated if model.takes_propagated_labels else None,
+        changes=BatchChanges(
+            feature_drop=draw.choice((0.0, 0.2)),
+            propagate=model.propagated if model.takes_propagated_labels else None,
+            drawn_per_node=True,
+        ),
         ranks=ranks,
-        drawn_per_node=True,
-        **regime,
     )
     if draw.random() < 0.3:
         batches = FewerEdges(batches, 0.3, number)

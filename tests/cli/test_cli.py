@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -397,6 +398,23 @@ def test_predictions_are_written_as_parquet(here: Path, finished: Path) -> None:
     best, test = run.predict().argmax(1), run.task.split.test.tolist()
     prediction = table["prediction"].to_pylist()
     assert [prediction[node] for node in test] == [str(int(best[node])) for node in test]
+
+
+def test_predict_prints_how_many_nodes_are_predicted_to_be_of_the_frequent_classes(
+    here: Path, finished: Path
+) -> None:
+    text = printed("predict", finished)
+    rows = pyarrow.parquet.read_table(here / "predictions.parquet").to_pylist()
+    predicted = [row for row in rows if not row["observed"]]
+    counts = Counter(row["prediction"] for row in predicted)
+    name, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
+    sure = sum(row["confidence"] for row in predicted) / len(predicted)
+    assert f"{len(predicted)} labels were predicted with a mean confidence of" in text
+    assert f"{100 * sure:.0f} %: {name} {100 * count / len(predicted):.0f} %, " in text
+    shares = [int(share) for share in re.findall(r" (\d+) %", text.split("%: ")[1])]
+    assert sum(shares) == pytest.approx(100, abs=len(shares))
+    everything = printed("predict", finished, "--reveal", "known", "--out", "all.parquet")
+    assert "were predicted" not in everything
 
 
 def test_val_and_test_labels_of_a_named_task_are_not_inputs_by_default(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
@@ -28,7 +29,7 @@ from unimp.runs.experiment import run
 from unimp.runs.loading import load_run
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.masks import Masks
 
 NAMES = [name for name in MODELS if name != "label-propagation"]
@@ -112,7 +113,12 @@ def test_hidden_labels_influence_neither_logits_nor_regularizer(name: str, multi
         layers = model.num_layers
         propagate = model.propagated if model.takes_propagated_labels else None
         batches = make_batches(
-            graph, labels, masks, regime="full", num_layers=layers, propagate=propagate
+            graph,
+            labels,
+            masks,
+            BatchOptions(regime="full", prune=False),
+            num_layers=layers,
+            changes=BatchChanges(propagate=propagate),
         )
         (batch,) = batches.epoch(1)
         given = (batch.x, batch.observed, batch.hops)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unimp.config.choices import ALL
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
@@ -93,7 +94,11 @@ def test_in_training_rows_interact_exactly_if_the_model_states_it(
     found = []
     for prune in (False, True):
         batches = make_batches(
-            graph, task.labels, masks, regime="full", num_layers=model.num_layers, prune=prune
+            graph,
+            task.labels,
+            masks,
+            BatchOptions(regime="full", prune=prune),
+            num_layers=model.num_layers,
         )
         (batch,) = batches.epoch(1)
         with torch.no_grad():

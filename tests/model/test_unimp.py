@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.config.options import BatchOptions
 from unimp.errors import ModelError
 from unimp.graph.graph import Graph
 from unimp.model.node_model import count_parameters
@@ -16,7 +17,7 @@ from unimp.model.unimp import UniMP
 from unimp.ops.sampling import sample_hops
 from unimp.tasks.labels import UNLABELED, LabelMask
 from unimp.tasks.task import Sizes
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.masks import Masks
 
 Maker = Callable[..., Graph]
@@ -111,10 +112,15 @@ def with_other_labels(labels: Tensor, nodes: Tensor, sizes: Sizes) -> Tensor:
 
 def logits_in_training(model: UniMP, graph: Graph, labels: Tensor, regime: Any) -> Tensor:
     """The logits of all batches of an epoch, from labels to model as training computes them."""
-    cut: dict[str, Any] = {"parts": 2, "fanout": [4], "batch_size": 5, "workers": 0}
-    cut["propagate"] = model.propagated if model.takes_propagated_labels else None
+    options = BatchOptions(regime=regime, prune=False, parts=2, fanout=[4], batch_size=5, workers=0)
+    propagate = model.propagated if model.takes_propagated_labels else None
     batches = make_batches(
-        graph, labels, masks_of(graph), regime=regime, num_layers=model.num_layers, **cut
+        graph,
+        labels,
+        masks_of(graph),
+        options,
+        num_layers=model.num_layers,
+        changes=BatchChanges(propagate=propagate),
     )
     with torch.no_grad():
         return torch.cat([model(b.x, b.observed, b.hops) for b in batches.epoch(1)])

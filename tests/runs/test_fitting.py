@@ -105,7 +105,7 @@ def test_a_full_batch_is_pruned_unless_it_is_small_or_rows_interact(
     pruned: list[bool] = []
 
     def noted(*arguments: Any, **options: Any) -> Any:
-        pruned.append(options["prune"])
+        pruned.append(arguments[3].prune)
         return make_batches(*arguments, **options)
 
     monkeypatch.setattr("unimp.runs.fitting.make_batches", noted)

@@ -635,9 +635,9 @@ def test_masks_hide_the_groups_of_the_task(monkeypatch: pytest.MonkeyPatch) -> N
     make_batches = module.make_batches
     made: list[Masks] = []
 
-    def keep(graph: Graph, labels: Tensor, masks: Masks, **options: Any) -> Batches:
+    def keep(graph: Graph, labels: Tensor, masks: Masks, *words: Any, **options: Any) -> Batches:
         made.append(masks)
-        return make_batches(graph, labels, masks, **options)  # type: ignore[no-any-return]
+        return make_batches(graph, labels, masks, *words, **options)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(module, "make_batches", keep)
     task = grouped_task()

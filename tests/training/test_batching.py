@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.options import BatchOptions
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import TrainingError
 from unimp.graph.features import FeaturesWithLabels
@@ -18,6 +19,7 @@ from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Task
 from unimp.training.batch import Batch, Batches
 from unimp.training.batching import (
+    BatchChanges,
     FullBatch,
     NeighborSampling,
     RandomPartition,
@@ -53,10 +55,24 @@ def masks_of(task: Task, *, redraw: Any = "epoch", seed: int = 0, **options: Any
     return Masks(known_of(task), 0.5, redraw=redraw, seed=seed, **options)
 
 
-def batches_of(task: Task, masks: Masks, *, model: UniMP | None = None, **options: Any) -> Batches:
+def batches_of(
+    task: Task,
+    masks: Masks,
+    *,
+    model: UniMP | None = None,
+    feature_drop: float = 0.0,
+    others: Tensor | None = None,
+    **options: Any,
+) -> Batches:
     propagate = model.propagated if model is not None and model.takes_propagated_labels else None
     return make_batches(
-        task.graph, task.labels, masks, num_layers=LAYERS, propagate=propagate, **options
+        task.graph,
+        task.labels,
+        masks,
+        BatchOptions(**{"prune": False, "parts": 1, **options}),
+        num_layers=LAYERS,
+        changes=BatchChanges(feature_drop, propagate),
+        others=others,
     )
 
 
@@ -260,10 +276,8 @@ def test_a_model_without_graph_layers_gets_seeds_and_no_hops() -> None:
         task.graph,
         task.labels,
         masks_of(task),
-        regime="neighbors",
+        BatchOptions(regime="neighbors", fanout=[10], batch_size=7),
         num_layers=0,
-        fanout=(10,),
-        batch_size=7,
     )
     for batch in batches.epoch(1):
         assert batch.hops == ()
@@ -399,7 +413,7 @@ def test_wrong_labels_are_inputs_alone_and_contain_nothing_about_hidden_labels(
     others = 1 - task.labels.clamp(min=0) if tasks else (task.labels + 1) % 4
     hidden = ~masks.at(1, 0).observed
     changed = torch.where(hidden[:, None] if tasks else hidden, others, task.labels)
-    other = make_batches(task.graph, changed, masks, num_layers=LAYERS, **options)
+    other = batches_of(replace(task, labels=changed), masks, **options)
     for batch, before in zip(other.epoch(1), right, strict=True):
         assert torch.equal(batch.observed, before)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe
 from unimp.data.synthetic import synthetic_task
 from unimp.errors import NonFiniteError, TrainingError
@@ -402,7 +403,11 @@ def test_if_no_label_is_hidden_there_is_nothing_to_train(regime: Any) -> None:
     masks = Masks(known, 1.0, redraw="epoch", seed=0)
     for prune in (False, True):
         batches = make_batches(
-            task.graph, task.labels, masks, regime=regime, num_layers=0, prune=prune, parts=2
+            task.graph,
+            task.labels,
+            masks,
+            BatchOptions(regime=regime, prune=prune, parts=2),
+            num_layers=0,
         )
         with pytest.raises(TrainingError, match="no label is hidden"):
             fitted([0.1], batches=batches, model=OneVector())

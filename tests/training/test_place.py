@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.options import BatchOptions
 from unimp.data.synthetic import synthetic_task
 from unimp.graph.csr import group
 from unimp.graph.hop import Hop, cut_rows
@@ -15,7 +16,7 @@ from unimp.ops import native
 from unimp.tasks.labels import UNLABELED, mask_of
 from unimp.tasks.task import Task
 from unimp.training.batch import Batch
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.masks import Masks
 from unimp.training.objective import masked_label_loss
 from unimp.training.place import FixedPlace, PartPlace, Place, Room, place_for
@@ -29,11 +30,16 @@ def some_task(**options: Any) -> Task:
 def batches_of(
     task: Task, regime: Any, epoch: int = 1, *, propagated: bool = False, **options: Any
 ) -> list[Batch]:
-    options["propagate"] = model_for(task, propagated=True).propagated if propagated else None
+    propagate = model_for(task, propagated=True).propagated if propagated else None
     known = mask_of(task.split.train, task.graph.num_nodes)
     masks = Masks(known, 0.5, redraw="epoch", seed=0)
     batches = make_batches(
-        task.graph, task.labels, masks, regime=regime, num_layers=2, workers=0, **options
+        task.graph,
+        task.labels,
+        masks,
+        BatchOptions(**{"parts": 1, "prune": False, "workers": 0, "regime": regime, **options}),
+        num_layers=2,
+        changes=BatchChanges(propagate=propagate),
     )
     return list(batches.epoch(epoch))
 

@@ -10,12 +10,13 @@ import torch
 from test_batching import known_of, some_task
 from torch import Tensor
 
+from unimp.config.options import BatchOptions
 from unimp.errors import TrainingError
 from unimp.graph.features import split_features
 from unimp.model.unimp import UniMP
 from unimp.ops.dropout import drawn_per_node, dropout
 from unimp.tasks.task import Task
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
@@ -24,8 +25,8 @@ from unimp.training.ranks import Ranks
 REGIMES: list[dict[str, Any]] = [
     {"regime": "full"},
     {"regime": "partition", "parts": 6, "parts_per_step": 4},
-    {"regime": "neighbors", "fanout": (3,), "batch_size": 7},
-    {"regime": "neighbors", "fanout": (2,), "batch_size": 3},  # fewer seeds than processes
+    {"regime": "neighbors", "fanout": [3], "batch_size": 7},
+    {"regime": "neighbors", "fanout": [2], "batch_size": 3},  # fewer seeds than processes
 ]
 
 
@@ -100,13 +101,14 @@ def weights_of_steps(task: Task, ranks: Ranks, seed: int, edges: float = 0.0, **
         task.graph,
         task.labels,
         masks,
+        BatchOptions(prune=False, workers=0, **how),
         num_layers=2,
-        feature_drop=0.2,
-        propagate=model.propagated if model.takes_propagated_labels else None,
+        changes=BatchChanges(
+            feature_drop=0.2,
+            propagate=model.propagated if model.takes_propagated_labels else None,
+            drawn_per_node=True,
+        ),
         ranks=ranks,
-        drawn_per_node=True,
-        workers=0,
-        **how,
     )
     if edges:
         batches = FewerEdges(batches, edges, seed)
@@ -152,7 +154,7 @@ def test_every_step_has_the_same_weights_with_one_two_and_four_processes(
 
 def test_left_out_edges_do_not_depend_on_the_number_of_processes() -> None:
     task = in_double(some_task())
-    how = {"regime": "neighbors", "fanout": (3,), "batch_size": 16, "edges": 0.4}
+    how = {"regime": "neighbors", "fanout": [3], "batch_size": 16, "edges": 0.4}
     (alone,) = in_threads(1, lambda ranks: weights_of_steps(task, ranks, 0, **how))
     both = in_threads(2, lambda ranks: weights_of_steps(task, ranks, 0, **how))
     assert (both[0] - alone).norm(dim=1).max() <= 1e-9 * alone.norm()
@@ -167,13 +169,24 @@ def test_no_process_sees_a_hidden_label(how: dict[str, Any]) -> None:
     hidden = masks.at(1, 0).hidden
     changed[hidden] = (changed[hidden] + 1) % task.num_classes
     model = UniMP(task.sizes, layers=2, width=4, propagated_labels=True)
-    options = {"num_layers": 2, "propagate": model.propagated, "workers": 0, **how}
+    options = BatchOptions(prune=False, workers=0, **how)
+    changes = BatchChanges(propagate=model.propagated)
     for size in (2, 3):
         together = Together(size)
         for rank in range(size):
-            options["ranks"] = InThread(rank, together)
+            ranks = InThread(rank, together)
             one, other = (
-                list(make_batches(task.graph, labels, masks, **options).epoch(1))
+                list(
+                    make_batches(
+                        task.graph,
+                        labels,
+                        masks,
+                        options,
+                        num_layers=2,
+                        changes=changes,
+                        ranks=ranks,
+                    ).epoch(1)
+                )
                 for labels in (task.labels, changed)
             )
             for first, second in zip(one, other, strict=True):

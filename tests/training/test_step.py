@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
@@ -22,7 +23,7 @@ from unimp.runs.run import Run
 from unimp.tasks.labels import mask_of
 from unimp.tasks.task import Task
 from unimp.training.batch import Batch
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges, Gathered
 from unimp.training.loop import Keep, Schedule, TrainingState, fit
 from unimp.training.masks import Masks
@@ -36,7 +37,7 @@ from unimp.training.objective import (
 from unimp.training.step import Step
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-CUT: dict[str, Any] = {"num_layers": 2, "parts": 3, "fanout": [3], "batch_size": 32}
+CUT: dict[str, Any] = {"parts": 3, "fanout": [3], "batch_size": 32}
 
 
 def some_task(**options: Any) -> Task:
@@ -82,10 +83,18 @@ def losses(
         cut: dict[str, Any] = {"regime": "partition", "parts": parts}
     else:
         cut, graph = {"regime": "full"}, graph.to("cuda")
+    changes = BatchChanges()
     if propagated:
-        cut["propagate"] = model.propagated
-    layers = model.num_layers
-    batches = make_batches(graph, task.labels, masks, num_layers=layers, device="cuda", **cut)
+        changes = BatchChanges(propagate=model.propagated)
+    batches = make_batches(
+        graph,
+        task.labels,
+        masks,
+        BatchOptions(prune=False, **cut),
+        num_layers=model.num_layers,
+        device="cuda",
+        changes=changes,
+    )
     if edge_dropout:
         batches = FewerEdges(batches, edge_dropout, 0)
     done = fit(
@@ -109,7 +118,11 @@ def losses(
 
 def full_batch(task: Task) -> Batch:
     batches = make_batches(
-        task.graph, task.labels, masks_of(task, "epoch"), regime="full", num_layers=2
+        task.graph,
+        task.labels,
+        masks_of(task, "epoch"),
+        BatchOptions(regime="full", prune=False),
+        num_layers=2,
     )
     return next(iter(batches.epoch(1)))
 
@@ -332,9 +345,10 @@ def test_batches_do_not_depend_on_the_place_of_the_graph(
     if half:  # as in a store of 16-bit features
         assert isinstance(graph.x, torch.Tensor)
         graph = replace(graph, x=graph.x.half())
-    options = {"regime": regime, **CUT}
-    here = make_batches(graph, task.labels, masks, **options)
-    there = make_batches(graph, task.labels, masks, **options, device="cuda", placement=placement)
+    options = BatchOptions(regime=regime, **CUT)
+    here = make_batches(graph, task.labels, masks, options, num_layers=2)
+    placed = options.model_copy(update={"placement": placement})
+    there = make_batches(graph, task.labels, masks, placed, num_layers=2, device="cuda")
     assert isinstance(there, Gathered) == (placement in ("pinned", "features"))
     for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
         assert torch.equal(one.nodes, other.nodes.cpu())
@@ -350,9 +364,9 @@ def test_batches_do_not_depend_on_the_place_of_the_graph(
 def test_batches_cut_on_the_gpu_equal_batches_cut_on_cpu(regime: Any, multilabel: int) -> None:
     task = some_task(multilabel_tasks=multilabel)
     masks = masks_of(task, "step")
-    options = {"regime": regime, **CUT}
-    here = make_batches(task.graph, task.labels, masks, **options)
-    there = make_batches(task.graph, task.labels, masks, **options, device="cuda")
+    options = BatchOptions(regime=regime, **CUT)
+    here = make_batches(task.graph, task.labels, masks, options, num_layers=2)
+    there = make_batches(task.graph, task.labels, masks, options, num_layers=2, device="cuda")
     for one, other in zip(here.epoch(1), there.epoch(1), strict=True):
         assert other.nodes.is_cuda
         back = other.to("cpu")
@@ -373,8 +387,8 @@ def test_a_graph_that_is_scored_in_chunks_is_still_cut_on_the_gpu(regime: Any) -
     graph = graph_for(recipe, build_model(recipe.model, task.sizes), task, "cuda")
     assert graph.device.type == "cpu"
     masks = masks_of(task, "step")
-    options = {"regime": regime, **CUT}
-    batches = make_batches(graph, task.labels, masks, **options, device="cuda")
+    options = BatchOptions(regime=regime, **CUT)
+    batches = make_batches(graph, task.labels, masks, options, num_layers=2, device="cuda")
     assert next(iter(batches.epoch(1))).nodes.is_cuda
 
 

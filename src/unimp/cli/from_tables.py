@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unimp.cli.console import out
 from unimp.cli.init import GuessedRecipe, checked_tables, guess_recipe, print_guess
-from unimp.cli.later import inputs_in_words
+from unimp.cli.later import inputs_in_words, predictions_in_words
 from unimp.config.input_files import MOST_BYTES
 from unimp.config.recipe import is_table
 from unimp.config.run_files import GUESSED, LABELED, REPORT, seed_folders
@@ -98,11 +98,16 @@ class TrainingTables:
         )
         for run in runs:
             assert run.folder is not None
+            words = ""
             if not (run.folder / LABELED).exists():
-                run.predictions().write(run.folder / LABELED)
+                table = run.predictions()
+                table.write(run.folder / LABELED)
+                words = predictions_in_words(run, table)
             out.print(f"report: {run.folder / REPORT}")
             inputs = inputs_in_words(run, None, run.default_reveal)
             out.print(f"predictions: {run.folder / LABELED} ({inputs})")
+            if words:
+                out.print(words)
 
 
 def tables_in(names: Sequence[str], label: str, near: str) -> TrainingTables | None:

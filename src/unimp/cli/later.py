@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
+    from unimp.analysis.table import Table
     from unimp.runs.run import Run
+
+FREQUENT = 4
+"""Predicted classes that a command names; it counts the others together."""
 
 Labels = Annotated[
     list[Path] | None,
@@ -147,6 +151,35 @@ def require_label_inputs(loaded: Run, option: str) -> None:
             f"{option} has no effect: {loaded.recipe.model.name}, the model of this run, takes no "
             "labels as inputs. Leave the option out."
         )
+
+
+def predictions_in_words(loaded: Run, table: Table) -> str:
+    """How many labels were predicted, how sure the model is, and which classes are most frequent.
+
+    Empty if every label was an input, or if the tasks are binary.
+    """
+    import pyarrow.compute as pc
+
+    rows = table.to_arrow()
+    rows = rows.filter(pc.invert(rows["observed"]))
+    if loaded.task.is_multilabel or not rows.num_rows:
+        return ""
+    counts = sorted(
+        rows["prediction"].value_counts().to_pylist(),
+        key=lambda count: (-count["counts"], count["values"]),
+    )
+    shares = [(count["values"], count["counts"]) for count in counts[:FREQUENT]]
+    if others := counts[FREQUENT:]:
+        name = "other class" if len(others) == 1 else "other classes"
+        shares.append((f"{len(others):,} {name}", sum(count["counts"] for count in others)))
+    words = ", ".join(f"{name} {100 * count / rows.num_rows:.0f} %" for name, count in shares)
+    confidence = 100 * pc.mean(rows["confidence"]).as_py()
+    predicted = (
+        "1 label was predicted"
+        if rows.num_rows == 1
+        else (f"{rows.num_rows:,} labels were predicted")
+    )
+    return f"{predicted} with a mean confidence of {confidence:.0f} %: {words}"
 
 
 def changes_in_words(before: pa.Table, after: pa.Table) -> str:

@@ -111,6 +111,8 @@ def predict(
         where = str(path)
     out.print(f"{loaded.task.graph.num_nodes:,} nodes, one row each: {where}")
     out.print(later.inputs_in_words(loaded, extra, revealed))
+    if not in_parts and (words := later.predictions_in_words(loaded, table)):
+        out.print(words)
     if labels and not in_parts and loaded.takes_labels:
         without = loaded.predictions(reveal=revealed, probabilities=False)
         out.print(later.changes_in_words(without.to_arrow(), table.to_arrow()))

@@ -283,6 +283,8 @@ def print_student(seed: int, section: Mapping[str, Any]) -> None:
     rows: list[Sequence[str]] = [("", "validation", "test")]
     for key, name in NAMES.items():
         found = [section["scores"].get(part, {}).get(key) for part in ("val", "test")]
+        if found == [None, None]:  # for example, the teacher contains no UniMP
+            continue
         cells = ["-" if value is None else f"{100 * value:.2f}" for value in found]
         rows.append((name, *cells))
     print_rows(rows)

@@ -41,7 +41,7 @@ from unimp.runs.teacher import Teacher, teacher_of
 from unimp.tasks.labels import mask_of, reveal_only
 from unimp.tasks.task import Task
 from unimp.training.batch import Batches
-from unimp.training.batching import make_batches
+from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.checkpoint import load_checkpoint, refuse_other_shape
 from unimp.training.loop import Epoch, Fit, Schedule, TrainingState, fit
@@ -180,22 +180,23 @@ def batches_of(
         rate=recipe.mask.rate,
         wrong_labels=recipe.mask.wrong_labels,
     )
-    cut = recipe.batch.model_dump()
-    cut["regime"] = "full" if cut["regime"] == "auto" else cut["regime"]
-    cut["prune"] = prunes(recipe, model, task.graph)
-    cut["placement"] = experiment.placement
+    decided: dict[str, Any] = {"prune": prunes(recipe, model, task.graph)}
+    if experiment.placement is not None:
+        decided["placement"] = experiment.placement
     batches = make_batches(
         graph,
         task.labels,
         masks,
+        recipe.batch.model_copy(update=decided),
         num_layers=model.num_layers,
         device=experiment.device,
-        feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
-        propagate=model.propagated if model.takes_propagated_labels else None,
+        changes=BatchChanges(
+            feature_drop=recipe.mask.feature_drop if model.takes_labels else 0.0,
+            propagate=model.propagated if model.takes_propagated_labels else None,
+            drawn_per_node=recipe.train.draws == "node",
+        ),
         others=None if teacher is None else torch.nonzero(~masks.known).squeeze(1),
         ranks=experiment.ranks,
-        drawn_per_node=recipe.train.draws == "node",
-        **cut,
     )
     dropped = recipe.model.edge_dropout
     return FewerEdges(batches, dropped, seed) if dropped else batches

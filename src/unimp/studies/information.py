@@ -80,9 +80,8 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> NodeMode
             model.prepare(task.graph),
             task.labels,
             Masks(known, 0.5, redraw="epoch", seed=0),
+            recipe.batch,
             num_layers=model.num_layers,
-            device="cpu",
-            **recipe.batch.model_dump(),
         )
         if other_labels:
             batches = Relabeled(batches, task.num_classes)

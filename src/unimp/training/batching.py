@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unimp.config.choices import ALL, Placement
+from unimp.config.choices import ALL
+from unimp.config.options import BatchOptions
 from unimp.errors import TrainingError
 from unimp.graph.csr import index_dtype
 from unimp.graph.features import rows_of
@@ -272,65 +273,80 @@ def _derive(hop: Hop, for_gpu: bool) -> None:
         _ = hop.schedule, hop.source_schedule
 
 
+@dataclass(frozen=True)
+class BatchChanges:
+    """Changes of batches that are the same in every regime.
+
+    feature_drop: the share of the hidden nodes whose features are set to 0.
+    propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
+    drawn_per_node: whether dropout is drawn per node, so that several processes draw the same.
+    """
+
+    feature_drop: float = 0.0
+    propagate: Propagate | None = None
+    drawn_per_node: bool = False
+
+
+UNCHANGED = BatchChanges()
+
+
 def make_batches(
     graph: Graph,
     labels: Tensor,
     masks: Masks,
+    options: BatchOptions,
     *,
-    regime: Literal["full", "partition", "neighbors"],
     num_layers: int,
-    prune: bool = False,
-    parts: int = 1,
-    fanout: Sequence[int] = (),
-    batch_size: int = 1024,
-    workers: int = 1,
     device: torch.device | str = "cpu",
-    feature_drop: float = 0.0,
-    propagate: Propagate | None = None,
+    changes: BatchChanges = UNCHANGED,
     others: Tensor | None = None,
-    parts_per_step: int = 1,
     ranks: Ranks = ALONE,
-    drawn_per_node: bool = False,
-    placement: Placement | None = None,
-    prefetch: bool = True,
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
-    feature_drop: the share of the hidden nodes whose features are set to 0.
-    propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
+    options: the section `batch` of a recipe; the regime `auto` is the full batch.
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
     ranks: the processes that divide each batch among them.
-    placement: the place of the graph from which batches are cut; None: the first one that fits.
-    prefetch: ask the system for the rows of a mapped graph that a batch of neighbors needs.
     """
-    batches: Batches
-    for_gpu = torch.device(device).type == "cuda"
-    x = None
-    if regime != "full":
-        placement = placement or choose_placement(graph, device)
-        graph, x = place_for_batches(graph, device, placement)
-    placed = labels if regime == "full" else labels.to(graph.device)
-    if regime == "full":
-        batches = FullBatch(graph, placed, masks, num_layers, prune, ranks)
-    elif regime == "partition":
-        batches = RandomPartition(
-            graph, placed, masks, num_layers, parts, workers, for_gpu, parts_per_step, ranks
-        )
+    if options.regime in ("auto", "full"):
+        batches: Batches = FullBatch(graph, labels, masks, num_layers, options.prune, ranks)
     else:
-        per_layer = fanout_per_layer(fanout, num_layers)
-        batches = NeighborSampling(
-            graph, placed, masks, per_layer, batch_size, workers, for_gpu, others, ranks, prefetch
-        )
-    if x is not None:
-        batches = Gathered(batches, x)
-    if drawn_per_node:
+        asked, for_gpu = options.placement, torch.device(device).type == "cuda"
+        place = choose_placement(graph, device) if asked == "auto" else asked
+        graph, x = place_for_batches(graph, device, place)
+        common: dict[str, Any] = {
+            "graph": graph,
+            "labels": labels.to(graph.device),
+            "masks": masks,
+            "workers": options.workers,
+            "for_gpu": for_gpu,
+            "ranks": ranks,
+        }
+        if options.regime == "partition":
+            batches = RandomPartition(
+                num_layers=num_layers,
+                parts=options.parts,
+                parts_per_step=options.parts_per_step,
+                **common,
+            )
+        else:
+            batches = NeighborSampling(
+                fanout=fanout_per_layer(options.fanout, num_layers),
+                batch_size=options.batch_size,
+                others=others,
+                prefetch=options.prefetch,
+                **common,
+            )
+        if x is not None:
+            batches = Gathered(batches, x)
+    if changes.drawn_per_node:
         batches = DrawnPerNode(batches, masks.seed)
-    if feature_drop:
-        batches = WithoutFeatures(batches, masks, feature_drop)
-    if propagate is None:
+    if changes.feature_drop:
+        batches = WithoutFeatures(batches, masks, changes.feature_drop)
+    if changes.propagate is None:
         return batches
-    return WithPropagatedLabels(batches, graph, labels, masks, propagate)
+    return WithPropagatedLabels(batches, graph, labels, masks, changes.propagate)
 
 
 def fanout_per_layer(fanout: Sequence[int], num_layers: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_tables import small_tables, write_parts
 
+from unimp.config.options import BatchOptions
 from unimp.data.store.build import build_store
 from unimp.data.store.mapping import map_array
 from unimp.data.store.task import open_store
@@ -44,11 +45,8 @@ def test_batches_are_the_same_with_and_without_prefetch(tmp_path: Path, directed
             task.graph,
             task.labels,
             Masks(known, 0.5, redraw="epoch", seed=3),
-            regime="neighbors",
+            BatchOptions(regime="neighbors", fanout=[3, 4], batch_size=16, prefetch=prefetch),
             num_layers=2,
-            fanout=(3, 4),
-            batch_size=16,
-            prefetch=prefetch,
         )
         return list(made.epoch(2))
 
