@@ -35,7 +35,7 @@ REGIMES: list[dict[str, Any]] = [
     {"regime": "full"},
     {"regime": "full", "prune": True},
     {"regime": "partition", "parts": 4},
-    {"regime": "neighbors", "fanout": (3,), "batch_size": 7},
+    {"regime": "neighbors", "fanout": [3], "batch_size": 7},
 ]
 
 
@@ -167,7 +167,7 @@ def test_exhaustive_neighbor_batches_give_the_loss_and_gradients_of_the_full_bat
     task = some_task()
     masks, model = masks_of(task), model_for(task, propagated_labels=propagated)
     full = list(batches_of(task, masks, model=model, regime="full").epoch(1))
-    cut: dict[str, Any] = {"regime": "neighbors", "fanout": (-1,), "batch_size": 7}
+    cut: dict[str, Any] = {"regime": "neighbors", "fanout": [-1], "batch_size": 7}
     sampled = batches_of(task, masks, model=model, **cut)
     exhaustive = list(sampled.epoch(1))
     assert len(exhaustive) > 1
@@ -184,7 +184,7 @@ def test_exhaustive_neighbor_batches_give_the_logits_of_the_full_batch() -> None
     masks, model = masks_of(task), model_for(task)
     (full,) = batches_of(task, masks, regime="full").epoch(1)
     logits = model(full.x, full.observed, full.hops)
-    for batch in batches_of(task, masks, regime="neighbors", fanout=(-1,), batch_size=7).epoch(1):
+    for batch in batches_of(task, masks, regime="neighbors", fanout=[-1], batch_size=7).epoch(1):
         there = model(batch.x, batch.observed, batch.hops)
         torch.testing.assert_close(there, logits[batch.seeds], rtol=1e-5, atol=1e-5)
 
@@ -220,7 +220,7 @@ def test_every_hidden_node_is_predicted_exactly_once_per_epoch(options: dict[str
 def test_neighbor_batches_have_another_order_of_seeds_in_each_epoch() -> None:
     task = some_task()
     batches = batches_of(
-        task, masks_of(task, redraw="run"), regime="neighbors", fanout=(2,), batch_size=100
+        task, masks_of(task, redraw="run"), regime="neighbors", fanout=[2], batch_size=100
     )
     (one,), (two,) = batches.epoch(1), batches.epoch(2)
     assert one.seeds.tolist() != two.seeds.tolist()
@@ -257,7 +257,7 @@ def test_seeds_come_first_and_consecutive_hops_match(options: dict[str, Any]) ->
 
 def test_no_target_has_more_in_edges_than_the_fanout_of_its_layer() -> None:
     task = some_task()
-    batches = batches_of(task, masks_of(task), regime="neighbors", fanout=(5, 2), batch_size=10)
+    batches = batches_of(task, masks_of(task), regime="neighbors", fanout=[5, 2], batch_size=10)
     for batch in batches.epoch(1):
         wide, narrow = batch.hops
         assert int(wide.indptr.diff().max()) <= 5
@@ -267,7 +267,7 @@ def test_no_target_has_more_in_edges_than_the_fanout_of_its_layer() -> None:
 def test_a_fanout_of_the_wrong_length_is_refused() -> None:
     task = some_task()
     with pytest.raises(TrainingError, match=r"3 numbers.* 2 layers"):
-        batches_of(task, masks_of(task), regime="neighbors", fanout=(5, 5, 5))
+        batches_of(task, masks_of(task), regime="neighbors", fanout=[5, 5, 5])
 
 
 def test_a_model_without_graph_layers_gets_seeds_and_no_hops() -> None:
@@ -290,7 +290,7 @@ def test_moving_a_batch_keeps_shared_hops_shared() -> None:
     moved = full.to("meta")
     assert moved.hops[0] is moved.hops[1]
     assert moved.nodes.device == moved.hops[0].source.device == torch.device("meta")
-    neighbors = batches_of(task, masks_of(task), regime="neighbors", fanout=(2,))
+    neighbors = batches_of(task, masks_of(task), regime="neighbors", fanout=[2])
     (sampled,) = neighbors.epoch(1)
     moved = sampled.to("meta")
     assert moved.hops[0] is not moved.hops[1]
@@ -442,7 +442,7 @@ def test_regimes_are_created_by_name() -> None:
     masks = masks_of(task)
     assert isinstance(batches_of(task, masks, regime="full"), FullBatch)
     assert isinstance(batches_of(task, masks, regime="partition"), RandomPartition)
-    assert isinstance(batches_of(task, masks, regime="neighbors", fanout=(1,)), NeighborSampling)
+    assert isinstance(batches_of(task, masks, regime="neighbors", fanout=[1]), NeighborSampling)
 
 
 def pairs_of(batch: Batch, layer: int) -> list[tuple[int, int]]:
@@ -495,7 +495,7 @@ def test_other_seeds_of_neighbor_batches_are_never_hidden_and_reveal_no_label() 
     task = some_task()
     masks = masks_of(task)
     others = torch.nonzero(~known_of(task)).squeeze(1)
-    options: dict[str, Any] = {"regime": "neighbors", "fanout": (3,), "batch_size": 7}
+    options: dict[str, Any] = {"regime": "neighbors", "fanout": [3], "batch_size": 7}
     plain = list(batches_of(task, masks, **options).epoch(1))
     more = list(batches_of(task, masks, others=others, **options).epoch(1))
     for one, other in zip(plain, more, strict=True):
