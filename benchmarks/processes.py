@@ -122,8 +122,9 @@ def seconds_together(ranks: int, epochs: int, case: dict[str, str | float]) -> f
     return statistics.median(json.loads(line)["seconds"] for line in lines[1:-1])
 
 
-def compare_ranks(figures: Figures, repeats: int, epochs: int) -> None:
-    for name, (words, case) in RANKS_CASES.items():
+def compare_ranks(figures: Figures, cases: list[str], repeats: int, epochs: int) -> None:
+    for name in cases:
+        words, case = RANKS_CASES[name]
         taken: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(repeats):
             for ranks, times in taken.items():
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, help="default: 30, or 4 if --ranks is given")
     parser.add_argument("--ranks", action="store_true")
+    parser.add_argument("--cases", nargs="+", choices=list(RANKS_CASES), default=list(RANKS_CASES))
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -150,7 +152,8 @@ def main() -> None:
         train(options.train)
         return
     if options.ranks:
-        compare_ranks(Figures("processes", options.out), options.repeats, options.epochs or 4)
+        figures = Figures("processes", options.out)
+        compare_ranks(figures, options.cases, options.repeats, options.epochs or 4)
         return
     options.epochs = options.epochs or 30
     cases = [(policy, count) for policy in POLICIES for count in (1, 2)]
