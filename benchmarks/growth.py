@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from measure import FOLDER, hop_of_size, place, wait
 from papers import CLASSES as PAPERS_CLASSES
 from papers import papers_task
-from unimp.config.options import bytes_of
+from unimp.config.options import BatchOptions, bytes_of
 from unimp.config.recipe import Recipe
 from unimp.data.files import write_atomically
 from unimp.data.memory import peak_memory
@@ -94,20 +94,20 @@ def measured(case: dict[str, Any], model_name: str, device: str) -> dict[str, An
         task = papers_task(case["scale"], device)
         graph, labels, classes = task.graph, task.labels, PAPERS_CLASSES
         known = mask_of(task.split.train, len(labels))
-        cut: dict[str, Any] = {"regime": "neighbors", "fanout": (10,), "batch_size": 1024}
+        options = BatchOptions(regime="neighbors", fanout=[10], batch_size=1024)
     else:
         graph, labels, known = random_graph(case["nodes"], case["edges"], device)
-        cut = {"regime": "full"}
+        options = BatchOptions(regime="full", prune=False)
     masks = Masks(known, 0.625, redraw="epoch", seed=0)
-    batches = make_batches(graph, labels, masks, num_layers=3, device=device, **cut)
+    batches = make_batches(graph, labels, masks, options, num_layers=3, device=device)
     here = labels.to(device)
     torch.manual_seed(0)
     if model_name == "unimp":
-        options = Recipe().with_settings(
+        recipe = Recipe().with_settings(
             {"model.layers": 3, "model.heads": HEADS, "model.width": case["width"]}
         )
         sizes = Sizes(graph.num_features, 0, classes, False)
-        model: nn.Module = build_model(options.model, sizes).to(device)
+        model: nn.Module = build_model(recipe.model, sizes).to(device)
         take: Any = Step(model, torch.optim.Adam(model.parameters()), here, "fp32")
     else:
         from pyg_model import PyGModel, edges_of

@@ -18,6 +18,7 @@ import torch
 
 from measure import FOLDER, Figures, hop_of_size, seconds
 from unimp.config.choices import Precision
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import load_recipe
 from unimp.graph.graph import Graph
 from unimp.model.registry import build_model
@@ -55,9 +56,8 @@ def epochs_of(graph: Graph, precision: Precision) -> dict[str, Callable[[], None
             graph.to(place),
             labels,
             masks,
-            regime="partition",
+            BatchOptions(regime="partition", parts=recipe.batch.parts),
             num_layers=model.num_layers,
-            parts=recipe.batch.parts,
             device="cuda",
         )
         numbers = iter(range(1, 10**6))

@@ -86,9 +86,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     by_place: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
         by_place.setdefault((row["hardware"], row["task"]), {})[row["preset"]] = row
-    titles = [f"`{preset}`: first answer, total, test" for preset in PRESETS]
+    titles = [f"`{preset}`: first answer, total, test in %" for preset in PRESETS]
     lines = [
-        f"| hardware | task | best simple baseline, test | {' | '.join(titles)} |",
+        f"| hardware | task | best simple baseline, test in % | {' | '.join(titles)} |",
         "|" + "---|" * (3 + len(titles)),
     ]
     for (hardware, task), of_task in sorted(
@@ -112,32 +112,31 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def best_simple(of_task: dict[str, dict[str, Any]]) -> tuple[str, float] | None:
     """The simple baseline with the best test score among the members of all presets of a task."""
-    found = {}
-    for row in of_task.values():
-        found |= row.get("simple", {})
-    return max(found.items(), key=lambda item: item[1], default=None)
+    found = [item for row in of_task.values() for item in row.get("simple", {}).items()]
+    return max(found, key=lambda item: item[1], default=None)
 
 
 def summary(places: list[dict[str, dict[str, Any]]]) -> list[str]:
     """How `good` compares with `quick`, and each of them with the best simple baseline."""
-    pairs = [(p["quick"]["test"], p["good"]["test"]) for p in places if {"quick", "good"} <= set(p)]
-    gains = [100 * (good - quick) for quick, good in pairs]
-    lines = [
-        f"On CPU, the test score of `good` is above that of `quick` on {sum(g > 0 for g in gains)} "
-        f"of {len(gains)} tasks, by {mean(gains):.2f} points on average; the smallest difference "
-        f"is {min(gains):.2f}."
-    ]
-    for preset in ("quick", "good"):
-        above = [
-            100 * (p[preset]["test"] - simple[1])
-            for p in places
-            if preset in p and (simple := best_simple(p)) is not None
+    found = {
+        "`good` is above `quick`": [
+            (p["good"]["test"], p["quick"]["test"]) for p in places if {"quick", "good"} <= p.keys()
         ]
-        lines.append(
-            f"`{preset}` is above the best simple baseline on {sum(a > 0 for a in above)} of "
-            f"{len(above)} tasks, by {mean(above):.2f} points on average; the smallest difference "
-            f"is {min(above):.2f}. This baseline is chosen by its test score, which favors it."
-        )
+    }
+    for preset in ("quick", "good"):
+        found[f"`{preset}` is above the best simple baseline"] = [
+            (p[preset]["test"], simple[1])
+            for p in places
+            if "simple" in p.get(preset, {}) and (simple := best_simple(p)) is not None
+        ]
+    lines = []
+    for words, pairs in found.items():
+        if gains := [100 * (one - other) for one, other in pairs]:
+            lines.append(
+                f"- On CPU, {words} on {sum(gain > 0 for gain in gains)} of {len(gains)} tasks, by "
+                f"{mean(gains):.2f} points on average; the smallest difference is "
+                f"{min(gains):+.2f}."
+            )
     return lines
 
 

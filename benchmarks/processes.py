@@ -133,7 +133,7 @@ def compare_ranks(figures: Figures, cases: list[str], repeats: int, epochs: int)
         what = f"UniMP on {words}, one thread per process"
         figures.add(f"ranks_{name}_one", one, f"{what}, one process, seconds per epoch")
         figures.add(f"ranks_{name}_two", two, f"{what}, two processes, seconds per epoch")
-        faster = f"{what}, steps per second of two to one"
+        faster = f"{what}, speedup of two processes over one"
         figures.add(f"ranks_{name}_speedup", one / two, faster, "≥ 1.7")
 
 
@@ -144,7 +144,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, help="default: 30, or 4 if --ranks is given")
     parser.add_argument("--ranks", action="store_true")
-    parser.add_argument("--cases", nargs="+", choices=list(RANKS_CASES), default=list(RANKS_CASES))
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=list(RANKS_CASES),
+        default=list(RANKS_CASES),
+        help="For --ranks: what is measured.",
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

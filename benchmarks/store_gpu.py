@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from measure import Figures, wait
 from papers import CLASSES, WIDTH, papers_task
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe
 from unimp.data.store.task import StoredTask
 from unimp.model.registry import build_model
@@ -148,12 +149,14 @@ def compare(figures: Figures, task: StoredTask, device: str) -> None:
         task.graph,
         task.labels,
         masks,
-        regime="neighbors",
+        BatchOptions(
+            regime="neighbors",
+            fanout=[10],
+            batch_size=1024,
+            placement="gpu" if device != "cpu" else "memory",
+        ),
         num_layers=3,
-        fanout=(10,),
-        batch_size=1024,
         device=device,
-        placement="gpu" if device != "cpu" else "memory",
     )
     batches = [batch.to(device) for batch, _ in zip(made.epoch(1), range(BATCHES), strict=False)]
     labels = task.labels.to(device)

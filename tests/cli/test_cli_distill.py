@@ -26,6 +26,8 @@ def test_a_student_is_trained_then_loaded(teacher: Path, tmp_path: Path) -> None
     assert first.exit_code == 0, first.output
     for words in ("teacher", "student", "validation", "gain is unknown", str(tmp_path)):
         assert words in first.output
+    assert "without a teacher" not in first.output  # the teacher contains no UniMP
+    assert "without a teacher" not in (tmp_path / "student" / "report.html").read_text("utf-8")
     again = CliRunner().invoke(app, command, catch_exceptions=False)
     assert "not trained again" in again.output
     found = unimp.load_run(tmp_path / "student", device="cpu")

@@ -196,6 +196,19 @@ def test_settings_are_those_with_the_best_score_on_validation() -> None:
     assert right() == max(single) > min(single)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_short_time_limit_leaves_out_all_but_the_first_number_of_hops(form: Any) -> None:
+    task = task_of()
+    model = Ridge(task.sizes, hop_features=form)
+    graph, known = model.prepare(task.graph), labels_to_solve(task)
+    found = model.solve(graph, known, seed=0, seconds=0.0)
+    assert found.cut_short
+    assert found.how.startswith("cut short by the time limit; ")
+    first, _ = solved(task, hop_features=form, hops=model.candidates[0])
+    assert torch.equal(model.weight[:, : first.weight.shape[1]], first.weight)
+    assert not model.solve(graph, known, seed=0, seconds=3600.0).cut_short
+
+
 def test_settings_include_a_solution_without_labels() -> None:
     """Labels that are wrong in validation are not used, so the scores are those of X,A."""
     task = task_of(num_nodes=400, num_edges=1600, homophily=0.0)

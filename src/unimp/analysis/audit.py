@@ -26,9 +26,6 @@ FOLDS = 20
 MAX_EDGES = 300_000_000
 """Each label is hidden alone up to this number of computed edges: minutes on two cores."""
 
-TOGETHER = 4096
-"""Labels are hidden in so many ways by one call, which finds rows ahead of their computation."""
-
 SAMPLE = 50
 """The cost of all labels is estimated from so many of them."""
 
@@ -90,7 +87,7 @@ def audit(
         parts = [torch.cat([units[u] for u in order[k::folds]]) for k in range(folds)]
     else:
         parts = units
-    nodes, logits, together = [], [], 1 if folds else TOGETHER
+    nodes, logits, together = [], [], 1 if folds else 1024
     for begin in range(0, len(parts), together):
         some = parts[begin : begin + together]
         logits += answers.after([Change.hide(part) for part in some], some)

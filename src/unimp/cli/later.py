@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from unimp.cli.console import err
+from unimp.cli.console import IN_A_CELL, err
 from unimp.config.choices import Reveal, UnknownIds
 from unimp.config.run_files import LABELS
 from unimp.errors import OutputError, RunError, UnimpError, nearest_names
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FREQUENT = 4
 """Predicted classes that a command names; it counts the others together."""
+LONGEST_NAME = 40
 
 Labels = Annotated[
     list[Path] | None,
@@ -156,11 +157,11 @@ def require_label_inputs(loaded: Run, option: str) -> None:
 def predictions_in_words(loaded: Run, table: Table) -> str:
     """How many labels were predicted, how sure the model is, and which classes are most frequent.
 
-    Empty if every label was an input, or if the tasks are binary.
+    Empty if every label was an input, or if nodes have several binary labels.
     """
     import pyarrow.compute as pc
 
-    rows = table.to_arrow()
+    rows = table.to_arrow().select(["prediction", "confidence", "observed"])
     rows = rows.filter(pc.invert(rows["observed"]))
     if loaded.task.is_multilabel or not rows.num_rows:
         return ""
@@ -172,14 +173,18 @@ def predictions_in_words(loaded: Run, table: Table) -> str:
     if others := counts[FREQUENT:]:
         name = "other class" if len(others) == 1 else "other classes"
         shares.append((f"{len(others):,} {name}", sum(count["counts"] for count in others)))
-    words = ", ".join(f"{name} {100 * count / rows.num_rows:.0f} %" for name, count in shares)
-    confidence = 100 * pc.mean(rows["confidence"]).as_py()
-    predicted = (
-        "1 label was predicted"
-        if rows.num_rows == 1
-        else (f"{rows.num_rows:,} labels were predicted")
+    words = ", ".join(
+        f"{shortened(name).translate(IN_A_CELL)}: {100 * count / rows.num_rows:.1f} %"
+        for name, count in shares
     )
-    return f"{predicted} with a mean confidence of {confidence:.0f} %: {words}"
+    confidence = 100 * pc.mean(rows["confidence"]).as_py()
+    number = f"{rows.num_rows:,} {'label was' if rows.num_rows == 1 else 'labels were'}"
+    return f"{number} predicted, mean confidence {confidence:.1f} %; {words}"
+
+
+def shortened(name: str) -> str:
+    """The name of a class, with at most `LONGEST_NAME` characters."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def changes_in_words(before: pa.Table, after: pa.Table) -> str:

@@ -277,14 +277,12 @@ def print_leaderboard(seed: int, summary: Mapping[str, Any], metric: Metric) -> 
 
 def print_student(seed: int, section: Mapping[str, Any]) -> None:
     """Print the scores of a student beside those of its teacher and of UniMP without a teacher."""
-    from unimp.ensemble.student import NAMES, gain_in_words
+    from unimp.ensemble.student import compared_in, gain_in_words
 
     out.print(f"student of {section['teacher']}, seed {seed}:")
     rows: list[Sequence[str]] = [("", "validation", "test")]
-    for key, name in NAMES.items():
+    for key, name in compared_in(section).items():
         found = [section["scores"].get(part, {}).get(key) for part in ("val", "test")]
-        if found == [None, None]:  # for example, the teacher contains no UniMP
-            continue
         cells = ["-" if value is None else f"{100 * value:.2f}" for value in found]
         rows.append((name, *cells))
     print_rows(rows)

@@ -138,7 +138,7 @@ PORTFOLIO: tuple[Member, ...] = (
         "ridge-hops",
         "ridge",
         {"model.name": "ridge", "model.hop_features": "concat"},
-        EVERY,
+        LONG,
         0.3,
         by_gradient=False,
     ),

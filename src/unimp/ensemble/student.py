@@ -10,6 +10,12 @@ NAMES = {"unimp": "UniMP without a teacher", "student": "student", "teacher": "t
 """What a student is compared with, in words, by the key in metrics.json."""
 
 
+def compared_in(section: Mapping[str, Any]) -> dict[str, str]:
+    """The rows of a comparison, as in `NAMES`, without UniMP if the teacher contains none."""
+    known = any(row["unimp"] is not None for row in section["scores"].values())
+    return {key: name for key, name in NAMES.items() if known or key != "unimp"}
+
+
 def share_of_gain(student: float, teacher: float, alone: float | None) -> float | None:
     """(student − alone) / (teacher − alone): the part of a teacher's gain that a student keeps.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -131,6 +132,7 @@ class Ridge(SolvedModel):
     def solve(
         self, graph: Graph, known: KnownLabels, *, seed: int, seconds: float = math.inf
     ) -> Solved:
+        until = time.perf_counter() + seconds
         graph, has_val = graph.to("cpu"), known.val.numel() > 0
         problem = LeastSquares(graph, known, len(self.bias), average=self.average)
         # Without validation labels nothing can be chosen.
@@ -138,7 +140,7 @@ class Ridge(SolvedModel):
         strengths: Sequence[float] = STRENGTHS if has_val else (WITHOUT_VALIDATION,)
         if self.strength != "auto":
             strengths = (self.strength,)
-        best, count = best_of(problem.solutions(hops, strengths))
+        best, count = best_of(problem.solutions(hops, strengths, until=until))
         if self.propagated_labels is not None:
             labels = self._beside(graph, known, seed)
             sizes = LABEL_SIZES if has_val else LABEL_SIZES[:1]
@@ -153,7 +155,9 @@ class Ridge(SolvedModel):
         if self.takes_labels:
             labels_used = " without labels," if best.label_weight is None else " with labels,"
         return Solved(
-            f"solved with {best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}"
+            f"{'cut short by the time limit; ' if problem.ended_early else ''}solved with "
+            f"{best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}",
+            problem.ended_early,
         )
 
     @torch.no_grad()

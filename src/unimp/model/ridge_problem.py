@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,7 @@ class LeastSquares:
         seen = ~np.isnan(self.target)
         self.mean = np.nansum(self.target, 0) / seen.sum(0).clip(min=1)
         self.centered = np.where(seen, self.target - self.mean, 0.0)
+        self.ended_early = False  # whether some numbers of hops were left out for lack of time
         self._computed: dict[int, Array] = {}  # rows of the known nodes, per number of hops
 
     def solutions(
@@ -102,8 +104,13 @@ class LeastSquares:
         strengths: Sequence[float],
         labels: Array | None = None,
         label_sizes: Sequence[float] = (0.0,),
+        *,
+        until: float = math.inf,
     ) -> Iterator[Solution]:
         """Solve for each number of hops, each size of the labels and each strength.
+
+        until: a time of `time.perf_counter`. The first number of hops is always solved. Another one
+        is started if it would end in time although it took twice as long as the last one.
 
         labels: further columns of the train nodes and then the validation nodes, which are not
         propagated: [n + m, Q]; label_sizes: lengths of their rows relative to those of features.
@@ -113,8 +120,14 @@ class LeastSquares:
         slots = len(hops) if self.average else 1
         side = min(self.num_train, columns)
         if side <= MAX_SIDE and len(self.nodes) * columns * slots <= MAX_ENTRIES:
+            last = 0.0
             for number, rows in self._rows(hops):
+                began = time.perf_counter()
+                if last and began + 2 * last > until:
+                    self.ended_early = True
+                    return
                 yield from self._direct(number, rows, strengths, beside, label_sizes)
+                last = time.perf_counter() - began
         else:
             # Conjugate gradients are slow, so only some settings are compared.
             middle = len(hops) // 2

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unimp.ensemble.leaderboard import label_gain_in_words, refit_in_words, weights_in_words
-from unimp.ensemble.student import NAMES, gain_in_words
+from unimp.ensemble.student import compared_in, gain_in_words
 from unimp.errors import ESCAPES
 from unimp.report import explanation, plots
 from unimp.report.drawing import isolated, stylesheet, swatch
@@ -43,7 +43,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "FEW_NODES": FEW_NODES,
-        "compared": NAMES,
+        "compared_in": compared_in,
         "explanation": explanation,
         "gain_in_words": gain_in_words,
         "label_gain": label_gain_in_words,

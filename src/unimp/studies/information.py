@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.catalog import load_task
 from unimp.inference.logits import predict_logits
@@ -25,6 +26,8 @@ from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
 
 EPOCHS = 3
+WHOLE = BatchOptions(regime="full", prune=False)
+"""Each model trains on the whole graph, so that draws of neighbors cannot hide a difference."""
 RECIPE = (
     "task.scale=0.02",
     "model.width=8",
@@ -80,7 +83,7 @@ def train(recipe: Recipe, task: Task, *, other_labels: bool = False) -> NodeMode
             model.prepare(task.graph),
             task.labels,
             Masks(known, 0.5, redraw="epoch", seed=0),
-            recipe.batch,
+            WHOLE,
             num_layers=model.num_layers,
         )
         if other_labels:

@@ -35,7 +35,7 @@ def explain_choice(precision: Precision, device: torch.device | str) -> str | No
     kind = "CPU" if torch.device(device).type == "cpu" else "GPU"
     has = "has" if chosen == "bf16" else "does not have"
     return (
-        f"this {kind} {has} instructions for 16-bit numbers (bf16), so training computes in "
+        f"this {kind} {has} instructions for bf16 (16-bit numbers), so training computes in "
         f"{chosen} (train.precision={precision})"
     )
 
