@@ -9,10 +9,10 @@ the cores from the threads of the other process. The command `unimp` lets them s
 results/processes.json.
 
 With --ranks, one model is trained by one process and by two processes (`unimp train --devices`).
-Each process has one thread, which also prepares its batches. Both cases take the same steps. This
-is measured with sampled neighbors and with random parts. With neighbors, the graph has eight times
-the size of arxiv: on a small graph, the two halves of a batch have many neighbors in common, which
-both processes compute. Random parts have no nodes in common.
+Each process has one thread, which also prepares its batches. One process and two processes take the
+same steps. The comparison is made once with sampled neighbors and once with random parts. With
+neighbors, the graph has eight times the size of arxiv: on a small graph, the two halves of a batch
+have many neighbors in common, which both processes compute. Random parts have no nodes in common.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main() -> None:
         nargs="+",
         choices=list(RANKS_CASES),
         default=list(RANKS_CASES),
-        help="For --ranks: what is measured.",
+        help="With --ranks, measure only these cases. Default: all.",
     )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)

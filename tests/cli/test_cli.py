@@ -409,9 +409,10 @@ def test_predict_prints_how_many_nodes_are_predicted_to_be_of_the_frequent_class
     counts = Counter(row["prediction"] for row in predicted)
     name, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
     sure = sum(row["confidence"] for row in predicted) / len(predicted)
-    assert f"{len(predicted)} labels were predicted, mean confidence {100 * sure:.1f} %; " in text
-    assert f"; {name}: {100 * count / len(predicted):.1f} %, " in text
-    line = text.split("mean confidence")[1].splitlines()[0]
+    confidence = f"with a mean confidence of {100 * sure:.1f} %."
+    assert f"{len(predicted)} labels were predicted, {confidence}" in text
+    assert f"Predicted classes: {name}: {100 * count / len(predicted):.1f} %, " in text
+    line = text.split("Predicted classes: ")[1].splitlines()[0]
     shares = [float(share) for share in re.findall(r": ([\d.]+) %", line)]
     assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
     everything = printed("predict", finished, "--reveal", "known", "--out", "all.parquet")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unimp.runs.run import Run
 
 FREQUENT = 4
-"""Predicted classes that a command names; it counts the others together."""
+"""Number of predicted classes that a command lists by name. The others are added up."""
 LONGEST_NAME = 40
 
 Labels = Annotated[
@@ -179,7 +179,10 @@ def predictions_in_words(loaded: Run, table: Table) -> str:
     )
     confidence = 100 * pc.mean(rows["confidence"]).as_py()
     number = f"{rows.num_rows:,} {'label was' if rows.num_rows == 1 else 'labels were'}"
-    return f"{number} predicted, mean confidence {confidence:.1f} %; {words}"
+    return (
+        f"{number} predicted, with a mean confidence of {confidence:.1f} %. "
+        f"Predicted classes: {words}"
+    )
 
 
 def shortened(name: str) -> str:

@@ -154,11 +154,10 @@ class Ridge(SolvedModel):
         labels_used = ""
         if self.takes_labels:
             labels_used = " without labels," if best.label_weight is None else " with labels,"
-        return Solved(
-            f"{'cut short by the time limit; ' if problem.ended_early else ''}solved with "
-            f"{best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}",
-            problem.ended_early,
-        )
+        how = f"solved with {best.hops} hops,{labels_used} strength {best.strength:.2g}, {chosen}"
+        if problem.ended_early:
+            how += "; other numbers of hops were left out to keep the time limit"
+        return Solved(how, problem.ended_early)
 
     @torch.no_grad()
     def solve_again(self, graph: Graph, known: KnownLabels, *, seed: int) -> None:

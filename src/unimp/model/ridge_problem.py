@@ -109,8 +109,9 @@ class LeastSquares:
     ) -> Iterator[Solution]:
         """Solve for each number of hops, each size of the labels and each strength.
 
-        until: a time of `time.perf_counter`. The first number of hops is always solved. Another one
-        is started if it would end in time although it took twice as long as the last one.
+        until: a time of `time.perf_counter`. The first number of hops is always solved. Each
+        further one is solved only if twice the time of the previous one is left. Conjugate
+        gradients ignore this limit.
 
         labels: further columns of the train nodes and then the validation nodes, which are not
         propagated: [n + m, Q]; label_sizes: lengths of their rows relative to those of features.

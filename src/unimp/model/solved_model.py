@@ -56,7 +56,7 @@ class SolvedModel(NodeModel):
         """Compute the weights on the graph that `prepare` returned.
 
         seconds: the time limit. A model that is trained in epochs stops after the current epoch.
-        Ridge regression compares fewer settings. Other models ignore the limit.
+        Ridge regression compares fewer settings if time is short. Other models ignore the limit.
         """
 
     @abstractmethod

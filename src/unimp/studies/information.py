@@ -27,7 +27,8 @@ from unimp.training.masks import Masks
 
 EPOCHS = 3
 WHOLE = BatchOptions(regime="full", prune=False)
-"""Each model trains on the whole graph, so that draws of neighbors cannot hide a difference."""
+"""Each model trains on the whole graph, so that random samples of neighbors do not affect the
+comparison."""
 RECIPE = (
     "task.scale=0.02",
     "model.width=8",

@@ -275,11 +275,12 @@ def _derive(hop: Hop, for_gpu: bool) -> None:
 
 @dataclass(frozen=True)
 class BatchChanges:
-    """Changes of batches that are the same in every regime.
+    """Changes to batches that apply in every regime.
 
     feature_drop: the share of the hidden nodes whose features are set to 0.
     propagate: `NodeModel.propagated` of a model that takes propagated labels; None otherwise.
-    drawn_per_node: whether dropout is drawn per node, so that several processes draw the same.
+    drawn_per_node: whether dropout is drawn per node, so that it does not depend on the
+    number of processes.
     """
 
     feature_drop: float = 0.0
@@ -304,7 +305,7 @@ def make_batches(
 ) -> Batches:
     """Create the batches of a regime for a model of `num_layers` layers on a device.
 
-    options: the section `batch` of a recipe; the regime `auto` is the full batch.
+    options: the section `batch` of a recipe. The regime `auto` is treated as `full` here.
     others: nodes outside the known ones that batches of neighbors also have as seeds; the other
     regimes have every node as a seed, unless they are pruned.
     ranks: the processes that divide each batch among them.
