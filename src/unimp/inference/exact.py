@@ -80,7 +80,8 @@ def layer_states(
         parts = []
         for targets in target_chunks(graph, chunk_edges, wanted):
             nodes, (hop,) = sample_hops(graph, targets, [ALL], seed=0)
-            parts.append(model.propagate(h[nodes].to(device), hop.to(device), index).cpu())
+            sources = h.index_select(0, nodes).to(device)
+            parts.append(model.propagate(sources, hop.to(device), index).cpu())
         if rows is None:
             h = torch.cat(parts)
         elif parts:

@@ -282,7 +282,7 @@ class _Ranged:
         for chunk in self._chunks(own, edges, edges):
             targets = torch.arange(chunk.start, chunk.stop)
             nodes, (hop,) = sample_hops(self.graph, targets, [ALL], seed=0)
-            h = states.mapped[nodes].to(self.device)
+            h = states.mapped.index_select(0, nodes).to(self.device)
             yield chunk.start, self.model.propagate(h, hop.to(self.device), index)
 
     def _chunks(self, own: range, targets: int, edges: int) -> Iterator[range]:

@@ -184,7 +184,7 @@ class SIGN(SolvedModel):
         blocks, rows = [], x
         for step in range(self.num_layers + 1):
             rows = convolve(rows, graph.hop) if step else rows
-            blocks.append(Block(rows[nodes].to(device), vectors))
+            blocks.append(Block(rows.index_select(0, nodes).to(device), vectors))
         if self.takes_labels:
             inside = cross_fitted(known, partial(self.propagated, graph), seed=seed)
             observed = reveal_only(known.train, known.labels)
@@ -279,7 +279,7 @@ def fit(
         network.train()
         for nodes in torch.split(torch.randperm(count).to(device), batch):
             optimizer.zero_grad()
-            logits = network([rows[nodes] for rows in blocks])
+            logits = network([rows.index_select(0, nodes) for rows in blocks])
             torch.autograd.backward(loss(logits, labels[nodes]))
             optimizer.step()
         if not len(val_labels):

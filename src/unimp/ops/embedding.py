@@ -110,5 +110,5 @@ def _inputs(
     h, own = x[piece].clone(), observed[piece]
     seen = torch.nonzero(own >= 0).squeeze(1)
     labels = own[seen].long()
-    h[seen] += table[labels]
+    h.index_add_(0, seen, table.index_select(0, labels))
     return h, seen, labels

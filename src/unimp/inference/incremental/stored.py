@@ -16,7 +16,7 @@ from unimp.config.choices import Precision
 from unimp.errors import NonFiniteError
 from unimp.graph.changed import with_rows
 from unimp.graph.csr import pick_entries
-from unimp.graph.features import SparseFeatures, join_features, split_features
+from unimp.graph.features import SparseFeatures, join_features, rows_of, split_features
 from unimp.graph.graph import Graph
 from unimp.inference.exact import layer_states
 from unimp.inference.incremental.assembly import Assembly, Planned
@@ -74,7 +74,7 @@ class Stored:
         self.leaving = NO_NODES
         if around is not None:
             self._narrow(around)
-            x = None if x is None else x[self.held]
+            x = None if x is None else rows_of(x, self.held)
         with self.in_precision():
             self.states = list(
                 layer_states(
@@ -179,7 +179,7 @@ class Stored:
         """Return the features of some nodes after a change."""
         x = self.graph.x
         if x is None or change.featured is None or change.x is None:
-            return None if x is None else x[nodes]
+            return None if x is None else rows_of(x, nodes)
         order = torch.argsort(change.featured)
         featured = change.featured[order]
         at = torch.searchsorted(featured, nodes).clamp(max=len(featured) - 1)
@@ -191,10 +191,10 @@ class Stored:
         """Compute layer `index` of the planned rows from new rows and stored ones."""
         held, done = self.states[index], []
         for part in self.assembly.parts(planned, index):
-            own = held[part.nodes]
+            own = held.index_select(0, part.nodes)
             is_new = part.own >= 0
             own[is_new] = before[part.own[is_new]]
-            h = torch.cat((own, held[part.held], before[part.fresh]))
+            h = torch.cat((own, held.index_select(0, part.held), before[part.fresh]))
             done.append(
                 self.model.propagate(h.to(self.device), part.hop.to(self.device), index).cpu()
             )

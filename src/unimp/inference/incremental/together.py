@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unimp.graph.csr import pick_entries
+from unimp.graph.features import rows_of
 from unimp.graph.graph import checked_numbers
 from unimp.graph.hop import Hop
 from unimp.inference.incremental.assembly import hop_of
@@ -120,7 +121,7 @@ def _embedded(stored: Stored, nodes: Nodes) -> Tensor:
     numbers = torch.from_numpy(nodes)
     if not len(numbers):
         return stored.states[0][:0]
-    x = None if stored.graph.x is None else stored.graph.x[numbers]
+    x = None if stored.graph.x is None else rows_of(stored.graph.x, numbers)
     return stored.model.embed(x, torch.full_like(stored.labels[numbers], UNLABELED))
 
 
