@@ -579,7 +579,7 @@ SHOWN = {
         [
             f"ranks_{case}_{name}"
             for case in ("neighbors", "parts")
-            for name in ("one", "two", "speedup")
+            for name in ("one", "two", "speedup", "limit")
         ],
     ),
     "store_gpu": (

@@ -13,6 +13,7 @@ from unimp.config.options import BatchOptions
 from unimp.config.recipe import Recipe, load_recipe
 from unimp.data.npz import save_npz
 from unimp.data.synthetic import synthetic_task
+from unimp.graph.features import rows_of
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.logits import predict_logits
@@ -73,7 +74,8 @@ def test_exhaustive_neighbors_give_the_full_batch(name: str, task: Task) -> None
     seeds = torch.tensor([7, 3, 60])
     nodes, hops = sample_hops(graph, seeds, [ALL] * model.num_layers, seed=0)
     with torch.no_grad():
-        part = model(model.features(graph, observed)[nodes], observed[nodes], hops)  # type: ignore[index]
+        features = rows_of(model.features(graph, observed), nodes)
+        part = model(features, observed[nodes], hops)
     whole = logits_of(model, task, observed)
     torch.testing.assert_close(part[: len(seeds)], whole[seeds], rtol=1e-4, atol=1e-5)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from unimp.config.choices import ALL
 from unimp.config.options import BatchOptions
 from unimp.errors import ModelError
+from unimp.graph.features import rows_of
 from unimp.graph.graph import Graph
 from unimp.model.node_model import count_parameters
 from unimp.model.unimp import UniMP
@@ -177,7 +178,7 @@ def test_exhaustive_hops_give_the_logits_of_the_full_batch(variant: str, graph: 
     nodes, hops = sample_hops(graph, seeds, [ALL] * 3, seed=0)
     with torch.no_grad():
         x = model.features(graph, observed)
-        got = model(x[nodes], observed[nodes], hops)  # type: ignore[index]
+        got = model(rows_of(x, nodes), observed[nodes], hops)
     expected = logits(model, graph, observed)[seeds]
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 

@@ -184,7 +184,8 @@ class Stored:
         featured = change.featured[order]
         at = torch.searchsorted(featured, nodes).clamp(max=len(featured) - 1)
         is_new = featured[at] == nodes
-        rows, new = x[torch.where(is_new, 0, nodes)], torch.nonzero(is_new).squeeze(1)
+        new = torch.nonzero(is_new).squeeze(1)
+        rows = rows_of(x, torch.where(is_new, 0, nodes))
         return with_rows(rows, len(nodes), new, change.x[order[at[new]]])
 
     def propagated(self, planned: Sequence[Planned], before: Tensor, index: int) -> Tensor:
