@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.model.layers import MessageLayer
+from unimp.ops.products import Linear
 from unimp.ops.weighted_sum import weighted_mean
 
 
@@ -29,7 +30,7 @@ class GCNLayer(MessageLayer):
         self, in_width: int, width: int, *, residual: str = "none", gate_bias: bool = True
     ) -> None:
         super().__init__(width, heads=1, concat=True)
-        self.linear = nn.Linear(in_width, width, bias=False)
+        self.linear = Linear(in_width, width, bias=False)
         nn.init.xavier_uniform_(self.linear.weight)
         self.bias = nn.Parameter(torch.zeros(width))
         self._add_residual(in_width, residual, gate_bias)

@@ -16,6 +16,7 @@ from unimp.graph.hop import Hop
 from unimp.model.layers import NORMS, FeatureEncoder
 from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
+from unimp.ops.products import Linear
 from unimp.ops.weighted_sum import edge_dot, edge_softmax, weighted_sum
 from unimp.tasks.labels import UNLABELED
 from unimp.tasks.task import Sizes
@@ -69,7 +70,7 @@ class GCNLPA(NodeModel):
         self.encoder = FeatureEncoder(sizes.features, width)
         self.direction = nn.Linear(width, KEY_WIDTH)
         widths = [width] * (layers - 1) + [sizes.classes]
-        self.layers = nn.ModuleList(nn.Linear(width, out) for out in widths)
+        self.layers = nn.ModuleList(Linear(width, out) for out in widths)
         self.norms = nn.ModuleList(NORMS[norm](width) for _ in range(layers - 1))
 
     def prepare(self, graph: Graph) -> Graph:

@@ -15,6 +15,7 @@ from unimp.model.gcn import convolve, with_convolution_weights
 from unimp.model.layers import NORMS, project
 from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
+from unimp.ops.products import Linear, linear
 from unimp.tasks.task import Sizes
 
 
@@ -59,14 +60,14 @@ class GRAND(NodeModel):
         self.num_layers, self.drop_node = steps, drop_node
         self.input_dropout, self.dropout = input_dropout, dropout
         self.mixes_rows = norm == "batch"
-        self.encoder = nn.Linear(sizes.features, width)
-        self.head = nn.Linear(width, sizes.classes)
-        for linear in (self.encoder, self.head):
+        self.encoder = Linear(sizes.features, width)
+        self.head = Linear(width, sizes.classes)
+        for layer in (self.encoder, self.head):
             # As the authors do. Rows of a bag of words sum to 1, so that weights of the usual size
             # 1/√features would start with nearly equal predictions.
-            bound = linear.out_features**-0.5
-            nn.init.uniform_(linear.weight, -bound, bound)
-            nn.init.uniform_(linear.bias, -bound, bound)
+            bound = layer.out_features**-0.5
+            nn.init.uniform_(layer.weight, -bound, bound)
+            nn.init.uniform_(layer.bias, -bound, bound)
         self.norm = NORMS[norm](width)
         self.by_features = propagated_rows == "features"
         self.input_norm = NORMS[norm](sizes.features) if self.by_features else nn.Identity()
@@ -98,6 +99,6 @@ class GRAND(NodeModel):
         rows = h.chunk(2, 1)[0] / (self.num_layers + 1)
         if self.by_features:
             rows = dropout(self.input_norm(rows), self.input_dropout, self.training)
-            rows = rows @ self.encoder.weight.T
+            rows = linear(rows, self.encoder.weight)
         hidden = self.norm(F.relu(rows + self.encoder.bias))
         return self.head(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from unimp.ops.layer import (
     project_rows,
 )
 from unimp.ops.pieces import AttentionInPieces
+from unimp.ops.products import linear
 from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, gate_vectors, mix
 from unimp.ops.weighted_sum import sparse_product
@@ -293,7 +294,7 @@ def project(
     `drop` is the rate of the dropout on the entries of x.
     """
     if not isinstance(x, SparseFeatures):
-        return F.linear(dropout(x, drop, training=True), weight, bias)
+        return linear(dropout(x, drop, training=True), weight, bias)
     value = dropout(x.value, drop, training=True, entries=(x.indptr, x.column))
     rows = sparse_product(x.indptr, x.column, value, weight.t().contiguous())
     return rows if bias is None else rows + bias

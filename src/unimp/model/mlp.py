@@ -14,6 +14,7 @@ from unimp.graph.hop import Hop
 from unimp.model.layers import FeatureEncoder
 from unimp.model.node_model import NodeModel
 from unimp.ops.dropout import dropout
+from unimp.ops.products import Linear
 from unimp.tasks.task import Sizes
 
 
@@ -46,7 +47,7 @@ class MLP(NodeModel):
         self.dropout, self.mixes_rows = dropout, norm == "batch"
         widths = [sizes.features] + [width] * (layers - 1)
         self.blocks = nn.ModuleList(FeatureEncoder(i, o, norm) for i, o in pairwise(widths))
-        self.head = nn.Linear(width, sizes.classes)
+        self.head = Linear(width, sizes.classes)
 
     def embed(self, x: Features | None, observed: Tensor) -> Tensor:
         h = x

@@ -22,6 +22,7 @@ from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.singular_vectors import singular_vectors
 from unimp.model.solved_model import KnownLabels, Solved, SolvedModel, cross_fitted
 from unimp.ops.dropout import dropout
+from unimp.ops.products import Linear
 from unimp.tasks.labels import UNLABELED, reveal_only
 from unimp.tasks.metrics import score
 from unimp.tasks.task import Sizes
@@ -209,8 +210,8 @@ class Perceptron(nn.Module):
     def __init__(self, inputs: int, width: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.norm, self.hidden = nn.LayerNorm(inputs), nn.Linear(inputs, width)
-        self.hidden_norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm, self.hidden = nn.LayerNorm(inputs), Linear(inputs, width)
+        self.hidden_norm, self.head = nn.LayerNorm(width), Linear(width, classes)
 
     def reset_parameters(self) -> None:
         for layer in (self.norm, self.hidden, self.hidden_norm, self.head):
@@ -227,7 +228,7 @@ class Network(nn.Module):
 
     def __init__(self, columns: Sequence[int], width: int, perceptron: Perceptron) -> None:
         super().__init__()
-        self.first = nn.ModuleList(nn.Linear(count, width) for count in columns)
+        self.first = nn.ModuleList(Linear(count, width) for count in columns)
         self.perceptron = perceptron
 
     def forward(self, blocks: Sequence[Tensor]) -> Tensor:

@@ -32,6 +32,7 @@ from unimp.model.propagated_labels import LabelSums, PropagatedLabels
 from unimp.model.sage import SAGELayer
 from unimp.ops.dropout import dropout
 from unimp.ops.embedding import is_large, normed_inputs
+from unimp.ops.products import Linear
 from unimp.tasks.task import Sizes
 
 LayerKind = Literal["transformer", "gat", "gcn", "sage"]
@@ -167,7 +168,7 @@ class UniMP(NodeModel):
             self.layers.append(LAYERS[layer](first_width, layer_width, **own))
             if not averaged:
                 self.norms.append(NORMS[norm](hidden))
-        self.head = nn.Linear(hidden, sizes.classes) if head == "linear" else None
+        self.head = Linear(hidden, sizes.classes) if head == "linear" else None
         self.takes_propagated_labels = propagated_labels
         # Last, so that the other initial weights do not depend on it.
         self.propagated_labels = PropagatedLabels(sizes, in_width) if propagated_labels else None

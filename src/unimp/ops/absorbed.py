@@ -29,6 +29,7 @@ from torch import Tensor
 
 from unimp.graph.hop import Hop
 from unimp.ops.fused import Backward, Edges, Forward, Operands
+from unimp.ops.products import linear
 from unimp.ops.projection import Projection, Shape
 
 
@@ -148,7 +149,7 @@ def forward(
         of_targets, of_bias = Merged.of(weight, bias, heads, width)
     else:
         of_targets, of_bias = weight[: -2 * hidden], bias[: -2 * hidden]
-    rows = torch.addmm(of_bias, h[:targets], of_targets.t())
+    rows = linear(h[:targets], of_targets, of_bias)
     parts = Projection(rows, None, shape_of_targets(shape, h.shape[1]))
     query = parts.by_head(parts.query)
     if not merges(h.shape[1], width):

@@ -31,6 +31,7 @@ from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, native, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
 from unimp.ops.fused import Backward, Edges, Forward, Operands, exact_dtype
+from unimp.ops.products import linear
 from unimp.ops.projection import Projection, Shape, project
 from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
 
@@ -155,7 +156,7 @@ def can_store_projections(h: Tensor, backend: str) -> bool:
 @torch.no_grad()
 def project_rows(h: Tensor, weights: Weights) -> Tensor:
     """Project rows h [n, F] to [q|r|k|v], to be stored."""
-    return torch.addmm(torch.cat(weights[4:8]), h, torch.cat(weights[:4]).t())
+    return linear(h, torch.cat(weights[:4]), torch.cat(weights[4:8]))
 
 
 @torch.no_grad()

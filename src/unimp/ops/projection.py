@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-ALIGNED = 16
-"""Rows of gradients are padded to a multiple of this many columns: 64 bytes in fp32."""
+from unimp.ops.products import linear, times_weight, weight_gradient
 
 
 class Shape(NamedTuple):
@@ -62,10 +61,8 @@ class Projection(NamedTuple):
             return Projection(torch.empty_like(targets), None, self.shape)
         if self.is_square:
             cut, columns = targets.shape[1], targets.shape[1] + sources.shape[1]
-            # Products are faster on CPU if each row starts at a multiple of 64 bytes.
-            stride = -(-columns // ALIGNED) * ALIGNED if targets.is_cpu else columns
-            whole = targets.new_empty(len(targets), stride)
-            return Projection(whole[:, :cut], whole[:, cut:columns], self.shape)
+            whole = targets.new_empty(len(targets), columns)
+            return Projection(whole[:, :cut], whole[:, cut:], self.shape)
         return Projection(torch.empty_like(targets), torch.empty_like(sources), self.shape)
 
     def project_back(
@@ -84,15 +81,15 @@ class Projection(NamedTuple):
                 (len(h), len(weight)), self.of_targets.stride(), self.of_targets.storage_offset()
             )
             _project_back_weight(whole, h, d_weight, d_bias)
-            return (whole @ weight if wants_h else None), d_weight, d_bias
+            return (times_weight(whole, weight) if wants_h else None), d_weight, d_bias
         if self.of_sources is not None:
             _project_back_weight(self.of_sources, h, d_weight[cut:], d_bias[cut:])
-            d_h = self.of_sources @ weight[cut:] if wants_h else None
+            d_h = times_weight(self.of_sources, weight[cut:]) if wants_h else None
         targets = h[: len(self.of_targets)]
         _project_back_weight(self.of_targets, targets, d_weight[:cut], d_bias[:cut])
         if not wants_h or d_h is None:
             return None, d_weight, d_bias
-        d_h[: len(targets)].addmm_(self.of_targets, weight[:cut])
+        times_weight(self.of_targets, weight[:cut], onto=d_h[: len(targets)])
         return d_h, d_weight, d_bias
 
 
@@ -100,19 +97,17 @@ def project(h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Sh
     """Compute the projection of h [S, F], of which the first rows are targets."""
     cut = len(weight) - 2 * shape.heads * shape.width
     if num_targets == len(h):
-        whole = torch.addmm(bias, h, weight.t())
+        whole = linear(h, weight, bias)
         return Projection(whole[:, :cut], whole[:, cut:], shape)
-    of_targets = torch.addmm(bias[:cut], h[:num_targets], weight[:cut].t())
-    return Projection(of_targets, torch.addmm(bias[cut:], h, weight[cut:].t()), shape)
+    of_targets = linear(h[:num_targets], weight[:cut], bias[:cut])
+    return Projection(of_targets, linear(h, weight[cut:], bias[cut:]), shape)
 
 
 def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:
     """Compute the gradients of the weight and bias of a projection of `rows`."""
     ones = rows.new_ones(len(rows))
+    weight_gradient(grad, rows, out=d_weight)
     if grad.dtype == torch.bfloat16 and grad.is_cpu:
-        # These forms of the products are the fastest in bf16 on CPU.
-        d_weight.copy_((rows.t() @ grad).t())
-        d_bias.copy_((ones[None] @ grad)[0])
-        return
-    torch.mm(grad.t(), rows, out=d_weight)
-    torch.mv(grad.t(), ones, out=d_bias)
+        d_bias.copy_((ones[None] @ grad)[0])  # faster than gradᵀ 1
+    else:
+        torch.mv(grad.t(), ones, out=d_bias)

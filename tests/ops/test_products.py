@@ -1,0 +1,76 @@
+"""Products of rows and weights: both libraries compute the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unimp.ops import products
+
+SHAPES = [(3000, 64, 40), (3000, 40, 64), (300, 100, 300), (5, 3, 2)]
+"""Rows, inputs and outputs; the last product is too small for oneDNN."""
+
+
+@pytest.fixture(params=["oneDNN", "MKL"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Compute in one of the two libraries."""
+    if request.param == "MKL":
+        monkeypatch.setattr(products, "has_onednn", lambda: False)
+    elif not products.has_onednn():
+        pytest.skip("this CPU has no AVX-512, or PyTorch was built without oneDNN")
+    name: str = request.param
+    return name
+
+
+def exact(h: Tensor, weight: Tensor, bias: Tensor | None, grad: Tensor) -> list[Tensor]:
+    """h Wᵀ + b and its gradients in fp64."""
+    inputs = [t.detach().double().requires_grad_() for t in (h, weight, bias) if t is not None]
+    out = F.linear(*inputs)
+    return [out.detach(), *torch.autograd.grad(out, inputs, grad.double())]
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_values_and_gradients_are_those_of_fp64(
+    library: str, rows: int, inputs: int, outputs: int, has_bias: bool
+) -> None:
+    torch.manual_seed(0)
+    # Strided rows, as slices of a wider tensor have them.
+    h = torch.randn(rows, inputs + 8)[:, :inputs].requires_grad_()
+    weight = torch.randn(outputs, inputs).requires_grad_()
+    bias = torch.randn(outputs).requires_grad_() if has_bias else None
+    grad = torch.randn(rows, outputs + 8)[:, :outputs]
+    out = products.linear(h, weight, bias)
+    assert products.uses_onednn(h, weight) == (library == "oneDNN" and rows > 5)
+    found = torch.autograd.grad(out, [t for t in (h, weight, bias) if t is not None], grad)
+    for got, wanted in zip((out, *found), exact(h, weight, bias, grad), strict=True):
+        torch.testing.assert_close(got, wanted.float(), rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_are_written_into_given_tensors(library: str) -> None:
+    torch.manual_seed(0)
+    h, weight, grad = torch.randn(3000, 64), torch.randn(40, 64), torch.randn(3000, 40)
+    onto, out = torch.ones(3000, 64), torch.empty(80, 64)
+    added = products.times_weight(grad, weight, onto=onto)
+    assert added.data_ptr() == onto.data_ptr()
+    torch.testing.assert_close(onto, 1 + grad @ weight, rtol=1e-4, atol=1e-4)
+    products.weight_gradient(grad, h, out=out[40:])
+    torch.testing.assert_close(out[40:], grad.t() @ h, rtol=1e-4, atol=1e-3)
+
+
+def test_autocast_computes_in_bf16(library: str) -> None:
+    h, layer = torch.randn(3000, 64), products.Linear(64, 40)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(h)
+    assert out.dtype == torch.bfloat16
+    assert layer(h).dtype == torch.float32
+
+
+def test_without_gradients_the_values_are_the_same(library: str) -> None:
+    h, layer = torch.randn(3000, 64), products.Linear(64, 40)
+    with torch.no_grad():
+        found = layer(h)
+    assert not found.requires_grad
+    assert torch.equal(found, layer(h).detach())
