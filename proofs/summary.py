@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,34 @@ def kills_in_words() -> str:
     return f"{result['at_random_moments']} random moments, and {aimed} more times"
 
 
+def builds_in_words() -> str:
+    lines = []
+    for result in read("store").values():
+        found, commit = result["build"], (result["code"]["commit"] or "unknown")[:12]
+        load = found["load_average"][0]
+        text = (
+            f"{result['nodes']:,} nodes and {result['in_edges']:,} in-edges: built in "
+            f"{found['seconds']:.1f} s ({found['cpu_seconds']:.1f} s of CPU time, "
+            f"{result['cores']} cores, load average {load:g}), with at most "
+            f"{found['peak_anonymous_bytes'] / 1e9:.2f} GB of anonymous memory (limit "
+            f"{result['memory_limit']}). The store has {result['store_bytes'] / 1e9:.2f} GB"
+        )
+        if "equal" in result:
+            same = "bitwise equal" if all(result["equal"].values()) else "not equal"
+            text += f"; it is {same} to the graph built in memory"
+        if "killed" in result:
+            killed = result["killed"]
+            text += (
+                f". {killed['builds']} builds were killed {killed['kills']} times and started "
+                f"again: {killed['different']} of the resulting stores differ from the first one"
+            )
+        more = " --kills 0 --no-compare" if "equal" not in result else ""
+        command = f"python proofs/store.py --scale {result['scale']:g}{more}"
+        changed = " with local changes" if result["code"]["dirty"] else ""
+        lines.append(f"- {text} (`{command}`, commit {commit}{changed}).")
+    return "\n\n" + "\n".join(lines) + "\n\n"
+
+
 def predictions_in_words() -> str:
     lines = []
     for result in read("inference").values():
@@ -269,12 +298,16 @@ def large_training_in_words() -> str:
 
 def filled(text: str) -> str:
     """The text of a page with the counts between their markers."""
+    full_size = runpy.run_path(str(Path(__file__).parent / "full_size.py"))
     for marker, body in (
         ("<!-- proofs -->", f"\n{markdown()}\n"),
         ("<!-- proofs: kill -->", kills_in_words()),
+        ("<!-- proofs: store -->", builds_in_words()),
         ("<!-- proofs: inference -->", predictions_in_words()),
         ("<!-- proofs: ranks -->", ranks_in_words()),
         ("<!-- proofs: large_training -->", large_training_in_words()),
+        ("<!-- proofs: full_size -->", f"\n{full_size['table']()}\n"),
+        ("<!-- proofs: mag240m -->", f"\n{full_size['mag240m']()}\n"),
     ):
         text = re.sub(
             rf"({re.escape(marker)}).*?(<!-- end -->)",

@@ -153,7 +153,7 @@ def test_the_walk_from_raw_files_to_predictions_runs(
 
 def test_pages_show_the_counts_of_the_proofs() -> None:
     filled = runpy.run_path(str(DOCS.parent / "proofs" / "summary.py"))["filled"]
-    for name in ("reliability", "resuming", "scale"):
+    for name in ("reliability", "resuming", "scale", "processes"):
         page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
         assert filled(page) == page
         assert "<!-- proofs" in page
