@@ -32,9 +32,8 @@ def epoch_scorer(
     """
     options, labels = experiment.recipe.train, task.labels
     names = ("val",) if options.eval_nodes == "val" else ("val", "test")
-    known = is_known(labels)
     scored = {name: getattr(task.split, name) for name in names}
-    scored = {name: nodes for name, nodes in scored.items() if bool(known[nodes].any())}
+    scored = {name: nodes for name, nodes in scored.items() if bool(is_known(labels[nodes]).any())}
     logits_of = _logits_of(experiment, model, graph, task, scored)
 
     def scores() -> dict[str, float]:

@@ -141,7 +141,7 @@ class LabelMask:
                 f"{len(self.observed)} nodes."
             )
         observed = self.observed if labels.ndim == 1 else self.observed[:, None]
-        return torch.where(observed, labels, torch.full_like(labels, UNLABELED))
+        return torch.where(observed, labels, UNLABELED)
 
 
 @checked
