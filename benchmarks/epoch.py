@@ -11,9 +11,10 @@ more memory than many machines have, so that on CPU both are compared at `--scal
 model with every layer on the whole graph, as PyG's. "Pruned" is our model as the recipe runs on
 CPU: it computes only nodes from which hidden nodes can be reached (same loss and gradients), and
 its time includes finding them. Each precision is compared with PyG in the same precision; bf16 is
-also compared with fp32. "Products" computes only the matrix products of our epoch on all nodes. Its
-time is a lower limit for every implementation that computes the same products. Peak memory is
-measured in a separate process for each.
+also compared with fp32, and PyG's layers are also compiled by `torch.compile`. "Products" computes
+only the matrix products of our epoch on all nodes, and "gathers" only reads the rows that our
+attention reads. Their sum is a lower limit for an implementation that computes the same products
+and reads the same rows. Peak memory is measured in a separate process for each.
 
 Prints a line `figure NAME VALUE` for each ratio and amount, and writes them with hardware and
 command to results/epoch.json. A speedup over PyG is PyG's time divided by ours: more is better.
@@ -33,6 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import ModuleList
+from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import TransformerConv as PyGConv
@@ -44,7 +46,7 @@ from unimp.graph.hop import Hop
 from unimp.model.layers import GraphTransformerLayer
 from unimp.model.registry import build_model
 from unimp.model.unimp import UniMP
-from unimp.ops import native
+from unimp.ops import absorbed, native
 from unimp.ops.allocator import keep_freed_memory
 from unimp.tasks.task import Sizes
 from unimp.training.batching import FullBatch
@@ -66,16 +68,17 @@ MEMORY_AIM = "≤ 0.2"
 class PyGLayer(nn.Module):
     """PyG's layer in place of one of ours, with the same widths, heads and residual."""
 
-    def __init__(self, ours: GraphTransformerLayer, edges: Tensor) -> None:
+    def __init__(self, ours: GraphTransformerLayer, edges: Tensor, compiled: bool = False) -> None:
         super().__init__()
         self.edges = edges
-        self.conv = PyGConv(
+        conv = PyGConv(
             ours.query.in_features,
             ours.width,
             ours.heads,
             concat=ours.concat,
             beta=ours.gate is not None,
         )
+        self.conv: Any = torch.compile(conv) if compiled else conv
 
     def forward(self, h: Tensor, hop: Hop, norm: nn.LayerNorm | None = None) -> Tensor:
         out: Tensor = self.conv(h, self.edges)
@@ -101,15 +104,17 @@ class Setting:
         if device == "cuda":
             _ = self.graph.hop.schedule, self.graph.hop.source_schedule
 
-    def model(self, *, pyg: bool = False) -> UniMP:
+    def model(self, *, pyg: bool = False, compiled: bool = False) -> UniMP:
         torch.manual_seed(3)
         sizes = Sizes(features=FEATURES, edge_features=0, classes=CLASSES, multilabel=False)
         model = build_model(RECIPE.model, sizes)
         assert isinstance(model, UniMP)
         if pyg:
             edges = edge_index_of(self.graph.hop)
-            layers = [PyGLayer(layer, edges) for layer in model.layers]  # type: ignore[arg-type]
-            model.layers = ModuleList(layers)
+            model.layers = ModuleList(
+                PyGLayer(layer, edges, compiled)  # type: ignore[arg-type]
+                for layer in model.layers
+            )
         return model.to(self.device)
 
     def epoch_of(
@@ -143,31 +148,68 @@ class Products(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = []
+        self.found: list[
+            tuple[Any, list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]]
+        ] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func._schema.name in ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"):
-            matrices = [value for value in args if isinstance(value, Tensor)][-2:]
-            self.found.append([(tuple(m.shape), m.stride(), m.dtype) for m in matrices])
+        name = func._schema.name
+        if name in ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", ONEDNN):
+            matrices = [value for value in args if isinstance(value, Tensor)]
+            matrices = matrices[:2] if name == ONEDNN else matrices[-2:]
+            kinds = [(tuple(m.shape), m.stride(), m.dtype) for m in matrices]
+            self.found.append((_by_onednn if name == ONEDNN else torch.matmul, kinds))
         return func(*args, **(kwargs or {}))
+
+
+ONEDNN = "mkldnn::_linear_pointwise"
+
+
+def _by_onednn(h: Tensor, weight: Tensor) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(h, weight, None, "none", [], "")
+    return out
 
 
 def products_of(epoch: Callable[[], None]) -> Callable[[], None]:
     """Compute only the matrix products of an epoch, with the same sizes, strides and precision."""
     with Products() as products:
         epoch()
-    kinds = {kind for pair in products.found for kind in pair}
+    kinds = {kind for _, pair in products.found for kind in pair}
     matrices = {
         kind: torch.empty_strided(kind[0], kind[1], dtype=kind[2]).normal_() for kind in kinds
     }
 
     def compute() -> None:
-        for first, second in products.found:
-            torch.matmul(matrices[first], matrices[second])
+        for multiply, (first, second) in products.found:
+            multiply(matrices[first], matrices[second])
 
     return compute
+
+
+def gathers_of(setting: Setting, model: UniMP, half: bool) -> Callable[[], None]:
+    """Only read the rows that attention reads in an epoch on all nodes, in both passes."""
+    hop, dtype = setting.graph.hop, torch.bfloat16 if half else torch.float32
+    transpose = hop.transpose
+    by_target, by_source = (hop.indptr, hop.source), (transpose.indptr, transpose.target)
+    wanted = []
+    for layer in model.layers:
+        assert isinstance(layer, GraphTransformerLayer)
+        inputs, heads = layer.query.in_features, layer.heads
+        # Forward: keys and values. Backward: queries and gradients by source, then keys by target.
+        widths = [heads * layer.width] * 5
+        if absorbed.pays(hop, inputs, layer.width):
+            widths = [inputs, 0, heads * inputs, heads * inputs, inputs]
+        wanted += list(zip([by_target] * 2 + [by_source] * 2 + [by_target], widths, strict=True))
+    rows = {width: torch.randn(len(hop.indptr) - 1, width).to(dtype) for _, width in wanted}
+
+    def read() -> None:
+        for (indptr, column), width in wanted:
+            if width:
+                F.embedding_bag(column, rows[width], indptr[:-1], mode="sum")
+
+    return read
 
 
 def precisions() -> list[str]:
@@ -208,13 +250,18 @@ def times_at(figures: Figures, scale: float, repeats: int) -> None:
             "whole": setting.epoch_of(setting.model(), half=half),
             "pruned": setting.epoch_of(setting.model(), prune=True, half=half),
             "pyg": setting.epoch_of(setting.model(pyg=True), half=half),
+            "compiled": setting.epoch_of(setting.model(pyg=True, compiled=True), half=half),
         }
         if half:
             epochs["fp32"] = setting.epoch_of(setting.model())
         took = settled_seconds(epochs, repeats)
-        products = {"products": products_of(epochs["whole"])}
+        limits = {
+            "products": products_of(epochs["whole"]),
+            "gathers": gathers_of(setting, setting.model(), half),
+        }
         epochs.clear()
-        took |= settled_seconds(products, repeats)
+        took |= settled_seconds(limits, repeats)
+        took["limit"] = took["products"] + took["gathers"]
         return_memory()  # otherwise that of one precision of PyG is kept beside that of the other
         what = f"CPU, {scale:g} of arxiv's size, recipe arxiv-paper, {name}, whole epoch"
         aim = f"≥ {AIMS[name, scale]}" if (name, scale) in AIMS else ""
@@ -223,10 +270,16 @@ def times_at(figures: Figures, scale: float, repeats: int) -> None:
             ("pruned", "as the recipe runs (pruned)", "over-pyg"),
             ("whole", "on all nodes", "whole-over-pyg"),
             ("products", "our matrix products alone", "products-over-pyg"),
+            ("limit", "our matrix products and the reading of rows alone", "limit-over-pyg"),
         ):
             over[name, who] = took["pyg"] / took[who]
-            words = f"{what}, {how}, speedup over PyG in {name}"
-            figures.add(f"{begin}-{key}", over[name, who], words, "" if who == "products" else aim)
+            words, aimed = (
+                f"{what}, {how}, speedup over PyG",
+                "" if who in (*limits, "limit") else aim,
+            )
+            figures.add(f"{begin}-{key}", over[name, who], f"{words} in {name}", aimed)
+            value = took["compiled"] / took[who]
+            figures.add(f"{begin}-{key}-compiled", value, f"{words} compiled, in {name}", aimed)
         for who, value in took.items():
             if who != "fp32":
                 figures.add(f"{begin}-seconds-{who}", value, f"{what}, seconds, {who}")

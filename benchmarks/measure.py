@@ -126,9 +126,20 @@ class Figures:
         write_atomically(self.path, (json.dumps(self.found, indent=1) + "\n").encode())
 
 
+def cpu_name() -> str:
+    """The kind of CPU, such as "x86_64 (AMD EPYC, family 26, AVX512)"."""
+    cpuinfo, found = Path("/proc/cpuinfo"), {}
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else []:
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    parts = [found["model name"]] if "model name" in found else []
+    parts += [f"family {found['cpu family']}"] if "cpu family" in found else []
+    return f"{platform.machine()} ({', '.join([*parts, torch.backends.cpu.get_cpu_capability()])})"
+
+
 def place() -> dict[str, Any]:
     """The command, hardware and code of a measurement."""
-    cores = f"{platform.machine()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    cores = f"{cpu_name()}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
     words = re.sub(r"--out[ =]\S+ ?", "", shlex.join(sys.argv[1:]))
     return {
         "command": f"python benchmarks/{Path(sys.argv[0]).name} {words}".strip(),

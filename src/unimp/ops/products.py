@@ -87,16 +87,10 @@ def has_onednn() -> bool:
 
 def _multiplied(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute h Wᵀ + b by oneDNN."""
-    operator = torch.ops.mkldnn._linear_pointwise.default
-    out: Tensor = operator(_dense(h), _dense(weight), bias, "none", [], "")
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):
+        weight = weight.contiguous()  # oneDNN is very slow if both dimensions are strided
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(h, weight, bias, "none", [], "")
     return out
-
-
-def _dense(matrix: Tensor) -> Tensor:
-    """The matrix or a copy: oneDNN is very slow on a matrix whose rows or columns are strided."""
-    if matrix.is_contiguous() or matrix.t().is_contiguous():
-        return matrix
-    return matrix.contiguous()
 
 
 class _Linear(torch.autograd.Function):

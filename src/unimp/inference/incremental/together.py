@@ -126,7 +126,7 @@ def _embedded(stored: Stored, nodes: Nodes) -> Tensor:
 
 
 class _Ways:
-    """The rows of K ways to hide labels, as sorted numbers way · N + node."""
+    """The rows of K ways to hide labels, as numbers way · N + node."""
 
     def __init__(self, reach: Reach, count: int) -> None:
         self.reach, self.num_nodes = reach, reach.num_nodes
@@ -157,7 +157,7 @@ class _Ways:
             rows[layer + 1] = self._both(self._with_targets(rows[layer]), backward[layer + 1])
         for layer in range(low - 1, -1, -1):
             rows[layer] = self._both(forward[layer], self._with_sources(rows[layer + 1]))
-        return [rows[layer] for layer in range(layers + 1)]
+        return [self._by_node(rows[layer]) for layer in range(layers + 1)]
 
     def num_edges(self, rows: Nodes) -> int:
         return int(self.reach.in_degree[rows % self.num_nodes].sum())
@@ -197,6 +197,11 @@ class _Ways:
         nodes = rows % self.num_nodes
         count, slots = pick_entries(indptr, nodes)
         return self._distinct(np.repeat(rows - nodes, count) + ends[slots], rows)
+
+    def _by_node(self, rows: Nodes) -> Nodes:
+        """Sort rows by node, so that targets with the same sources are computed in succession."""
+        ordered: Nodes = rows[np.argsort(rows % self.num_nodes, kind="stable")]
+        return ordered
 
     def _both(self, one: Nodes, other: Nodes) -> Nodes:
         self._mask[one] = True
