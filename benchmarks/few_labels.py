@@ -13,10 +13,6 @@ bundled are read from `.npz` files in the folder UNIMP_DATA.
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +20,10 @@ from typing import Any, NamedTuple
 import torch
 
 import unimp
-from results import FOLDER, provenance, put_between
+from cases import fill, gain_text
+from results import FOLDER, put_between
 from unimp.data.files import write_atomically
-from unimp.tasks.means import mean_and_std, mean_text
+from unimp.tasks.means import mean_text
 
 RESULTS = FOLDER / "few_labels.json"
 PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
@@ -78,31 +75,12 @@ def train(case: Case) -> dict[str, Any]:
     )
     summary = run.metrics["ensemble"]
     return {
-        **case._asdict(),
         "test": run.metrics["scores"]["refit"]["test"],
         "before": run.metrics["scores"]["train"]["test"],
         "val_folds": summary["val_folds"],
         "weights": {row["name"]: round(row["weight"], 3) for row in summary["members"]},
         "seconds": run.metrics["seconds"],
     }
-
-
-def fill(cases: list[Case], jobs: int) -> list[dict[str, Any]]:
-    """Train the cases that are missing, and store each result when it is finished."""
-    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
-    known = {tuple(row[key] for key in Case._fields) for row in rows}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(train, case) for case in cases if case not in known]
-        for done in as_completed(waiting):
-            found = done.result()
-            print({key: found[key] for key in (*Case._fields, "before", "test")}, flush=True)
-            rows = sorted(
-                [*rows, {**found, **provenance("few_labels.py")}],
-                key=lambda row: tuple(row[key] for key in Case._fields),
-            )
-            write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
-    return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -128,21 +106,15 @@ def table(rows: list[dict[str, Any]]) -> str:
             gains += (own := [100 * (tests[5][seed] - tests[0][seed]) for seed in seeds])
             scores = [mean_text([tests[folds][seed] for seed in seeds]) for folds in FOLDS]
             lines.append(
-                f"| {name} | {known} | {len(seeds)} | {' | '.join(scores)} | {text_of(own)} |"
+                f"| {name} | {known} | {len(seeds)} | {' | '.join(scores)} | {gain_text(own)} |"
             )
     better = sum(gain > 0 for gain in gains)
     lines += [
         "",
-        f"The mean gain is {text_of(gains)} points; folds have the higher score in {better} of "
+        f"The mean gain is {gain_text(gains)} points; folds have the higher score in {better} of "
         f"{len(gains)} comparisons. `{rows[0]['command']}` on {rows[0]['hardware']}.",
     ]
     return "\n".join(lines)
-
-
-def text_of(gains: list[float]) -> str:
-    """The mean gain ± its standard error."""
-    mean, std = mean_and_std(gains)
-    return f"{mean:+.2f} ± {std / math.sqrt(len(gains)):.2f}"
 
 
 def main() -> None:
@@ -161,7 +133,8 @@ def main() -> None:
         for known in KNOWN
         for folds in FOLDS
     ]
-    text = table(fill(cases, options.jobs))
+    rows = fill(RESULTS, cases, train, shown=("before", "test"), jobs=options.jobs)
+    text = table(rows)
     page = put_between(PAGE.read_text("utf-8"), "<!-- few labels -->", text)
     write_atomically(PAGE, page.encode())
     print(text)

@@ -12,23 +12,20 @@ from `.npz` files in the folder UNIMP_DATA.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import multiprocessing
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from results import FOLDER, provenance, put_between
+from cases import fill, gain_text
+from results import FOLDER, put_between
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
 from unimp.ensemble.portfolio import FRAME, PORTFOLIO, member_recipe
 from unimp.ops import native
 from unimp.runs.experiment import run
-from unimp.tasks.means import mean_and_std, mean_text
+from unimp.tasks.means import mean_text
 
 RESULTS = FOLDER / "precision.json"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -53,10 +50,8 @@ class Case(NamedTuple):
     precision: str
 
 
-def train(case: Case, deadline: float) -> dict[str, Any] | None:
-    """The scores of a training, on one thread; None: the deadline passed before."""
-    if time.time() > deadline:
-        return None
+def train(case: Case) -> dict[str, Any]:
+    """The scores of a training, on one thread."""
     torch.set_num_threads(1)
     member = next(one for one in PORTFOLIO if one.name == case.member)
     settings = {
@@ -71,27 +66,7 @@ def train(case: Case, deadline: float) -> dict[str, Any] | None:
     recipe = member_recipe(load_recipe(case.recipe), member.name, settings)
     metrics = run(recipe, seed=case.seed, progress=False).metrics
     kept = {"epochs": metrics["epochs"], "best_epoch": metrics["best_epoch"]}
-    return {**case._asdict(), **metrics["scores"]["train"], **kept}
-
-
-def fill(cases: list[Case], jobs: int, deadline: float) -> list[dict[str, Any]]:
-    """Train the cases that are missing, and store each result when it is finished."""
-    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
-    known = {tuple(row[key] for key in Case._fields) for row in rows}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(train, case, deadline) for case in cases if case not in known]
-        for done in as_completed(waiting):
-            found = done.result()
-            if found is None:
-                continue
-            print({key: found[key] for key in (*Case._fields, "val", "test")}, flush=True)
-            rows = sorted(
-                [*rows, {**found, **provenance("precision.py")}],
-                key=lambda row: tuple(row[key] for key in Case._fields),
-            )
-            write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
-    return rows
+    return {**metrics["scores"]["train"], **kept}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -113,12 +88,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         if not seeds:
             continue
         pairs = [(tests["fp32"][seed], tests["bf16"][seed]) for seed in seeds]
-        mean, std = mean_and_std([100 * (bf16 - fp32) for fp32, bf16 in pairs])
+        gain = gain_text([100 * (bf16 - fp32) for fp32, bf16 in pairs])
         scores = " | ".join(mean_text(list(column)) for column in zip(*pairs, strict=True))
-        lines.append(
-            f"| {recipe} | `{member}` | {epochs} | {len(seeds)} | {scores} "
-            f"| {mean:+.2f} ± {std / math.sqrt(len(seeds)):.2f} |"
-        )
+        lines.append(f"| {recipe} | `{member}` | {epochs} | {len(seeds)} | {scores} | {gain} |")
     return "\n".join([*lines, "", f"`{rows[0]['command']}` on {rows[0]['hardware']}."])
 
 
@@ -141,7 +113,6 @@ def main() -> None:
     options = parser.parse_args()
     if not native.multiplies_bf16():
         raise SystemExit("this CPU has no AVX512-BF16 instructions; run it on a CPU that has them")
-    deadline = time.time() + 60 * options.minutes
     cases = [
         Case(recipe, member, seed, precision)
         for seed in range(options.seeds)
@@ -149,7 +120,9 @@ def main() -> None:
         for precision in PRECISIONS
         if recipe in options.tasks
     ]
-    text = table(fill(cases, options.jobs, deadline))
+    shown = ("val", "test")
+    rows = fill(RESULTS, cases, train, shown=shown, jobs=options.jobs, minutes=options.minutes)
+    text = table(rows)
     page = put_between(PAGE.read_text("utf-8"), "<!-- results: precision -->", text)
     write_atomically(PAGE, page.encode())
     print(text)
