@@ -2,7 +2,7 @@
 
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
     python benchmarks/strength.py run --sets cora debian:0,1 --again → trains them again
-    python benchmarks/strength.py table                              → tables in docs/strength.md
+    python benchmarks/strength.py table                              → docs/strength.md, findings.md
 
 `best` is trained within the time limit. All other ensembles are then computed from its members,
 each with its own weights: `quick`, `good`, and `best` without one of its levers, such as trees. So
@@ -21,89 +21,24 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import unimp
-from results import FOLDER, provenance, put_between
+from results import provenance
+from strength_sets import LEVERS, SETS, members_of
+from strength_tables import RESULTS, write_tables
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
 from unimp.ensemble.calibration import fit_calibration
-from unimp.ensemble.portfolio import COPY, OWN, PORTFOLIO, is_copy
+from unimp.ensemble.portfolio import is_copy
 from unimp.ensemble.selection import choose_weights, mixed
-from unimp.tasks.means import mean_text
 from unimp.tasks.metrics import score
-
-RESULTS = FOLDER / "strength.json"
-PAGE = Path(__file__).parent.parent / "docs" / "strength.md"
-BASELINES = ("label-propagation", "mlp", "gcn", "gat", "appnp", "unimp", "recipe")
-
-OF_LABELS = "labels as inputs"
-
-
-def original(name: str) -> str:
-    """The name of the member of which this one may be a copy."""
-    return name.partition(COPY)[0]
-
-
-# The members that one lever added to `best`. The ensemble without them shows what the lever gains.
-LEVERS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    OF_LABELS: lambda member: member["takes_labels"],
-    "ridge regression": lambda member: member["name"].startswith("ridge"),
-    "an MLP on all hops (SIGN)": lambda member: member["name"].startswith("sign"),
-    "boosted trees": lambda member: member["name"].startswith("trees"),
-    "consistency (GRAND)": lambda member: member["name"].startswith("grand"),
-    "structural columns": lambda member: original(member["name"]).endswith("-structure"),
-    "deep models": lambda member: "-deep" in member["name"],
-    "wide models": lambda member: "-wide" in member["name"],
-    "labels in deep and wide GCNs": lambda member: original(member["name"])
-    in ("gcn-deep-labels", "gcn-wide-labels"),
-    "copies of members": lambda member: is_copy(member["name"]),
-    "UniMP": lambda member: member["name"].startswith(("unimp", "recipe")),
-}
-ENSEMBLE = "the ensemble, over its best member by validation"
-
-
-class Set(NamedTuple):
-    """A task, its splits, and what `best` must reach."""
-
-    seeds: tuple[int, ...]  # they number the splits if there are several
-    target: str = "–"
-    confirm: bool = False  # whether levers are confirmed on it, and were not chosen on it
-
-
-TEN = tuple(range(10))
-SETS = {
-    "cora": Set(TEN, "85.4"),
-    "citeseer": Set(TEN, "75.4"),
-    "pubmed": Set(TEN, "82.9"),
-    "amazon-computers": Set(TEN, "94.1"),
-    "coauthor-physics": Set(TEN, "97.5"),
-    "minesweeper": Set((0, 1, 2), "99.2"),  # of the best published score
-    "actor": Set(TEN, "37.5"),
-    "chameleon-filtered": Set(TEN, "45"),
-    "blogcatalog": Set((0, 1, 2), "74"),
-    "dblp": Set((0, 1, 2)),
-    "lastfm-asia": Set((0, 1, 2)),
-    "eukloc": Set((0, 1, 2, 3, 4)),
-    "california": Set(TEN, "73"),
-    "debian": Set(TEN, "79.5"),
-    "debian by package": Set(TEN, "88"),
-    "debian-tags": Set((0,)),
-    "arxiv-labels": Set(TEN, "71.5"),
-    "arxiv-guesses": Set(TEN, "76.5"),
-    "cora-random": Set(tuple(range(11)), "85.1", confirm=True),
-    "citeseer-random": Set(tuple(range(11)), "73.2", confirm=True),
-    "pubmed-random": Set(tuple(range(11)), "81.2", confirm=True),
-    "ogbn-arxiv-20k": Set(TEN, "70.5", confirm=True),
-}
 
 SLOW = {name for name in SETS if name.startswith(("debian", "arxiv", "ogbn", "coauthor", "amazon"))}
 """Sets that are started first, because they take the longest; they get no student and no refit."""
@@ -182,12 +117,7 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
         done = run(best)
         summary, scores = done.metrics["ensemble"], done.metrics["scores"]
         answers = answers_of(done, best / MEMBERS, device)
-        parts = {
-            preset: {m.name for m in PORTFOLIO if preset in m.presets} | {OWN}
-            for preset in ("good", "quick")
-        }
-        parts["quick"].discard(OWN)
-        parts["good"] |= {f"{name}{COPY}2" for name in parts["good"]}
+        parts = {preset: members_of(preset) for preset in ("good", "quick")}
         row = {
             "set": name,
             "seed": seed,
@@ -198,6 +128,7 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
                 preset: combined([a for a in answers if a.row["name"] in names], done.task)
                 for preset, names in parts.items()
             },
+            "parts": parts,
             "without": {
                 lever: combined([a for a in answers if not belongs(a.row)], done.task)
                 for lever, belongs in LEVERS.items()
@@ -271,203 +202,6 @@ def fill(
         for process in pool._processes.values():
             process.kill()
         os._exit(1)
-
-
-SHORT = 10
-"""A training that the time limit ended before this epoch is not shown as a member. Compiling
-kernels for the first time may take longer than the share of time of one member."""
-
-
-def tests_of(row: dict[str, Any]) -> dict[str, float]:
-    """The test scores of the members that were trained for more than a few epochs."""
-    return {
-        m["name"]: m["test"]
-        for m in row["members"]
-        if not m["cut_short"] or m["epochs"] is None or m["epochs"] >= SHORT
-    }
-
-
-def chosen_member(row: dict[str, Any]) -> dict[str, Any]:
-    """The member of an ensemble with the best validation score."""
-    scored = [m for m in row["members"] if m["val"] is not None]
-    found: dict[str, Any] = max(scored, key=lambda m: m["val"])
-    return found
-
-
-def scores_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The scores with train labels as inputs."""
-    lines = [
-        "| set | splits | label propagation | MLP | GCN | GAT | APPNP | UniMP | "
-        "UniMP of the recipe | best member by validation | `quick` | `good` | "
-        "`best` without labels as inputs | `best` | seconds of `best` | student | target |",
-        "|" + "---|" * 17,
-    ]
-    for name, of_set in rows.items():
-
-        def member(wanted: str, runs: list[dict[str, Any]] = of_set) -> str:
-            found = [tests[wanted] for r in runs if wanted in (tests := tests_of(r))]
-            return mean_text(found) if 2 * len(found) >= len(runs) else "–"
-
-        without = [r["without"].get(OF_LABELS) for r in of_set]
-        target = SETS[name].target
-        if name.endswith("-random"):
-            first = next(r["best"]["test"] for r in of_set if r["seed"] == 0)
-            target += f" on split 0, where `best` has {100 * first:.2f}"
-        cells = [
-            name,
-            str(len(of_set)),
-            *map(member, BASELINES),
-            mean_text([chosen_member(r)["test"] for r in of_set]),
-            *(mean_text([r[p]["test"] for r in of_set if r[p]]) for p in ("quick", "good")),
-            mean_text([w["test"] for w in without if w]),
-            mean_text([r["best"]["test"] for r in of_set]),
-            f"{mean(r['seconds'] for r in of_set):.0f}",
-            mean_text([r["student"] for r in of_set if "student" in r]),
-            target,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def summary(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    every = [row for of_set in rows.values() for row in of_set]
-    gains = [mean(r["best"]["test"] - chosen_member(r)["test"] for r in s) for s in rows.values()]
-    students = [r["student"] - r["best"]["test"] for r in every if "student" in r]
-    optimism = mean(r["optimism"] for r in every)
-    return [
-        f"`best` is above the member with the best validation score on {sum(g > 0 for g in gains)} "
-        f"of {len(gains)} sets, by {100 * mean(gains):.2f} points on average. Choosing weights "
-        f"made its validation score look better by {100 * optimism:.2f} points on average. The "
-        f"student is {-100 * mean(students):.2f} points below `best` on average; the median is "
-        f"{-100 * median(students):.2f}."
-    ]
-
-
-PROTOCOLS: dict[str, Callable[[dict[str, Any]], float | None]] = {
-    "train labels": lambda row: row["best"]["test"],
-    "validation labels as further inputs": lambda row: row["shown"],
-    "refitted on train and validation labels": lambda row: row["refit"],
-}
-
-
-def protocols(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The test scores of `best` for seed 0: one row per label protocol, a few sets at a time."""
-    first = {name: r for name, of_set in rows.items() for r in of_set if "refit" in r}
-    names, lines = list(first), []
-    for begin in range(0, len(names), 7):
-        part = names[begin : begin + 7]
-        lines += [f"| labels used by `best` | {' | '.join(part)} |", "|" + "---|" * (len(part) + 1)]
-        for words, of in PROTOCOLS.items():
-            found = [of(first[name]) for name in part]
-            cells = ["–" if value is None else f"{100 * value:.2f}" for value in found]
-            lines.append(f"| {words} | {' | '.join(cells)} |")
-        lines.append("")
-    return lines[:-1]
-
-
-class Gain(NamedTuple):
-    """What something gains on one set: points on average over pairs of the same split and seed."""
-
-    points: float
-    error: float  # the standard error; not a number for a single pair
-    better: int  # the number of pairs with a gain
-    pairs: int
-
-    @classmethod
-    def of(cls, differences: list[float]) -> Gain:
-        points = [100 * difference for difference in differences]
-        error = stdev(points) / math.sqrt(len(points)) if len(points) > 1 else math.nan
-        return cls(mean(points), error, sum(p > 0 for p in points), len(points))
-
-    def __str__(self) -> str:
-        error = f" ± {self.error:.2f}" if math.isfinite(self.error) else ""
-        return f"{self.points:+.2f}{error} ({self.better}/{self.pairs})"
-
-
-def gains_of(rows: dict[str, list[dict[str, Any]]], lever: str) -> dict[str, Gain]:
-    """What a lever gains on each set on which it has members."""
-    found = {}
-    for name, of_set in rows.items():
-        pairs = [
-            r["best"]["test"]
-            - (chosen_member(r)["test"] if lever == ENSEMBLE else r["without"][lever]["test"])
-            for r in of_set
-            if lever == ENSEMBLE or r["without"].get(lever)
-        ]
-        if pairs:
-            found[name] = Gain.of(pairs)
-    return found
-
-
-def holm(chances: dict[str, float]) -> dict[str, float]:
-    """Chances of a difference by accident, corrected for their number by Holm's method."""
-    corrected, largest = {}, 0.0
-    for place, name in enumerate(sorted(chances, key=lambda name: chances[name])):
-        largest = max(largest, min(1.0, (len(chances) - place) * chances[name]))
-        corrected[name] = largest
-    return corrected
-
-
-def levers_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What each lever gains, on average over the sets with several pairs."""
-    found, chances = {}, {}
-    for lever in (ENSEMBLE, *LEVERS):
-        if lever == OF_LABELS:  # it has a table of its own
-            continue
-        gains = {name: g for name, g in gains_of(rows, lever).items() if g.pairs > 1}
-        if not gains:
-            continue
-        points = mean(g.points for g in gains.values())
-        error = math.sqrt(sum(g.error**2 for g in gains.values())) / len(gains)
-        found[lever] = (gains, points, error)
-        distance = points / error if error else 0.0
-        chances[lever] = math.erfc(distance / math.sqrt(2)) / 2  # one-sided, normal
-    corrected = holm(chances)
-    lines = [
-        "| lever | sets | mean gain | by accident (Holm) | largest gain | smallest gain |",
-        "|---|---|---|---|---|---|",
-    ]
-    for lever, (gains, points, error) in found.items():
-        ends = [pick(gains, key=lambda n: gains[n].points) for pick in (max, min)]
-        largest = [f"{name} {gains[name]}" for name in ends]
-        cells = [lever, str(len(gains)), f"{points:+.2f} ± {error:.2f}", f"{corrected[lever]:.3f}"]
-        lines.append(f"| {' | '.join((*cells, *largest))} |")
-    return lines
-
-
-def labels_table(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What labels as inputs gain on each set: for UniMP, and for the ensemble."""
-    lines = [
-        "| set | `unimp` over `unimp-features` | `best` over `best` without labels as inputs |",
-        "|---|---|---|",
-    ]
-    of_ensemble = gains_of(rows, OF_LABELS)
-    for name, of_set in rows.items():
-        pairs = [
-            tests["unimp"] - tests["unimp-features"]
-            for tests in map(tests_of, of_set)
-            if {"unimp", "unimp-features"} <= tests.keys()
-        ]
-        cells = [str(Gain.of(pairs)) if pairs else "–", str(of_ensemble.get(name, "–"))]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
-def write_tables() -> None:
-    stored = json.loads(RESULTS.read_text("utf-8"))
-    rows = {name: [r for r in stored if r["set"] == name] for name in SETS}
-    rows = {name: sorted(some, key=lambda r: r["seed"]) for name, some in rows.items() if some}
-    confirm = {name: some for name, some in rows.items() if SETS[name].confirm}
-    develop = {name: some for name, some in rows.items() if not SETS[name].confirm}
-    text = PAGE.read_text("utf-8")
-    for mark, lines in {
-        "strength": [*scores_table(rows), "", *summary(rows), "", *protocols(rows)],
-        "label gains": labels_table(rows),
-        "levers": levers_table(develop),
-        "confirmed": levers_table(confirm),
-    }.items():
-        text = put_between(text, f"<!-- {mark} -->", "\n".join(lines))
-    write_atomically(PAGE, text.encode())
 
 
 def main() -> None:
