@@ -126,9 +126,9 @@ def permuted(task: Task, nodes: torch.Tensor) -> Task:
     return replace(task, labels=labels)
 
 
-def own_run(task: Task) -> Run:
+def own_run(task: Task, **more: Any) -> Run:
     settings = {k: v for k, v in SETTINGS.items() if not k.startswith("task.")}
-    return unimp.run(task, settings=settings)
+    return unimp.run(task, settings={**settings, **more})
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,19 @@ def test_test_labels_change_neither_members_nor_weights(task: Task) -> None:
 
 
 def test_validation_labels_change_weights_but_no_member_that_ends_at_its_last_epoch(
-    task: Task,
+    task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Label propagation has nothing that validation could choose."""
-    one, other = own_run(task), own_run(permuted(task, task.split.val))
+    """If only the last epoch is scored, validation has no epoch to choose. There is no refit."""
+    frame = {**portfolio.FRAME, "train.eval_every": portfolio.FRAME["train.epochs"]}
+    monkeypatch.setattr(portfolio, "FRAME", frame)
+    tasks = (task, permuted(task, task.split.val))
+    one, other = (own_run(given, **{"ensemble.refit": "never"}) for given in tasks)
     observed = one.observed_labels(reveal="train")
-    assert torch.equal(one.members[0].outputs(observed), other.members[0].outputs(observed))
+    assert [member.recipe.model.name for member in one.members] == NAMES
+    for member, same in zip(one.members, other.members, strict=True):
+        assert torch.equal(member.outputs(observed), same.outputs(observed))
+    rows, others = (run.metrics["ensemble"]["members"] for run in (one, other))
+    assert [row["weight"] for row in rows] != [row["weight"] for row in others]
     assert one.metrics["ensemble"]["val"] != other.metrics["ensemble"]["val"]
 
 
