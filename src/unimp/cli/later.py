@@ -65,19 +65,21 @@ def load_extended(
     *,
     smooth: bool = False,
     labels_are_inputs: bool = True,
+    shared: bool = False,
 ) -> tuple[Run, Tensor | None]:
     """Load a run on the graph that these tables extend, and read the labels that came later.
 
     smooth: apply Correct & Smooth. labels_are_inputs: refuse labels if the model takes no labels.
+    shared: compute logits with the processes that were started together with this one.
     """
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.data.tables.label_files import read_label_files
-        from unimp.runs.loading import load_run
+        from unimp.runs.loading import load_run, load_shared
 
     choices = get_args(UnknownIds)
     if unknown_ids not in choices:
         raise RunError(f"--unknown-ids {unknown_ids!r}: {nearest_names(unknown_ids, choices)}")
-    loaded = load_run(folder)
+    loaded = load_shared(folder) if shared else load_run(folder)
     if smooth:
         loaded = loaded.smoothed()
     if labels and labels_are_inputs:

@@ -1,8 +1,8 @@
-"""`unimp train --devices K`: start K processes on this machine that train one model together.
+"""The option --devices K: start K processes on this machine that run the same command together.
 
-Each runs the same command. They find each other through a file and communicate over the loopback
-interface only. If a process is killed, all are started again and resume from the last checkpoint.
-Several machines are started by torchrun instead.
+They find each other through a file and communicate over the loopback interface only. If one of
+them ends early, all of them end; a training is then started again and resumes from the last
+checkpoint. Several machines are started by torchrun instead.
 """
 
 from __future__ import annotations
@@ -20,32 +20,47 @@ from pathlib import Path
 from threading import Thread
 from types import FrameType
 
+import typer
+
 from unimp.cli.console import LOST, err
+from unimp.data.files import temporary_folder
 from unimp.errors import RecipeError
 from unimp.training.interruption import SIGNALS
 from unimp.training.started import RENDEZVOUS, were_started
 
 LOST_ANOTHER = (LOST, -signal.SIGKILL)
-"""Exit codes of the first process after which all processes are started again."""
-RESTARTS = 3
-"""How often all processes are started again after one was killed."""
+"""Exit codes of the first process if a process ended early, for example because it was killed."""
 GRACE = 10.0
 """Seconds for the first process to notice that another one ended, and for the others to end."""
 
 
-def train_on_devices(arguments: Sequence[str], count: int) -> int:
+def on_devices(count: int | None, *, restarts: int = 0) -> None:
+    """Run the command of this process in `count` processes instead, and exit; None: continue.
+
+    restarts: how often all processes are started again after one of them ended early.
+    """
+    if count is not None:
+        raise typer.Exit(run_on_devices(without_devices(sys.argv[1:]), count, restarts))
+    end_with_launcher()
+
+
+def run_on_devices(arguments: Sequence[str], count: int, restarts: int) -> int:
     """Run the command with these arguments in `count` processes, and return its exit code."""
     if were_started():
         raise RecipeError("--devices starts processes itself; omit it, or do not use torchrun")
-    for left in range(RESTARTS, -1, -1):
-        with tempfile.TemporaryDirectory(prefix="unimp-") as place:
+    for left in range(restarts, -1, -1):
+        with tempfile.TemporaryDirectory(prefix="unimp-", dir=temporary_folder()) as place:
             processes = Processes(arguments, count, Path(place))
             code, problems = processes.run()
         if code == -signal.SIGKILL and processes.stopped_by is not None:
             code = 128 + processes.stopped_by
-        if code not in LOST_ANOTHER or processes.stopped_by is not None or not left:
+        if code not in LOST_ANOTHER or processes.stopped_by is not None:
             break
-        err.print(f"a process of this training ended; all {count} start again and resume")
+        what = f"one of {count} processes was killed or did not answer"
+        if left:
+            err.print(f"{what}; all of them start again and resume")
+        elif not problems:
+            err.print(f"{what}, so all of them ended. If memory ran out, use fewer processes.")
     if problems:
         err.print(problems.strip())
     return code if code >= 0 else 128 - code
@@ -74,7 +89,7 @@ def end_with_launcher() -> None:
 
 
 class Processes:
-    """The processes of one attempt; their files are in the folder `place`."""
+    """The processes of one attempt; their files, also temporary ones, are in the folder `place`."""
 
     def __init__(self, arguments: Sequence[str], count: int, place: Path) -> None:
         self._command = [sys.executable, "-m", "unimp", *arguments]
@@ -117,6 +132,7 @@ class Processes:
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self._count),
             RENDEZVOUS: str(self._place / "rendezvous"),
+            "TMPDIR": str(self._place),
         }
         # Only the first process prints. What another one printed is shown if it failed itself.
         with self._output_of(rank).open("wb") as output:

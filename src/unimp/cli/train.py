@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from unimp.cli.console import Settings, app, err, out, print_rows
 from unimp.cli.from_tables import tables_in
 from unimp.cli.init import Label, Near
-from unimp.cli.processes import end_with_launcher, train_on_devices, without_devices
+from unimp.cli.processes import on_devices
 from unimp.config.presets import PRESETS, preset_help
 from unimp.config.run_files import GUESSED, REFIT
 from unimp.config.seeds import parse_seeds
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from unimp.runs.context import RunOptions
     from unimp.runs.run import Run
     from unimp.runs.seeds import Runs
+
+
+RESTARTS = 3
+"""How often the processes of --devices are started again after one of them ended early."""
 
 
 @app.command()
@@ -87,8 +90,7 @@ def train(
 
     Ctrl-C stores the state of training; run the same command again to resume.
     """
-    if devices is not None:
-        raise typer.Exit(train_on_devices(without_devices(sys.argv[1:]), devices))
+    on_devices(devices, restarts=RESTARTS)
     with signals_held():  # torch ignores an interrupted import of numpy, and later code fails
         from unimp.config.run_files import is_finished, seed_folders
         from unimp.runs.experiment import ranks_for, run
@@ -103,7 +105,6 @@ def train(
     tables = tables_in(names, label, near)
     source = names[0] if tables is None else tables.recipe
     recipe = resolve_recipe(source, [*(settings or ()), *limit], preset)
-    end_with_launcher()
     use_own_gpu(recipe.train.device)
     ranks = ranks_for(recipe, device_of(recipe, None))
     if not ranks.is_first:  # the first process prints, writes and stops; the others end with it

@@ -93,6 +93,13 @@ def _write(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def temporary_folder() -> Path:
+    """The folder for temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
+    if not os.environ.get("TMPDIR") and Path("/var/tmp").is_dir():
+        return Path("/var/tmp")
+    return Path(tempfile.gettempdir())
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names of the files in a folder durable."""
     if os.name == "nt":  # Windows cannot open a folder, and does not need this

@@ -62,7 +62,8 @@ def predict_logits(
         with matmuls_in(precision), autocast(device, precision):
             if regime == "exact":
                 options = {"chunk_edges": chunk_edges, "device": device}
-                logits = _exact(model, graph, observed, memory_limit(memory), shared, options)
+                limit = shared.agreed(memory_limit(memory))  # the free memory may differ
+                logits = _exact(model, graph, observed, limit, shared, options)
             else:
                 logits = partition_logits(
                     model, graph, observed, parts=parts, passes=passes, seed=seed, device=device
@@ -84,17 +85,16 @@ def _exact(
     options: dict[str, Any],
 ) -> Tensor:
     """Compute exact logits in memory if everything fits there, and else with states in files."""
-    if not model.by_layer or fits_one_chunk(graph, options["chunk_edges"]):
+    alone = shared.ranks == 1
+    if not model.by_layer or (alone and fits_one_chunk(graph, options["chunk_edges"])):
         return exact_logits(model, graph, observed, **options)
     model.eval()
+    graph, observed = graph.to("cpu"), observed.cpu()
     widths = widths_of(model, graph, observed, options["device"])
     needed = widths.bytes_in_memory(graph.num_nodes, options["chunk_edges"])
-    if shared.ranks == 1 and needed <= memory:
+    if alone and needed <= memory:
         return exact_logits(model, graph, observed, **options)
-    graph = graph.to("cpu")
-    return logits_in_ranges(
-        model, graph, observed.cpu(), widths, memory=memory, shared=shared, **options
-    )
+    return logits_in_ranges(model, graph, observed, widths, memory=memory, shared=shared, **options)
 
 
 def _check_observed(observed: Tensor, graph: Graph) -> None:

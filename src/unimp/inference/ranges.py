@@ -9,13 +9,16 @@ next layer reads them in one of two ways:
               the file once, block after block, and merges the attention over each block
               (`ops/pieces.py`). All reads are sequential.
 
-Several processes on one machine can share the work: each computes a range of the targets of every
-layer, and all wait for each other between layers.
+Several processes on one machine can share the work (`shared_work`): each computes a range of the
+targets of every layer, and all wait for each other between layers.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import shutil
+import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -29,6 +32,7 @@ import torch
 from torch import Tensor
 
 from unimp.config.choices import ALL
+from unimp.data.files import temporary_folder
 from unimp.data.memory import gib
 from unimp.errors import ArgumentError
 from unimp.graph.features import Features, join_features, rows_of
@@ -36,10 +40,11 @@ from unimp.graph.graph import Graph
 from unimp.graph.hop import Hop
 from unimp.inference.exact import bounded_runs
 from unimp.inference.propagated_files import PropagatedFiles
-from unimp.inference.row_files import RowFile, check_space, temporary_folder
+from unimp.inference.row_files import RowFile, check_space
 from unimp.model.node_model import LayerInPieces, NodeModel
 from unimp.ops import native
 from unimp.ops.sampling import sample_hops
+from unimp.training.ranks import Ranks
 
 LOG = logging.getLogger("unimp.inference")
 
@@ -60,12 +65,15 @@ class SharedWork:
     """The part of this process in a computation; `barrier` returns when all have called it.
 
     folder: an existing folder on a disk that all of them share; required if there are several.
+    agreed: returns the value of the first process; without it, all of them need the same limit of
+    memory.
     """
 
     rank: int = 0
     ranks: int = 1
     barrier: Callable[[], None] = _no_barrier
     folder: Path | None = None
+    agreed: Callable[[int], int] = int
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
@@ -77,8 +85,26 @@ class SharedWork:
                 "several processes need barrier=… and folder=…, a folder that they share"
             )
 
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
 
 ALONE = SharedWork()
+
+
+def shared_work(ranks: Ranks) -> SharedWork:
+    """The part of this process; their temporary folder is removed when the first process ends.
+
+    The processes must be on one machine, because they map the same files.
+    """
+    if ranks.size == 1:
+        return ALONE
+    made = tempfile.mkdtemp(prefix="unimp-", dir=temporary_folder()) if ranks.is_first else ""
+    if made:
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+    folder = Path(ranks.agreed(made))
+    return SharedWork(ranks.rank, ranks.size, ranks.wait, folder, ranks.agreed)
 
 
 def ranges_of(graph: Graph, rank: int, ranks: int) -> range:
@@ -248,7 +274,7 @@ class _Ranged:
         start = self.model.in_pieces(torch.empty(0, states.width, device=self.device), index)
         resident = states.nbytes <= RESIDENT * self.memory
         way = "gathered" if start is None else "ranges" if resident else "streamed"
-        if self.shared.rank == 0:
+        if self.shared.is_first:
             _print_choice(way, states.nbytes, self.memory, str(self.folder))
         if start is None:
             yield from self._gathered(states, own, index)

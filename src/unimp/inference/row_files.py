@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimp.data.files import temporary_folder
 from unimp.data.memory import available_memory, gib
 from unimp.errors import OutputError
 
@@ -29,13 +30,6 @@ OF_LIMIT = 0.25
 def memory_limit(memory: int) -> int:
     """The memory to use: the limit, or if it is 0, most of what is available."""
     return memory or int(OF_AVAILABLE * available_memory("cpu"))
-
-
-def temporary_folder() -> Path:
-    """The folder for temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
-    if not os.environ.get("TMPDIR") and Path("/var/tmp").is_dir():
-        return Path("/var/tmp")
-    return Path(tempfile.gettempdir())
 
 
 def check_space(needed: int, folder: Path) -> None:

@@ -26,7 +26,7 @@ from unimp.config.seeds import check_seeds
 from unimp.errors import RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
-from unimp.runs.fitting import fit_recipe, scored_run
+from unimp.runs.fitting import fit_recipe, help_to_score, scored_run
 from unimp.runs.folder.resume import Found, held_folder
 from unimp.runs.folder.writing import write_run, write_task
 from unimp.runs.loading import load_finished
@@ -129,8 +129,9 @@ def run_seed(experiment: Experiment) -> Run:
         experiment, model, fit = fit_recipe(experiment, task, data_hash, run_seed)
         if ranks.is_first:
             run = finished_run(experiment, task, model, fit, data_hash)
-        else:  # the first process scores the same weights, and writes
-            run = Run(experiment.recipe, seed, task, model, first_metrics(ranks), device)
+        else:  # the first process scores and writes
+            run = help_to_score(experiment, model, task)
+            run = replace(run, metrics=first_metrics(ranks))
     return run.succeeded()
 
 
@@ -138,7 +139,7 @@ def finished_run(
     experiment: Experiment, task: Task, model: NodeModel, fit: Fit, data_hash: str
 ) -> Run:
     """Score a trained model, write its run, and tell the other processes its metrics."""
-    folder, metrics = experiment.output, None
+    folder = experiment.output
     try:
         run, probabilities = scored_run(experiment, model, task, fit)
         if refits(experiment.recipe, task):
@@ -148,9 +149,10 @@ def finished_run(
             if experiment.report:
                 write_report(folder, run)
         experiment.after_scores(run.metrics)
-        metrics = run.metrics
-    finally:  # after an error too, because the others wait
-        experiment.ranks.agreed(metrics)
+    except TrainingError:  # the others continue with the next seed; after other errors, they end
+        experiment.ranks.agreed(None)
+        raise
+    experiment.ranks.agreed(run.metrics)
     return run
 
 

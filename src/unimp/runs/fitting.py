@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,9 +20,11 @@ from unimp.data.store.task import StoredTask
 from unimp.ensemble.student import student_section
 from unimp.errors import NonFiniteError, RecipeError, TrainingError
 from unimp.graph.graph import Graph
+from unimp.inference.ranges import ALONE, shared_work
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.propagated_labels import remembering
 from unimp.model.solved_model import KnownLabels, SolvedModel
+from unimp.ops.placement import fits_one_chunk
 from unimp.runs.context import Experiment
 from unimp.runs.epoch_scores import epoch_scorer
 from unimp.runs.estimate import choose_regime, in_regime
@@ -34,6 +37,7 @@ from unimp.runs.preparation import (
     groups_of,
     model_of,
     prunes,
+    undivided,
 )
 from unimp.runs.run import Run
 from unimp.runs.scoring import score_split
@@ -240,14 +244,35 @@ def labels_to_solve(task: Task) -> KnownLabels:
     return KnownLabels(labels, task.split.train, task.split.val, task.metric, task.groups)
 
 
+def unscored_run(experiment: Experiment, model: NodeModel, task: Task) -> Run:
+    """The run of a trained model without metrics.
+
+    Its logits are computed by all processes that trained it, if they can be divided and do not fit
+    into one chunk.
+    """
+    recipe, ranks = experiment.recipe, experiment.ranks
+    is_small = fits_one_chunk(task.graph, recipe.inference.chunk_edges)
+    divided = not (ranks.size == 1 or is_small or undivided(recipe, model))
+    shared = shared_work(ranks) if divided and ranks.on_one_machine() else ALONE
+    device, folder = experiment.device, experiment.output
+    return Run(recipe, experiment.seed, task, model, {}, device, folder, shared)
+
+
+def help_to_score(experiment: Experiment, model: NodeModel, task: Task) -> Run:
+    """Compute the part of this process in the logits of `scored_run`; return the unscored run."""
+    run = unscored_run(experiment, model, task)
+    with suppress(NonFiniteError):  # the first process reports it
+        for protocol in run.protocols if run.shared.ranks > 1 else ():
+            run.logits(reveal_only(task.split.known(protocol), task.labels))
+    return replace(run, shared=ALONE)
+
+
 def scored_run(
     experiment: Experiment, model: NodeModel, task: Task, fit: Fit
 ) -> tuple[Run, Tensor]:
     """The run of a trained model with its metrics, and its predictions with train labels as
     inputs: [N, classes]."""
-    run = Run(
-        experiment.recipe, experiment.seed, task, model, {}, experiment.device, experiment.folder
-    )
+    run = unscored_run(experiment, model, task)
     observed = run.observed_labels(reveal="train")
     try:
         outputs = run.outputs(observed)
@@ -275,7 +300,7 @@ def scored_run(
         metrics["ensemble"] = fit.ensemble
     if fit.teacher is not None:
         metrics["student"] = student_section(fit.teacher, scores["train"])
-    run = replace(run, metrics=metrics)
+    run = replace(run, metrics=metrics, shared=ALONE)
     return run, run.answers(outputs, observed)
 
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from unimp.config.arguments import FilePath, checked
 from unimp.config.run_files import REPORT, WEIGHTS
 from unimp.errors import RunError
+from unimp.inference.ranges import shared_work
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment
 from unimp.runs.folder.files import check_part, check_task, read_run
 from unimp.runs.folder.resume import remove_leftovers
 from unimp.runs.members import ensemble_of
-from unimp.runs.preparation import ModelFactory, choose_device, data_hash_of, model_of, task_of
+from unimp.runs.preparation import (
+    ModelFactory,
+    choose_device,
+    data_hash_of,
+    model_of,
+    task_of,
+    undivided,
+)
 from unimp.runs.run import Run
 from unimp.tasks.task import Task
 from unimp.training.checkpoint import load_weights
+from unimp.training.ranks import join_ranks, use_own_gpu
 
 LOG = logging.getLogger("unimp")
 
@@ -29,6 +39,29 @@ def load_run(folder: FilePath, *, device: str = "auto", model: ModelFactory | No
     `model` is the function that `run` was given to make your own model.
     """
     return _load(Path(folder), device, model)
+
+
+def load_shared(folder: Path) -> Run:
+    """Load a run whose logits are computed by all processes that were started together.
+
+    Every process calls this; without others, it is `load_run`.
+    """
+    use_own_gpu("auto")
+    run = load_run(folder)
+    ranks = join_ranks("cpu", run.recipe.train.rank_timeout)  # only states in files are exchanged
+    if ranks.size == 1:
+        return run
+    if why := undivided(run.recipe, run.model):
+        raise RunError(
+            f"several processes cannot divide the predictions of {folder}: {why}. Start one "
+            "process, without --devices."
+        )
+    if not ranks.on_one_machine():
+        raise RunError(
+            "several processes compute predictions on one machine only, because they share files. "
+            "Start all of them on the same machine."
+        )
+    return replace(run, shared=shared_work(ranks))
 
 
 def _load(folder: Path, device: str, model: ModelFactory | None, task: Task | None = None) -> Run:

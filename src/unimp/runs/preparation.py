@@ -65,6 +65,17 @@ def whole_only(recipe: Recipe, processes: int) -> str:
     return ""
 
 
+def undivided(recipe: Recipe, model: NodeModel) -> str:
+    """Why several processes cannot divide the logits of a model by nodes; empty if they can."""
+    if recipe.ensemble.portfolio != "none":
+        return "it is an ensemble"
+    if not model.by_layer:
+        return f"{recipe.model.name}, its model, computes all nodes at once"
+    if recipe.inference.regime != "exact":
+        return f"inference.regime is {recipe.inference.regime}, and only exact can be divided"
+    return ""
+
+
 def task_of(recipe: Recipe, seed: int) -> Task:
     """The recipe's task with the split that this seed uses, prepared for training."""
     if recipe.task.name == "tables":

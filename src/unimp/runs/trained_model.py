@@ -29,6 +29,7 @@ from unimp.inference.incremental.changes import ChangeableLogits
 from unimp.inference.incremental.logits import IncrementalLogits
 from unimp.inference.incremental.recomputation import FullRecomputation
 from unimp.inference.logits import non_finite_error, predict_logits, probabilities
+from unimp.inference.ranges import ALONE, SharedWork
 from unimp.inference.row_files import map_rows, memory_limit
 from unimp.model.node_model import NodeModel
 from unimp.runs.preparation import (
@@ -59,7 +60,11 @@ from unimp.training.precision import inference_precision
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model with its task, and the folder that stores both."""
+    """A trained model with its task, and the folder that stores both.
+
+    shared: the part of this process if several processes compute logits together; all of them must
+    then call `logits` equally often, with the same labels.
+    """
 
     recipe: Recipe
     seed: Seed
@@ -68,6 +73,7 @@ class TrainedModel:
     metrics: Mapping[str, Any]
     device: str
     folder: Path | None = None
+    shared: SharedWork = ALONE
 
     def __post_init__(self) -> None:
         check_fields(self, "recipe", "seed", "task", "model", "metrics", "device", "folder")
@@ -151,7 +157,13 @@ class TrainedModel:
         options = inference_options(self.recipe, self.device)
         with self._nodes_named():
             return predict_logits(
-                self.model, graph, observed, seed=self.seed, device=self.device, **options
+                self.model,
+                graph,
+                observed,
+                seed=self.seed,
+                device=self.device,
+                shared=self.shared,
+                **options,
             )
 
     def _checked(self, observed: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from unimp.model.node_model import NodeModel
 from unimp.training.started import RENDEZVOUS, were_started
 
 LONGEST_SCORING = timedelta(days=1)
-"""How long the other processes wait while the first one scores the model."""
+"""How long processes wait while another one scores the model, or computes its part of a layer."""
 
 
 class Ranks:
@@ -58,6 +59,13 @@ class Ranks:
     def are_equal(self, number: int) -> bool:
         """Whether all processes have the same number; they wait for each other."""
         return True
+
+    def wait(self) -> None:
+        """Return when all processes have called it."""
+
+    def on_one_machine(self) -> bool:
+        """Whether the machines of all processes have the same name."""
+        return self.are_equal(zlib.crc32(socket.gethostname().encode()))
 
     def add_gradients(
         self, parameters: Sequence[Tensor], loss: Tensor | None, count: Tensor
@@ -103,7 +111,7 @@ ALONE = Ranks()
 
 
 class Joined(Ranks):
-    """Processes that torchrun, or `unimp train --devices`, has started."""
+    """Processes that torchrun, or the option --devices, has started."""
 
     def __init__(self, backend: str, timeout: float) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -147,6 +155,10 @@ class Joined(Ranks):
             distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._prompt)
         return int(ends[0]) == -int(ends[1])
 
+    def wait(self) -> None:
+        with self._heard("wait for the others"):
+            distributed.barrier(group=self._patient)
+
     @contextmanager
     def _heard(self, purpose: str) -> Iterator[None]:
         """Explain an error of torch: another process ended, or does not answer."""
@@ -155,8 +167,8 @@ class Joined(Ranks):
         except RuntimeError as error:
             raise RanksError(
                 f"process {self.rank} of {self.size} could not {purpose}: another process ended "
-                f"or did not answer within {self.timeout:g} s. Training resumes from the last "
-                "checkpoint when the processes are started again."
+                f"or did not answer within {self.timeout:g} s. Start the processes again; training "
+                "resumes from the last checkpoint."
             ) from error
 
 
@@ -168,7 +180,8 @@ def use_own_gpu(device: str) -> None:
     if number >= count:
         raise RecipeError(
             f"process {number} of this machine has no GPU, because the machine has {count}; start "
-            f"at most {count} processes on it, or set train.device=cpu"
+            f"at most {count} processes on it, or use the CPU: set train.device=cpu to train, and "
+            "CUDA_VISIBLE_DEVICES to an empty text to predict"
         )
     if device not in ("auto", "cuda", f"cuda:{number}"):
         raise RecipeError(

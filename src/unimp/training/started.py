@@ -12,5 +12,5 @@ names an address."""
 
 
 def were_started() -> bool:
-    """Whether torchrun or `unimp train --devices` started this process."""
+    """Whether torchrun or the option --devices started this process."""
     return all(name in os.environ for name in ENVIRONMENT)
