@@ -1,5 +1,8 @@
 """Training, scoring and predicting on a store gives what the tables in memory give."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,6 +125,32 @@ def test_predictions_within_a_small_memory_limit_are_the_same(
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
     scored = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--memory", "40K"])
     assert scored.exit_code == 0, scored.output
+
+
+@pytest.mark.skipif(os.name == "nt", reason="gloo over files needs a POSIX system")
+@pytest.mark.parametrize("memory", ["40K", "1G"])
+def test_two_processes_predict_and_score_a_store_together(
+    folder: Path, tmp_path: Path, memory: str
+) -> None:
+    settings = {"model.edge_features": False, "model.propagated_labels": True}
+    recipe = recipes(folder, "neighbors")[1].with_settings(settings)
+    expected = unimp.run(recipe, out=tmp_path / "run")
+
+    def output_of(*arguments: str) -> str:
+        command = [sys.executable, "-m", "unimp", arguments[0], str(tmp_path / "run")]
+        options = [*arguments[1:], "--devices", "2", "--memory", memory]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    output_of("predict", "--out", str(tmp_path / "parts"), "--probabilities")
+    found = pyarrow.parquet.read_table(tmp_path / "parts")
+    whole = expected.predictions(probabilities=True).to_arrow()
+    for name in (name for name in whole.column_names if name.startswith("p_")):
+        one, other = (torch.tensor(table[name].to_pylist()) for table in (found, whole))
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    scored = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert output_of("evaluate") == scored.stdout
 
 
 @pytest.mark.parametrize("model", ["label-propagation", "gcn"])
