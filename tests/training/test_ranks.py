@@ -11,7 +11,7 @@ from test_batching import known_of, some_task
 from torch import Tensor
 
 from unimp.config.options import BatchOptions
-from unimp.errors import TrainingError
+from unimp.errors import RecipeError, TrainingError
 from unimp.graph.features import split_features
 from unimp.model.unimp import UniMP
 from unimp.ops.dropout import drawn_per_node, dropout
@@ -20,7 +20,7 @@ from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
-from unimp.training.ranks import Ranks
+from unimp.training.ranks import Ranks, use_own_gpu
 
 REGIMES: list[dict[str, Any]] = [
     {"regime": "full"},
@@ -239,3 +239,44 @@ def test_dropout_per_node_of_sparse_rows_depends_on_node_and_column() -> None:
     with drawn_per_node(torch.tensor([9]), 1):
         last = dropout(torch.ones(3), 0.5, True, entries=(torch.tensor([0, 3]), column[2:]))
     assert torch.equal(last, whole[2:])
+
+
+@pytest.fixture
+def selected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The GPUs that this process selects: it is process 5 of 8, number 1 on a machine with two."""
+    numbers: list[int] = []
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", numbers.append)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("auto", [1]), ("cuda", [1]), ("cuda:1", [1]), ("cpu", [])]
+)
+def test_a_process_selects_the_gpu_of_its_number(
+    device: str, expected: list[int], selected: list[int]
+) -> None:
+    use_own_gpu(device)
+    assert selected == expected
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused(
+    selected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RecipeError, match="each of several processes uses its own GPU"):
+        use_own_gpu("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(RecipeError, match="has no GPU, because the machine has 2"):
+        use_own_gpu("cuda")
+    assert selected == []
+
+
+def test_a_process_that_was_started_alone_selects_no_gpu(
+    selected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK")
+    use_own_gpu("cuda")
+    assert selected == []

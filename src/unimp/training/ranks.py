@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from unimp.errors import RanksError, RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
@@ -115,20 +116,18 @@ class Joined(Ranks):
 
     def __init__(self, backend: str, timeout: float) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.timeout = timeout
+        self.timeout, limit = timeout, timedelta(seconds=timeout)
         with self._heard("start"):
             if not distributed.is_initialized():
-                place = os.environ.get(RENDEZVOUS)
                 distributed.init_process_group(
                     backend,
-                    init_method=None if place is None else f"file://{place}",
-                    timeout=timedelta(seconds=timeout),
+                    store=_store_of_attempt(self.rank, self.size, limit),
+                    timeout=limit,
                     rank=self.rank,
                     world_size=self.size,
                 )
                 atexit.register(distributed.destroy_process_group)
             # Values are exchanged on CPU, whatever the model is on.
-            limit = timedelta(seconds=timeout)
             self._prompt = distributed.new_group(timeout=limit, backend="gloo")
             self._patient = distributed.new_group(timeout=LONGEST_SCORING, backend="gloo")
 
@@ -170,6 +169,18 @@ class Joined(Ranks):
                 f"or did not answer within {self.timeout:g} s. Start the processes again; training "
                 "resumes from the last checkpoint."
             ) from error
+
+
+def _store_of_attempt(rank: int, size: int, limit: timedelta) -> Any:
+    """The store by which processes find each other, without the addresses of earlier attempts.
+
+    torchrun keeps its store when it starts processes again after one was killed.
+    """
+    place = os.environ.get(RENDEZVOUS)
+    where = "env://" if place is None else f"file://{place}"
+    store, _, _ = next(rendezvous(where, rank, size, timeout=limit))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return distributed.PrefixStore(attempt, store)  # type: ignore[attr-defined]
 
 
 def use_own_gpu(device: str) -> None:
