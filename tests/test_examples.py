@@ -147,6 +147,20 @@ def test_killed_at_random_moments_a_store_ends_in_the_same_hashes(tmp_path: Path
     assert set(found["equal"].values()) == set(found["verify"].values()) == {True}
 
 
+def test_two_processes_train_on_a_store_within_a_memory_limit(tmp_path: Path) -> None:
+    """The short form of proofs/large_training.py."""
+    proof, results = ROOT / "proofs" / "large_training.py", tmp_path / "large_training.json"
+    options = ["--scale", "1e-5", "--parts", "train", "--folder", tmp_path, "--results", results]
+    done = subprocess.run([sys.executable, proof, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(results.read_text(encoding="utf-8")).values()
+    first, second = found["train"]["epochs"]
+    assert second["loss"] < first["loss"]
+    assert set(second["scores"]) == {"val", "test"}
+    assert 0 < found["train"]["peak_anonymous_bytes"] < 2**30
+    assert found["train"]["estimate"]["memory"] > 0
+
+
 def test_predictions_within_a_memory_limit_equal_those_in_memory(tmp_path: Path) -> None:
     """The short form of proofs/inference.py."""
     proof, results = ROOT / "proofs" / "inference.py", tmp_path / "inference.json"

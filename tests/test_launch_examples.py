@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import unimp
+from unimp.config.recipe import load_recipe
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAUNCH, PREPARE = EXAMPLES / "launch", EXAMPLES / "prepare"
@@ -41,16 +43,47 @@ def test_two_machines_train_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not on the path")
-def test_the_script_for_slurm_is_valid_and_resumes() -> None:
-    script = LAUNCH / "slurm.sbatch"
-    subprocess.run(["bash", "-n", script], check=True)
-    text = script.read_text("utf-8")
-    assert "--signal=B:TERM" in text
-    assert "torchrun.sh" in text
+@pytest.mark.skipif(shutil.which("torchrun") is None, reason="torchrun is not on the path")
+def test_the_script_for_slurm_trains_on_two_machines(tmp_path: Path) -> None:
+    """Without Slurm: srun starts both tasks on this machine, and scontrol lists it twice."""
+    commands, place = tmp_path / "bin", tmp_path / "submitted"
+    commands.mkdir()
+    tasks = 'SLURM_NODEID=1 "$@" & other=$!\nSLURM_NODEID=0 "$@" && wait $other'
+    for name, text in (("srun", tasks), ("scontrol", "printf '127.0.0.1\\n127.0.0.1\\n'")):
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(0o755)
+    place.mkdir()
+    shutil.copy(LAUNCH / "torchrun.sh", place)
+    recipe = load_recipe("synthetic").with_settings(
+        {
+            "task.scale": 0.05,
+            "model.width": 8,
+            "train.epochs": 2,
+            "batch.regime": "neighbors",
+            "train.device": "cpu",
+        }
+    )
+    (place / "recipe.toml").write_text(recipe.to_toml())
+    slurm = {"JOB_ID": str(os.getpid()), "NNODES": "2", "JOB_NODELIST": "a[1-2]"}
+    slurm["SUBMIT_DIR"] = str(place)
+    subprocess.run(
+        ["bash", LAUNCH / "slurm.sbatch", "recipe.toml"],
+        cwd=place,
+        env={
+            **os.environ,
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        },
+        check=True,
+        timeout=150,
+    )
+    assert unimp.load_run(place / "run", device="cpu").recipe.train.draws == "node"
+    assert "--signal=B:TERM" in (LAUNCH / "slurm.sbatch").read_text("utf-8")
 
 
 def test_the_job_for_kubeflow_starts_the_same_command() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     job = yaml.safe_load((LAUNCH / "kubeflow.yaml").read_text("utf-8"))
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
     for machine in job["spec"]["pytorchReplicaSpecs"].values():
@@ -78,7 +111,6 @@ def test_ray_calls_run_in_every_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", ["duckdb", "polars"])
 def test_parts_that_another_program_writes_become_a_store(library: str, tmp_path: Path) -> None:
-    pytest.importorskip(library, reason=f"{library} is not installed")
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     topics = ["a", "b", ""]
