@@ -33,7 +33,7 @@ def propagate(graph: Graph, observed: Tensor) -> Tensor:
     sizes = Sizes(0, 0, CLASSES, multilabel=observed.ndim == 2)
     labels = PropagatedLabels(sizes, 4)
     rows = labels.of(graph, observed)
-    assert rows.shape == (graph.num_nodes, labels.linear.in_features)
+    assert labels.inputs(rows).shape == (graph.num_nodes, labels.linear.in_features)
     return rows
 
 
@@ -87,6 +87,16 @@ def test_rows_are_shares_and_masses_of_walks(multilabel: bool, random_graph: Mak
     torch.testing.assert_close(
         propagate(graph, observed), dense_rows(graph, observed).float(), rtol=1e-4, atol=1e-5
     )
+
+
+def test_binary_tasks_have_one_mass_per_step(random_graph: Maker) -> None:
+    graph, observed = random_graph(30, 80), some_labels(30, multilabel=True)
+    sizes = Sizes(0, 0, CLASSES, multilabel=True)
+    rows = propagate(graph, observed)
+    inputs = PropagatedLabels(sizes, 8).inputs(rows).unflatten(1, (len(STEPS), CLASSES + 1))
+    by_step = rows.unflatten(1, (len(STEPS), 2 * CLASSES))
+    assert torch.equal(inputs[:, :, :CLASSES], by_step[:, :, :CLASSES])
+    torch.testing.assert_close(inputs[:, :, CLASSES], by_step[:, :, CLASSES:].mean(2))
 
 
 def test_shares_of_classes_sum_to_one_where_labels_arrive() -> None:

@@ -186,7 +186,7 @@ PORTFOLIO: tuple[Member, ...] = (
         "appnp",
         "appnp",
         {"model.name": "appnp", "model.layers": 2, "model.dropout": 0.5, **HOMOPHILOUS},
-        LONG,
+        EVERY,
     ),
     Member("unimp-features", "attention", {"model.inputs": "X,A", **HIGH_RATE}, LONG, 2.0),
     Member(

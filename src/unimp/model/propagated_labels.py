@@ -35,23 +35,35 @@ class PropagatedLabels(nn.Module):
         share_s = (Âˢ Y) / (Âˢ m + ε)        mass_s = 1 − log(Âˢ m + ε) / log ε
 
     A share is the part of the arriving labels that are of a class. The mass is 0 if no label
-    arrives and 1 if every walk of s steps ends at one. The row of a node whose own label is hidden
-    does not depend on that label.
+    arrives and 1 if every walk of s steps ends at one. For binary tasks, the mass is the mean over
+    the tasks. The row of a node whose own label is hidden does not depend on that label.
     """
 
     def __init__(self, sizes: Sizes, width: int) -> None:
         super().__init__()
         self.classes = sizes.classes
-        masses = sizes.classes if sizes.multilabel else 1
-        self.linear = nn.Linear(len(STEPS) * (sizes.classes + masses), width)
+        self.masses = sizes.classes if sizes.multilabel else 1  # per step, in propagated labels
+        self.linear = nn.Linear(len(STEPS) * (sizes.classes + 1), width)
 
     def of(self, graph: Graph, observed: Tensor, recent: LabelSums | None = None) -> Tensor:
         """Propagate the observed labels of all nodes, as `propagated_labels` does."""
         return propagated_labels(graph, observed, self.classes, recent=recent)
 
     def forward(self, propagated: Tensor) -> Tensor:
-        rows: Tensor = self.linear(propagated.to(self.linear.weight.dtype))
+        rows: Tensor = self.linear(self.inputs(propagated).to(self.linear.weight.dtype))
         return rows
+
+    def inputs(self, propagated: Tensor) -> Tensor:
+        """The inputs of the linear map: [N, 4 (C + 1)].
+
+        The masses of binary tasks are nearly equal, so they are replaced by their mean. With many
+        equal inputs, a small step of each weight would be a large step of the output.
+        """
+        if self.masses == 1:
+            return propagated
+        by_step = propagated.view(len(propagated), len(STEPS), -1)
+        mass = by_step[:, :, self.classes :].mean(2, keepdim=True)
+        return torch.cat((by_step[:, :, : self.classes], mass), 2).flatten(1)
 
 
 class LabelSums:

@@ -172,7 +172,8 @@ class Ridge(SolvedModel):
         rows = cross_fitted(known, partial(self.propagated, graph), seed=seed)
         observed = reveal_only(known.train, known.labels)
         labels = torch.cat((rows, self.propagated(graph, observed)[known.val]))
-        return labels.double().numpy()
+        assert self.propagated_labels is not None
+        return self.propagated_labels.inputs(labels).double().numpy()
 
     def _take(self, best: Solution, factor: float) -> None:
         """Set the weights of a solution, multiplied by a factor."""

@@ -186,11 +186,12 @@ class SIGN(SolvedModel):
         for step in range(self.num_layers + 1):
             rows = convolve(rows, graph.hop) if step else rows
             blocks.append(Block(rows.index_select(0, nodes).to(device), vectors))
-        if self.takes_labels:
+        if self.propagated_labels is not None:
             inside = cross_fitted(known, partial(self.propagated, graph), seed=seed)
             observed = reveal_only(known.train, known.labels)
             outside = self.propagated(graph, observed)[nodes[len(known.train) :]]
-            blocks.insert(0, Block(torch.cat((inside, outside)).to(device)))
+            labels = self.propagated_labels.inputs(torch.cat((inside, outside)))
+            blocks.insert(0, Block(labels.to(device)))
         return blocks
 
     @torch.no_grad()

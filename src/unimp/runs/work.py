@@ -11,6 +11,7 @@ from unimp.config.recipe import Recipe
 from unimp.graph.features import SparseFeatures, rows_of
 from unimp.graph.graph import Graph
 from unimp.model.node_model import NodeModel
+from unimp.model.propagated_labels import STEPS
 from unimp.runs.preparation import prunes
 from unimp.tasks.labels import mask_labels, mask_of
 from unimp.tasks.task import Task
@@ -103,7 +104,7 @@ def features_per_row(task: Task) -> float:
 def propagated_columns(model: NodeModel) -> int:
     """Numbers per node that store propagated labels, if they are inputs."""
     labels = getattr(model, "propagated_labels", None)
-    return 0 if labels is None else int(labels.linear.in_features)
+    return 0 if labels is None else len(STEPS) * (labels.classes + labels.masses)
 
 
 def hidden_width(recipe: Recipe) -> int:
