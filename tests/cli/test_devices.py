@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import unimp
+from unimp.cli.console import LOST
 from unimp.cli.processes import without_devices
 from unimp.config.run_files import CHECKPOINT, WEIGHTS
 
@@ -22,14 +26,22 @@ COMMON = [
     *("--set", "train.device=cpu", "--set", "train.checkpoint_every=0"),
 ]
 
+PORT = 40_000 + 2 * (os.getpid() % 10_000)
 
-def start(folder: Path, devices: int, *more: str, epochs: int = 3) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "unimp", "train", "synthetic", "--out", str(folder)]
-    command += [*COMMON, "--set", f"train.epochs={epochs}", "--devices", str(devices), *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+def start(
+    folder: Path,
+    devices: int | None = None,
+    *more: str,
+    epochs: int = 3,
+    launcher: Sequence[str] = (sys.executable, "-m", "unimp"),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    command = [*launcher, "train", "synthetic", "--out", str(folder), *COMMON]
+    command += [] if devices is None else ["--devices", str(devices)]
     return subprocess.Popen(
-        command,
-        env=environment,
+        [*command, "--set", f"train.epochs={epochs}", *more],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -37,11 +49,11 @@ def start(folder: Path, devices: int, *more: str, epochs: int = 3) -> subprocess
     )
 
 
-def train(folder: Path, devices: int, *more: str) -> str:
-    process = start(folder, devices, *more)
+def train(folder: Path, devices: int, *more: str, epochs: int = 3) -> str:
+    process = start(folder, devices, *more, epochs=epochs)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    return out
+    return out + err
 
 
 def weights_hash(folder: Path) -> str:
@@ -49,7 +61,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def others_of(process: subprocess.Popen[str]) -> list[int]:
-    """The numbers of all processes that the command started, except the first."""
+    """The numbers of all processes that the command started, by age, except the first."""
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )
@@ -67,7 +79,7 @@ def wait_for(path: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted training with two processes."""
     folder = tmp_path_factory.mktemp("devices") / "run"
-    assert train(folder, 2).count("run folder") == 1  # only the first process prints
+    assert train(folder, 2).count("run folder:") == 1  # only the first process prints
     return folder
 
 
@@ -93,19 +105,68 @@ def test_a_killed_process_is_replaced_and_the_result_is_the_same(
     assert weights_hash(tmp_path / "killed") == weights_hash(whole)
 
 
-def test_a_stopped_training_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", 2, epochs=400)
-    wait_for(tmp_path / "run" / CHECKPOINT)
-    time.sleep(2)
+def test_torchrun_replaces_a_killed_process_and_the_result_is_the_same(
+    whole: Path, tmp_path: Path
+) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher += ["--master-port", str(PORT), "--max-restarts", "1", "-m", "unimp"]
+    process = start(tmp_path / "killed", launcher=launcher)
+    wait_for(tmp_path / "killed" / CHECKPOINT)
+    os.kill(others_of(process)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "exitcode: -9" in err
+    assert weights_hash(tmp_path / "killed") == weights_hash(whole)
+
+
+def test_a_process_that_does_not_answer_ends_the_training_with_a_clear_message(
+    tmp_path: Path,
+) -> None:
+    """Epochs are not scored here: while a model is scored, processes wait for each other longer."""
+    own = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    own["MASTER_PORT"] = str(PORT + 1)
+    processes = [
+        start(
+            tmp_path / "run",
+            None,
+            *("--set", "train.rank_timeout=5", "--set", "train.eval_from=1000"),
+            epochs=1000,
+            environment={**own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    first, second = processes
+    try:
+        wait_for(tmp_path / "run" / CHECKPOINT)
+        second.send_signal(signal.SIGSTOP)
+        _, err = first.communicate(timeout=60)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert first.returncode == LOST
+    assert "did not answer within 5 s" in err
+    assert "Traceback" not in err
+
+
+def test_a_training_that_was_stopped_ends_like_an_uninterrupted_one_with_another_number(
+    tmp_path: Path,
+) -> None:
+    last = ["--set", "train.eval_from=150"]  # the weights of the last epoch are stored
+    process = start(tmp_path / "stopped", 2, *last, epochs=150)
+    wait_for(tmp_path / "stopped" / CHECKPOINT)
+    time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "stopped in epoch" in err
     assert "stopped in epoch 1 " not in err  # the state of the last step is stored
-    again = start(tmp_path / "run", 1, "--time-limit", "5", epochs=400)
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
-    assert "resuming" in out + err
+    assert "resuming" in train(tmp_path / "stopped", 1, *last, epochs=150)
+    train(tmp_path / "whole", 1, *last, epochs=150)
+    found, expected = (load_file(tmp_path / name / WEIGHTS) for name in ("stopped", "whole"))
+    for name in expected:
+        if not name.endswith("key.bias"):  # it has no effect, and its gradient is rounding only
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_an_ensemble_is_refused_in_one_message(tmp_path: Path) -> None:
