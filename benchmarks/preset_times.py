@@ -121,7 +121,7 @@ def best_simple(of_task: dict[str, dict[str, Any]]) -> tuple[str, float] | None:
 def summary(places: list[dict[str, dict[str, Any]]]) -> list[str]:
     """How `good` compares with `quick`, and each of them with the best simple baseline."""
     found = {
-        "`good` is higher than that of `quick`": [
+        "`good` is higher than the score of `quick`": [
             (p["good"]["test"], p["quick"]["test"]) for p in places if {"quick", "good"} <= p.keys()
         ]
     }

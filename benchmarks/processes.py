@@ -89,6 +89,8 @@ RANKS: Settings = {
     "train.device": "cpu",
     "train.draws": "node",
 }
+
+
 class RanksCase(NamedTuple):
     words: str
     settings: Settings
@@ -120,9 +122,7 @@ RANKS_CASES = {
 }
 
 
-def seconds_of_trainings(
-    settings: Settings, epochs: int, *, ranks: int, at_once: int = 1
-) -> float:
+def seconds_of_trainings(settings: Settings, epochs: int, *, ranks: int, at_once: int = 1) -> float:
     """The median seconds of epochs that are not scored; the first one includes the setup.
 
     at_once: the number of trainings that run at the same time and do not communicate.
@@ -167,7 +167,7 @@ def compare_ranks(figures: Figures, cases: list[str], repeats: int, epochs: int)
         figures.add(f"ranks_{name}_two", found["two"], f"{what}, two processes, seconds per epoch")
         faster = f"{what}, speedup of two processes over one"
         figures.add(f"ranks_{name}_speedup", found["one"] / found["two"], faster, "≥ 1.7")
-        limit = f"{what}, the same for two processes that never wait for each other"
+        limit = f"{what}, largest possible speedup: two trainings with half steps that never wait"
         figures.add(f"ranks_{name}_limit", found["one"] / found["apart"], limit)
 
 

@@ -471,7 +471,15 @@ SHOWN = {
                 f"cpu-epoch-{scale}{precision}-{figure}"
                 for scale in ("0.5", "0.25")
                 for precision in ("", "-bf16")
-                for figure in ("over-pyg", "whole-over-pyg", "products-over-pyg", "memory-share")
+                for figure in (
+                    "over-pyg",
+                    "over-pyg-compiled",
+                    "whole-over-pyg",
+                    "whole-over-pyg-compiled",
+                    "products-over-pyg",
+                    "limit-over-pyg",
+                    "memory-share",
+                )
             ),
             *(
                 f"cpu-epoch-{scale}-bf16-{figure}"

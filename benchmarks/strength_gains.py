@@ -183,7 +183,7 @@ EARLIER = {
 
 
 def earlier_scores(name: str) -> dict[int, float]:
-    """The test scores of UniMP as it was, by seed; empty if none are stored."""
+    """The test scores of the earlier UniMP, by seed; empty if none are stored."""
     file, inputs = EARLIER.get(name, ("small", "X,A,Y"))
     stored = json.loads((FOLDER / f"{file}.json").read_text("utf-8"))
     if file == "small":
@@ -193,7 +193,7 @@ def earlier_scores(name: str) -> dict[int, float]:
 
 
 def over_earlier(rows: Rows) -> dict[str, Gain]:
-    """What `best` gains over UniMP as it was, on the same splits and seeds."""
+    """What `best` gains over the earlier UniMP, on the same splits and seeds."""
     found = {}
     for name, of_set in rows.items():
         scores = earlier_scores(name)

@@ -85,7 +85,8 @@ def of_presets(develop: Rows) -> str:
         below = ", ".join(f"`{name}` ({gains[name].points:+.2f})" for name in negative)
         words.append(
             f"`{better}` is {mean(points):.2f} ± {stdev(points) / math.sqrt(len(points)):.2f} "
-            f"points above `{worse}`, and below it on {below or 'no set'}"
+            f"points (mean ± standard error over sets) above `{worse}`; it is lower on "
+            f"{below or 'no set'}"
         )
     return (
         f"**Presets.** On average over the {len(develop)} sets that were used for development, "
@@ -105,8 +106,8 @@ def of_baselines(rows: Rows) -> str:
         ]
         below.append(f"`{preset}`: {', '.join(lost) or 'none'}")
     return (
-        f"**The best simple baseline.** The mean difference to it is {average}. Sets on which a "
-        f"preset is more than two standard errors below it: {'; '.join(below)}."
+        f"**The best simple baseline.** The mean difference of a preset to it is {average}. These "
+        f"presets are more than two standard errors below it: {'; '.join(below)}."
     )
 
 
@@ -133,7 +134,7 @@ def of_shown(rows: Rows) -> str:
     return (
         f"**Labels that arrive later.** Validation labels as further inputs, without training, "
         f"clearly help on {len(most)} of {len(gains)} sets: {listed}. They clearly lower the score "
-        f"on {named(hurt) if hurt else 'none'}. On the others, no effect was shown."
+        f"on {named(hurt) if hurt else 'none'}. On the other sets, the effect is not clear."
     )
 
 
@@ -148,7 +149,8 @@ def of_refit(rows: Rows) -> str:
     return (
         f"**A refit on train and validation labels** changes the score of `best` by "
         f"{mean(gains.values()):+.1f} points on average over {len(gains)} sets, between "
-        f"{gains[least]:+.1f} (`{least}`) and {gains[most]:+.1f} (`{most}`), with one split each."
+        f"{gains[least]:+.1f} (`{least}`) and {gains[most]:+.1f} (`{most}`). One split of each set "
+        f"was refitted."
     )
 
 
@@ -166,8 +168,8 @@ def of_students(rows: Rows) -> str:
 def of_optimism(rows: Rows) -> str:
     every = [row["optimism"] for of_set in rows.values() for row in of_set]
     return (
-        f"**Optimism.** Choosing the weights made the validation score of `best` look better by "
-        f"{100 * mean(every):.2f} points on average."
+        f"**Optimism.** The validation score of `best` is {100 * mean(every):.2f} points too high "
+        f"on average, because the weights were chosen on the same labels."
     )
 
 

@@ -66,7 +66,7 @@ def single_models(rows: Rows) -> list[str]:
         members = [mean_text(scores_of(of_set, member)) for member in SHOWN]
         was = mean_text([earlier[seed] for seed in seeds if seed in earlier])
         lines.append([name, str(len(seeds)), *members, was])
-    return table(["set", "splits", *SHOWN.values(), "UniMP as it was"], lines)
+    return table(["set", "splits", *SHOWN.values(), "earlier UniMP"], lines)
 
 
 def presets(rows: Rows) -> list[str]:
@@ -212,7 +212,7 @@ def protocols(rows: Rows) -> list[str]:
 
 
 def holm(chances: dict[str, float]) -> dict[str, float]:
-    """Chances of a difference by accident, corrected for their number by Holm's method."""
+    """p-values, corrected for their number by Holm's method."""
     corrected, largest = {}, 0.0
     for place, name in enumerate(sorted(chances, key=lambda name: chances[name])):
         largest = max(largest, min(1.0, (len(chances) - place) * chances[name]))
@@ -238,7 +238,7 @@ def levers(rows: Rows) -> list[str]:
         ends = [pick(gains, key=lambda n: gains[n].points) for pick in (max, min)]
         cells = [lever, str(len(gains)), f"{points:+.2f} ± {error:.2f}", f"{corrected[lever]:.3f}"]
         lines.append([*cells, *(f"{name} {gains[name]}" for name in ends)])
-    head = ["lever", "sets", "mean gain", "by accident (Holm)", "largest gain", "smallest gain"]
+    head = ["lever", "sets", "mean gain", "p-value (Holm)", "largest gain", "smallest gain"]
     return table(head, lines)
 
 

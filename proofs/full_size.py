@@ -98,9 +98,12 @@ def rows() -> list[Row]:
             "store, 32-bit features",
             gb(built["store_bytes"]),
             gb(store),
-            f"{IN_EDGE} bytes per in-edge by the ratio of edges, the rest by that of nodes",
+            f"edges ({IN_EDGE} bytes per in-edge) times the ratio of edges, the rest times the "
+            "ratio of nodes",
         ),
-        Row("store, 16-bit features", "not measured", gb(half), "2 bytes per feature less"),
+        Row(
+            "store, 16-bit features", "not measured", gb(half), "as above, less 2 bytes per feature"
+        ),
         Row(
             "build",
             f"{time(build['seconds'])} ({here})",
@@ -124,8 +127,8 @@ def rows() -> list[Row]:
             "anonymous memory per process in training",
             f"{gb(peak)} ({training})",
             gb(peak + BYTES_PER_NODE * more_nodes),
-            f"{BYTES_PER_NODE} bytes per further node, as in `unimp estimate`; rows of a batch "
-            "as measured",
+            f"{BYTES_PER_NODE} bytes per additional node, as in `unimp estimate`; a batch has as "
+            "many rows as in the measurement",
         ),
         Row(
             "epoch on one GPU, without scores",
@@ -134,10 +137,11 @@ def rows() -> list[Row]:
             "ratio of nodes, with edges and features on the GPU",
         ),
         Row(
-            "memory of this GPU",
+            "memory used on this GPU",
             f"{on_gpu / 2**30:.2f} GiB",
             f"{on_gpu_of_all / 2**30:.0f} GiB",
-            f"{IN_EDGE} bytes per further in-edge and {of_node} per further node (32-bit features)",
+            f"{IN_EDGE} bytes per additional in-edge and {of_node} per additional node (32-bit "
+            "features)",
         ),
         Row(
             "predictions for all nodes",
@@ -179,5 +183,5 @@ def mag240m() -> str:
         f"features, at most {in_edges / 1e9:.1f} billion in-edges) need a store of "
         f"{gb(features + edges + rest)} with 16-bit features: {gb(features)} of features, "
         f"{gb(edges)} of edges, and {gb(rest)} of labels, ids and row pointers. This was computed "
-        "with the same bytes per node and in-edge, and not measured."
+        "with the bytes per node and in-edge of the measured graph. It was not measured."
     )

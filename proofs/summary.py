@@ -212,7 +212,7 @@ def builds_in_words() -> str:
             f"{found['seconds']:.1f} s ({found['cpu_seconds']:.1f} s of CPU time, "
             f"{result['cores']} cores, load average {load:g}), with at most "
             f"{found['peak_anonymous_bytes'] / 1e9:.2f} GB of anonymous memory (limit "
-            f"{result['memory_limit']}). The store has {result['store_bytes'] / 1e9:.2f} GB"
+            f"{result['memory_limit']}). The store takes {result['store_bytes'] / 1e9:.2f} GB"
         )
         if "equal" in result:
             same = "bitwise equal" if all(result["equal"].values()) else "not equal"
@@ -221,7 +221,7 @@ def builds_in_words() -> str:
             killed = result["killed"]
             text += (
                 f". {killed['builds']} builds were killed {killed['kills']} times and started "
-                f"again: {killed['different']} of the resulting stores differ from the first one"
+                f"again. {killed['different']} of the resulting stores differ from the first one"
             )
         more = " --kills 0 --no-compare" if "equal" not in result else ""
         command = f"python proofs/store.py --scale {result['scale']:g}{more}"

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from unimp.ops import products
 
-SHAPES = [(3000, 64, 40), (3000, 40, 64), (300, 100, 300), (5, 3, 2)]
-"""Rows, inputs and outputs; the last product is too small for oneDNN."""
+SHAPES = [(3000, 64, 40), (3000, 40, 64), (products.BLOCK, 100, 300), (1000, 64, 40), (3000, 3, 2)]
+"""Rows, inputs and outputs; the last two products are too small for oneDNN."""
 
 
 @pytest.fixture(params=["oneDNN", "MKL"])
@@ -43,7 +43,8 @@ def test_values_and_gradients_are_those_of_fp64(
     bias = torch.randn(outputs).requires_grad_() if has_bias else None
     grad = torch.randn(rows, outputs + 8)[:, :outputs]
     out = products.linear(h, weight, bias)
-    assert products.uses_onednn(h, weight) == (library == "oneDNN" and rows > 5)
+    is_large = rows >= products.BLOCK and inputs > 3
+    assert products.uses_onednn(h, weight, outputs) == (library == "oneDNN" and is_large)
     found = torch.autograd.grad(out, [t for t in (h, weight, bias) if t is not None], grad)
     for got, wanted in zip((out, *found), exact(h, weight, bias, grad), strict=True):
         torch.testing.assert_close(got, wanted.float(), rtol=1e-4, atol=1e-3)
@@ -58,6 +59,25 @@ def test_gradients_are_written_into_given_tensors(library: str) -> None:
     torch.testing.assert_close(onto, 1 + grad @ weight, rtol=1e-4, atol=1e-4)
     products.weight_gradient(grad, h, out=out[40:])
     torch.testing.assert_close(out[40:], grad.t() @ h, rtol=1e-4, atol=1e-3)
+
+
+def test_any_number_of_rows_needs_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps code for each shape, so all calls must have the same few shapes."""
+    shapes = set()
+
+    def multiply(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        shapes.add((h.shape, weight.shape))
+        return F.linear(h, weight, bias)
+
+    monkeypatch.setattr(products, "has_onednn", lambda: True)
+    monkeypatch.setattr(products, "_by_onednn", multiply)
+    for rows in (1024, 1500, 2048, 3000, 5001):
+        h = torch.randn(rows, 64, requires_grad=True)
+        layer = products.Linear(64, 40)
+        layer(h).sum().backward()
+        assert h.grad is not None
+        torch.testing.assert_close(h.grad, layer.weight.sum(0).expand(rows, -1))
+    assert len(shapes) == 3
 
 
 def test_autocast_computes_in_bf16(library: str) -> None:

@@ -230,11 +230,14 @@ def task() -> Task:
     return unimp.load_task("synthetic", scale=1.0)
 
 
-def planned(task: Task, cores: int, members: int = 10, **settings: Any) -> workers.Plan:
+def planned(
+    task: Task, cores: int, members: int = 10, memory: int = 2**40, **settings: Any
+) -> workers.Plan:
     recipe = Recipe().with_settings(settings)
     experiment = Experiment(recipe, 0, "cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "usable_cores", lambda: cores)
+        patch.setattr(workers, "available_memory", lambda device: memory)
         return workers.plan(experiment, [Recipe()] * members, task)
 
 
@@ -251,6 +254,5 @@ def test_the_number_of_workers_follows_from_cores_members_time_and_memory(
     assert planned(unimp.load_task("synthetic", scale=0.05), 4).jobs == 1
     assert planned(task, 1, **{"ensemble.jobs": 3}) == (3, 1)
     assert planned(task, 8, **{"ensemble.jobs": 1}).jobs == 1
-    monkeypatch.setattr(workers, "available_memory", lambda device: 3 * 2**30)
     monkeypatch.setattr(workers, "estimate", lambda *more, **options: Expected(2**30))
-    assert planned(task, 8).jobs == 2
+    assert planned(task, 8, memory=3 * 2**30).jobs == 2

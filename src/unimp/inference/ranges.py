@@ -94,9 +94,10 @@ ALONE = SharedWork()
 
 
 def shared_work(ranks: Ranks) -> SharedWork:
-    """The part of this process; their temporary folder is removed when the first process ends.
+    """The part of this process in the work of all processes that were started together.
 
-    The processes must be on one machine, because they map the same files.
+    They must be on one machine, because they map the same files, in a temporary folder that the
+    first process removes when it ends.
     """
     if ranks.size == 1:
         return ALONE

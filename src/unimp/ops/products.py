@@ -1,13 +1,15 @@
 """Products of rows and weights on CPU, in the library that is faster.
 
-PyTorch multiplies fp32 matrices on CPU by MKL, which uses AVX-512 instructions only on Intel's
-CPUs. oneDNN, which is also part of PyTorch, uses them on all CPUs that have them, so it is up to
-twice as fast. PyTorch has no public function that multiplies fp32 matrices by oneDNN. This module
-calls the operator that `torch.compile` uses, or MKL if the installed PyTorch does not have it.
+PyTorch uses MKL to multiply fp32 matrices on CPU. MKL uses AVX-512 instructions only on Intel's
+CPUs. oneDNN, which is also part of PyTorch, uses them on every CPU that has them. On other CPUs, it
+is therefore about twice as fast. PyTorch has no public function for fp32 products in oneDNN. This
+module calls the operator that `torch.compile` uses, or MKL if the installed PyTorch does not have
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -16,8 +18,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+BLOCK = 1024
+"""Rows that oneDNN multiplies at once. It generates code for each shape and keeps about 1 MB of it,
+so calls with any number of rows would fill the memory. MKL multiplies the rows that remain."""
 LEAST = 1 << 20
-"""Multiplications from which oneDNN is used. Smaller products take the same time in both."""
+"""Multiplications per block from which oneDNN is used. Smaller products are as fast in MKL."""
 
 
 class Linear(nn.Linear):
@@ -29,7 +34,7 @@ class Linear(nn.Linear):
 
 def linear(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute h Wᵀ + b, as `torch.nn.functional.linear`: h [n, F], W [C, F] → [n, C]."""
-    if not uses_onednn(h, weight) or torch.is_autocast_enabled("cpu"):
+    if not uses_onednn(h, weight, len(weight)) or torch.is_autocast_enabled("cpu"):
         return F.linear(h, weight, bias)
     if not torch.is_grad_enabled():
         return _multiplied(h, weight, bias)
@@ -42,7 +47,7 @@ def times_weight(grad: Tensor, weight: Tensor, *, onto: Tensor | None = None) ->
 
     The result is added to `onto` in place if it is given.
     """
-    if uses_onednn(grad, weight.t()):
+    if uses_onednn(grad, weight, weight.shape[1]):
         found = _multiplied(grad, weight.t())
         return found if onto is None else onto.add_(found)
     return grad @ weight if onto is None else onto.addmm_(grad, weight)
@@ -50,12 +55,12 @@ def times_weight(grad: Tensor, weight: Tensor, *, onto: Tensor | None = None) ->
 
 def weight_gradient(grad: Tensor, h: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Compute the gradient of W from that of h Wᵀ: grad [n, C], h [n, F] → [C, F]."""
-    if uses_onednn(grad.t(), h.t()):
-        # oneDNN is faster if the second operand has more rows than the first.
+    if uses_onednn(h, grad, grad.shape[1]):
+        # oneDNN is faster if the second operand has more columns than the first.
         if grad.shape[1] > h.shape[1]:
-            found = _multiplied(h.t(), grad.t()).t()
+            found = _sum_of_products(h, grad).t()
         else:
-            found = _multiplied(grad.t(), h.t())
+            found = _sum_of_products(grad, h)
     elif grad.dtype == torch.bfloat16 and grad.is_cpu:
         found = (h.t() @ grad).t()  # faster than gradᵀ h
     else:
@@ -63,13 +68,14 @@ def weight_gradient(grad: Tensor, h: Tensor, *, out: Tensor | None = None) -> Te
     return found if out is None else out.copy_(found)
 
 
-def uses_onednn(h: Tensor, weight: Tensor) -> bool:
-    """Whether h Wᵀ is computed by oneDNN."""
+def uses_onednn(h: Tensor, other: Tensor, outputs: int) -> bool:
+    """Whether each row of h [n, F] is multiplied by `outputs` columns in oneDNN."""
     return (
         h.is_cpu
-        and h.dtype == weight.dtype == torch.float32
+        and h.dtype == other.dtype == torch.float32
         and h.ndim == 2
-        and h.numel() * len(weight) >= LEAST
+        and len(h) >= BLOCK
+        and BLOCK * h.shape[1] * outputs >= LEAST
         and has_onednn()
         and not torch.compiler.is_compiling()
     )
@@ -86,11 +92,42 @@ def has_onednn() -> bool:
 
 
 def _multiplied(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute h Wᵀ + b by oneDNN."""
-    if not (weight.is_contiguous() or weight.t().is_contiguous()):
-        weight = weight.contiguous()  # oneDNN is very slow if both dimensions are strided
+    """Compute h Wᵀ + b."""
+    weight, out = _dense(weight), h.new_empty(len(h), len(weight))
+    for block in _blocks(h):
+        out[block] = _by_onednn(h[block], weight, bias)
+    rest = slice(len(h) - len(h) % BLOCK, None)
+    if bias is None:
+        torch.mm(h[rest], weight.t(), out=out[rest])
+    else:
+        torch.addmm(bias, h[rest], weight.t(), out=out[rest])
+    return out
+
+
+def _sum_of_products(one: Tensor, other: Tensor) -> Tensor:
+    """Compute the sum of outer products of rows: one [n, A], other [n, B] → [A, B]."""
+    rest = slice(len(one) - len(one) % BLOCK, None)
+    found = torch.mm(one[rest].t(), other[rest])
+    for block in _blocks(one):
+        found += _by_onednn(one[block].t(), _dense(other[block].t()))
+    return found
+
+
+def _blocks(rows: Tensor) -> Iterator[slice]:
+    for begin in range(0, len(rows) - len(rows) % BLOCK, BLOCK):
+        yield slice(begin, begin + BLOCK)
+
+
+def _by_onednn(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     out: Tensor = torch.ops.mkldnn._linear_pointwise.default(h, weight, bias, "none", [], "")
     return out
+
+
+def _dense(matrix: Tensor) -> Tensor:
+    """The matrix or a copy: as a second operand with two strides, it would be slow in oneDNN."""
+    if matrix.is_contiguous() or matrix.t().is_contiguous():
+        return matrix
+    return matrix.contiguous()
 
 
 class _Linear(torch.autograd.Function):

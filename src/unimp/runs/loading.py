@@ -58,8 +58,8 @@ def load_shared(folder: Path) -> Run:
         )
     if not ranks.on_one_machine():
         raise RunError(
-            "several processes compute predictions on one machine only, because they share files. "
-            "Start all of them on the same machine."
+            "several processes can compute predictions only if all of them run on the same "
+            "machine, because they share files. Start all of them on one machine."
         )
     return replace(run, shared=shared_work(ranks))
 

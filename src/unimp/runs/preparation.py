@@ -70,7 +70,7 @@ def undivided(recipe: Recipe, model: NodeModel) -> str:
     if recipe.ensemble.portfolio != "none":
         return "it is an ensemble"
     if not model.by_layer:
-        return f"{recipe.model.name}, its model, computes all nodes at once"
+        return f"its model, {recipe.model.name}, computes all nodes at once"
     if recipe.inference.regime != "exact":
         return f"inference.regime is {recipe.inference.regime}, and only exact can be divided"
     return ""

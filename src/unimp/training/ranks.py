@@ -166,8 +166,8 @@ class Joined(Ranks):
         except RuntimeError as error:
             raise RanksError(
                 f"process {self.rank} of {self.size} could not {purpose}: another process ended "
-                f"or did not answer within {self.timeout:g} s. Start the processes again; training "
-                "resumes from the last checkpoint."
+                "or did not answer in time. Start the command again. A training resumes from its "
+                "last checkpoint."
             ) from error
 
 
@@ -192,7 +192,7 @@ def use_own_gpu(device: str) -> None:
         raise RecipeError(
             f"process {number} of this machine has no GPU, because the machine has {count}; start "
             f"at most {count} processes on it, or use the CPU: set train.device=cpu to train, and "
-            "CUDA_VISIBLE_DEVICES to an empty text to predict"
+            "the environment variable CUDA_VISIBLE_DEVICES to an empty string to predict"
         )
     if device not in ("auto", "cuda", f"cuda:{number}"):
         raise RecipeError(
