@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import multiprocessing
@@ -35,6 +36,8 @@ def fill(
     runs in a new process. shown: the keys that are printed. No training starts after `minutes`.
     """
     rows: list[Row] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    if not cases:
+        return rows
     fields: Sequence[str] = cases[0]._fields  # type: ignore[attr-defined]
 
     def key(row: Row) -> tuple[Any, ...]:
@@ -45,7 +48,11 @@ def fill(
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(timed, case): case for case in cases if case not in known}
         for done in as_completed(waiting):
-            found = done.result()
+            try:
+                found = done.result()
+            except Exception as error:  # one case that fails must not lose the others
+                print(f"failed: {waiting[done]}: {type(error).__name__} {error}", flush=True)
+                continue
             if found is None:
                 continue
             case = waiting[done]._asdict()  # type: ignore[attr-defined]
@@ -54,6 +61,24 @@ def fill(
             rows = sorted([*rows, row], key=key)
             write_atomically(path, (json.dumps(rows, indent=1) + "\n").encode())
     return rows
+
+
+def parser_of(description: str | None, seeds: int) -> argparse.ArgumentParser:
+    """A parser of the options that all of these benchmarks have."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=seeds, help="Number of seeds, or of splits.")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="Run this many trainings at the same time."
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="Do not start trainings after this many minutes.",
+    )
+    return parser
 
 
 def _until(deadline: float, train: Callable[[Case], Row], case: Case) -> Row | None:

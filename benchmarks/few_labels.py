@@ -12,7 +12,6 @@ bundled are read from `.npz` files in the folder UNIMP_DATA.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 import unimp
-from cases import fill, gain_text
+from cases import fill, gain_text, parser_of
 from results import FOLDER, put_between
 from unimp.data.files import write_atomically
 from unimp.tasks.means import mean_text
@@ -118,14 +117,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="Number of random splits.")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="Train this many ensembles at the same time."
-    )
-    options = parser.parse_args()
+    options = parser_of(__doc__, seeds=5).parse_args()
     cases = [
         Case(name, known, seed, folds)
         for seed in range(options.seeds)
@@ -133,7 +125,9 @@ def main() -> None:
         for known in KNOWN
         for folds in FOLDS
     ]
-    rows = fill(RESULTS, cases, train, shown=("before", "test"), jobs=options.jobs)
+    rows = fill(
+        RESULTS, cases, train, shown=("before", "test"), jobs=options.jobs, minutes=options.minutes
+    )
     text = table(rows)
     page = put_between(PAGE.read_text("utf-8"), "<!-- few labels -->", text)
     write_atomically(PAGE, page.encode())

@@ -10,14 +10,12 @@ are read from `.npz` files in the folder UNIMP_DATA.
 
 from __future__ import annotations
 
-import argparse
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from cases import fill, gain_text
+from cases import fill, gain_text, parser_of
 from results import FOLDER, put_between
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
@@ -102,20 +100,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=10, help="Number of seeds, or of splits.")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="Run this many trainings at the same time."
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=math.inf,
-        help="Do not start trainings after this many minutes.",
-    )
-    options = parser.parse_args()
+    options = parser_of(__doc__, seeds=10).parse_args()
     cases = [
         Case(recipe, option, seed)
         for seed in range(options.seeds)

@@ -11,14 +11,12 @@ from `.npz` files in the folder UNIMP_DATA.
 
 from __future__ import annotations
 
-import argparse
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from cases import fill, gain_text
+from cases import fill, gain_text, parser_of
 from results import FOLDER, put_between
 from unimp.config.recipe import load_recipe
 from unimp.data.files import write_atomically
@@ -95,21 +93,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, seeds=10)
     tasks = sorted({recipe for recipe, _ in EPOCHS})
     parser.add_argument("--tasks", nargs="+", default=tasks, choices=tasks, help="Recipes.")
-    parser.add_argument("--seeds", type=int, default=10, help="Number of seeds.")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="Run this many trainings at the same time."
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=math.inf,
-        help="Do not start trainings after this many minutes.",
-    )
     options = parser.parse_args()
     if not native.multiplies_bf16():
         raise SystemExit("this CPU has no AVX512-BF16 instructions; run it on a CPU that has them")

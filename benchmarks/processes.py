@@ -92,6 +92,8 @@ RANKS: Settings = {
 
 
 class RanksCase(NamedTuple):
+    """A training that one process and two processes are compared on."""
+
     words: str
     settings: Settings
     half: Settings  # halves each step, so an epoch has twice as many steps

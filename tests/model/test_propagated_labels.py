@@ -97,6 +97,7 @@ def test_binary_tasks_have_one_mass_per_step(random_graph: Maker) -> None:
     by_step = rows.unflatten(1, (len(STEPS), 2 * CLASSES))
     assert torch.equal(inputs[:, :, :CLASSES], by_step[:, :, :CLASSES])
     torch.testing.assert_close(inputs[:, :, CLASSES], by_step[:, :, CLASSES:].mean(2))
+    assert PropagatedLabels(sizes, 8)(rows[:0]).shape == (0, 8)
 
 
 def test_shares_of_classes_sum_to_one_where_labels_arrive() -> None:

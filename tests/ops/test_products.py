@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -94,3 +96,49 @@ def test_without_gradients_the_values_are_the_same(library: str) -> None:
         found = layer(h)
     assert not found.requires_grad
     assert torch.equal(found, layer(h).detach())
+
+
+@pytest.mark.parametrize("shape", ["strided", "one number", "row"])
+def test_any_bias_is_added(library: str, shape: str) -> None:
+    h, weight = torch.randn(3000, 64), torch.randn(40, 64)
+    bias = {
+        "strided": torch.randn(80)[::2],
+        "one number": torch.randn(1).expand(40),
+        "row": torch.randn(1, 40),
+    }[shape]
+    with torch.no_grad():
+        found = products.linear(h, weight, bias)
+    torch.testing.assert_close(found, h @ weight.t() + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_shapes_that_do_not_fit_are_refused_as_by_torch(library: str) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        products.linear(torch.randn(3000, 64), torch.randn(40, 65))
+
+
+def test_a_compiled_layer_is_one_graph(library: str) -> None:
+    h, layer = torch.randn(3000, 64), products.Linear(64, 40)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(h), layer(h), rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_and_transforms_are_those_of_torch(library: str) -> None:
+    torch.manual_seed(0)
+    h, layer = torch.randn(3000, 64, requires_grad=True), products.Linear(64, 40)
+
+    def slope(multiply: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        out = multiply(h, layer.weight, layer.bias).tanh()
+        (grad,) = torch.autograd.grad(out.sum(), h, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), layer.weight)
+        return second
+
+    torch.testing.assert_close(slope(products.linear), slope(F.linear), rtol=1e-3, atol=1e-2)
+    of_rows = torch.func.vmap(lambda rows: products.linear(rows, layer.weight, layer.bias))
+    torch.testing.assert_close(of_rows(torch.stack((h, h)))[1], layer(h), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_turning_onednn_off_is_respected() -> None:
+    h, weight = torch.randn(3000, 64), torch.randn(40, 64)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not products.uses_onednn(h, weight, len(weight))

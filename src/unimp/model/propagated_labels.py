@@ -61,7 +61,8 @@ class PropagatedLabels(nn.Module):
         """
         if self.masses == 1:
             return propagated
-        by_step = propagated.view(len(propagated), len(STEPS), -1)
+        columns = self.classes + self.masses
+        by_step = propagated.view(len(propagated), len(STEPS), columns)
         mass = by_step[:, :, self.classes :].mean(2, keepdim=True)
         return torch.cat((by_step[:, :, : self.classes], mass), 2).flatten(1)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 BLOCK = 1024
@@ -34,7 +33,10 @@ class Linear(nn.Linear):
 
 def linear(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute h Wᵀ + b, as `torch.nn.functional.linear`: h [n, F], W [C, F] → [n, C]."""
-    if not uses_onednn(h, weight, len(weight)) or torch.is_autocast_enabled("cpu"):
+    fits = h.shape[-1] == weight.shape[-1]
+    if bias is not None:
+        fits = fits and bias.shape == weight.shape[:1] and bias.dtype == weight.dtype
+    if not fits or not uses_onednn(h, weight, len(weight)) or torch.is_autocast_enabled("cpu"):
         return F.linear(h, weight, bias)
     if not torch.is_grad_enabled():
         return _multiplied(h, weight, bias)
@@ -71,14 +73,26 @@ def weight_gradient(grad: Tensor, h: Tensor, *, out: Tensor | None = None) -> Te
 def uses_onednn(h: Tensor, other: Tensor, outputs: int) -> bool:
     """Whether each row of h [n, F] is multiplied by `outputs` columns in oneDNN."""
     return (
-        h.is_cpu
+        not _is_transformed()
+        and h.is_cpu
         and h.dtype == other.dtype == torch.float32
+        and h.layout == other.layout == torch.strided
         and h.ndim == 2
         and len(h) >= BLOCK
         and BLOCK * h.shape[1] * outputs >= LEAST
+        and torch.backends.mkldnn.enabled
         and has_onednn()
-        and not torch.compiler.is_compiling()
     )
+
+
+def _is_transformed() -> bool:
+    """Whether the call is compiled, traced or inside of `torch.func`, which need public operators.
+
+    This is the first condition, because the compiler cannot follow the others.
+    """
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 @cache
@@ -94,6 +108,7 @@ def has_onednn() -> bool:
 def _multiplied(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute h Wᵀ + b."""
     weight, out = _dense(weight), h.new_empty(len(h), len(weight))
+    bias = None if bias is None else bias.contiguous()  # oneDNN ignores its stride
     for block in _blocks(h):
         out[block] = _by_onednn(h[block], weight, bias)
     rest = slice(len(h) - len(h) % BLOCK, None)
@@ -139,9 +154,10 @@ class _Linear(torch.autograd.Function):
         return _multiplied(h, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (grad,), (h, weight), wanted = grads, ctx.saved_tensors, ctx.needs_input_grad
+        if torch.is_grad_enabled():  # for second derivatives
+            return grad @ weight, grad.t() @ h, grad.sum(0) if wanted[2] else None
         return (
             times_weight(grad, weight) if wanted[0] else None,
             weight_gradient(grad, h) if wanted[1] else None,

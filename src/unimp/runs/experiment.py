@@ -26,7 +26,7 @@ from unimp.config.seeds import check_seeds
 from unimp.errors import RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
 from unimp.runs.context import Experiment, RunOptions
-from unimp.runs.fitting import fit_recipe, help_to_score, scored_run
+from unimp.runs.fitting import FIRST_FAILED, fit_recipe, help_to_score, scored_run
 from unimp.runs.folder.resume import Found, held_folder
 from unimp.runs.folder.writing import write_run, write_task
 from unimp.runs.loading import load_finished
@@ -160,7 +160,7 @@ def first_metrics(ranks: Ranks) -> Mapping[str, Any]:
     """The metrics that the first process computed."""
     metrics: Mapping[str, Any] | None = ranks.agreed(None)
     if metrics is None:
-        raise TrainingError("the first process could not score or write the run")
+        raise TrainingError(FIRST_FAILED)
     return metrics
 
 

@@ -53,6 +53,7 @@ from unimp.training.masks import Masks
 from unimp.training.precision import explain_choice
 from unimp.training.ranks import Ranks
 
+FIRST_FAILED = "the first process could not score or write the run"
 SCORINGS_AFTER = 5
 """How often all nodes may be predicted after training: both protocols, the file, the report."""
 
@@ -263,6 +264,8 @@ def help_to_score(experiment: Experiment, model: NodeModel, task: Task) -> Run:
     run = unscored_run(experiment, model, task)
     with suppress(NonFiniteError):  # the first process reports it
         for protocol in run.protocols if run.shared.ranks > 1 else ():
+            if not run.shared.agreed(True):
+                raise TrainingError(FIRST_FAILED)
             run.logits(reveal_only(task.split.known(protocol), task.labels))
     return replace(run, shared=ALONE)
 
@@ -275,6 +278,7 @@ def scored_run(
     run = unscored_run(experiment, model, task)
     observed = run.observed_labels(reveal="train")
     try:
+        run.shared.agreed(True)  # other processes wait for it before each protocol
         outputs = run.outputs(observed)
     except NonFiniteError as error:
         if not fit.failed:
@@ -282,7 +286,9 @@ def scored_run(
         raise TrainingError(f"training failed: {fit.stopped}. {LOWER_RATE}") from error
     scores = {"train": score_split(outputs, task, "train")}
     if not experiment.is_member:  # an ensemble scores further protocols for all members together
-        scores |= {name: run.evaluate(name) for name in run.protocols if name != "train"}
+        for name in run.protocols:
+            if name != "train" and run.shared.agreed(True):
+                scores[name] = run.evaluate(name)
     metrics: dict[str, Any] = {
         "metric": task.metric,
         "scores": scores,

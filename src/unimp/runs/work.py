@@ -104,7 +104,10 @@ def features_per_row(task: Task) -> float:
 def propagated_columns(model: NodeModel) -> int:
     """Numbers per node that store propagated labels, if they are inputs."""
     labels = getattr(model, "propagated_labels", None)
-    return 0 if labels is None else len(STEPS) * (labels.classes + labels.masses)
+    if labels is None:
+        return 0
+    stored: int = len(STEPS) * (labels.classes + labels.masses)
+    return stored + (int(labels.linear.in_features) if labels.masses > 1 else 0)
 
 
 def hidden_width(recipe: Recipe) -> int:

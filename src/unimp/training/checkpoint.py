@@ -28,7 +28,10 @@ MAX_LOST = 5.0
 """At the end of training a checkpoint is written if more seconds than this could be lost."""
 
 
-_RESTORE = "Restore the file from a copy, or train again."
+_RESTORE = (
+    "Restore the file from a copy. If another version of unimp trained the run, train it again in "
+    "another folder."
+)
 
 
 def save_weights(model: NodeModel, path: Path) -> None:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,8 +66,10 @@ class Ranks:
         """Return when all processes have called it."""
 
     def on_one_machine(self) -> bool:
-        """Whether the machines of all processes have the same name."""
-        return self.are_equal(zlib.crc32(socket.gethostname().encode()))
+        """Whether all processes run on one machine: it has one name, and was started once."""
+        started = Path("/proc/sys/kernel/random/boot_id")
+        boot = started.read_bytes() if started.exists() else b""
+        return self.are_equal(zlib.crc32(socket.gethostname().encode() + boot))
 
     def add_gradients(
         self, parameters: Sequence[Tensor], loss: Tensor | None, count: Tensor
