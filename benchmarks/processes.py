@@ -169,7 +169,7 @@ def compare_ranks(figures: Figures, cases: list[str], repeats: int, epochs: int)
         figures.add(f"ranks_{name}_two", found["two"], f"{what}, two processes, seconds per epoch")
         faster = f"{what}, speedup of two processes over one"
         figures.add(f"ranks_{name}_speedup", found["one"] / found["two"], faster, "≥ 1.7")
-        limit = f"{what}, largest possible speedup: two trainings with half steps that never wait"
+        limit = f"{what}, largest possible speedup"
         figures.add(f"ranks_{name}_limit", found["one"] / found["apart"], limit)
 
 
