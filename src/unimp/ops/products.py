@@ -80,7 +80,7 @@ def uses_onednn(h: Tensor, other: Tensor, outputs: int) -> bool:
         and h.ndim == 2
         and len(h) >= BLOCK
         and BLOCK * h.shape[1] * outputs >= LEAST
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and has_onednn()
     )
 
