@@ -83,5 +83,6 @@ def audit_labels(
         how += ", with smoothing after the model"
     out.print(
         f"{len(found):,} known labels were hidden, {how}; the model disagrees with "
-        f"{f'{found.disagreements:,}' if rows else 'none of them'}: {path}"
+        f"{f'{found.disagreements:,}' if rows else 'none of them'}. All known labels, the most "
+        f"doubtful first: {path}"
     )

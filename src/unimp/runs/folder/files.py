@@ -231,8 +231,8 @@ def files_behind(folder: Path) -> list[Path]:
 def _not_finished(folder: Path) -> str:
     """Why a folder is not a finished run, and what to do."""
     if not folder.exists():
-        near = (path.name for path in folder.parent.glob("*") if path.is_dir())
-        meant = nearest_names(folder.name, near)
+        near = (str(path) for path in folder.parent.glob("*") if path.is_dir())
+        meant = nearest_names(str(folder), near)
         hint = f"; {meant}" if meant.startswith("did you mean") else ""
         return f"there is no folder {folder}{hint}"
     hint = ""
