@@ -81,7 +81,7 @@ def of_presets(develop: Rows) -> str:
     for better, worse in (("good", "quick"), ("best", "good")):
         gains = between_presets(develop, better, worse)
         points = [gain.points for gain in gains.values()]
-        negative = [name for name, gain in gains.items() if gain.points < 0]
+        negative = [name for name, gain in gains.items() if round(gain.points, 2) < 0]
         below = ", ".join(f"`{name}` ({gains[name].points:+.2f})" for name in negative)
         words.append(
             f"`{better}` is {mean(points):.2f} ± {stdev(points) / math.sqrt(len(points)):.2f} "
