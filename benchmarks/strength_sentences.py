@@ -121,8 +121,8 @@ def of_labels(rows: Rows) -> str:
     return (
         f"**Labels as inputs.** On the {len(gains)} sets with features, they clearly raise the "
         f"score of `best` on {len(helped)}: {named(helped)}. They clearly lower it on "
-        f"{named(hurt) if hurt else 'none'}. On graphs without features, there is no useful answer "
-        f"without them."
+        f"{named(hurt) if hurt else 'none'}. On graphs without features, answers without labels "
+        "are not useful."
     )
 
 

@@ -148,7 +148,7 @@ def test_test_labels_change_neither_members_nor_weights(task: Task) -> None:
 def test_validation_labels_change_weights_but_no_member_that_ends_at_its_last_epoch(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If only the last epoch is scored, validation has no epoch to choose. There is no refit."""
+    """Only the last epoch is scored, so validation cannot choose one. Members are not refitted."""
     frame = {**portfolio.FRAME, "train.eval_every": portfolio.FRAME["train.epochs"]}
     monkeypatch.setattr(portfolio, "FRAME", frame)
     tasks = (task, permuted(task, task.split.val))
