@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -94,3 +97,34 @@ def test_other_threads_leave_the_handlers_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_python_ignores_is_sent_again(number: int) -> None:
+    """Exceptions in the callback of a weak reference are ignored, and each import has one."""
+    hook = sys.unraisablehook
+    values = [{1, 2}]
+    reference = weakref.ref(values[0], lambda _: signal.raise_signal(number))
+
+    def remove_and_wait() -> None:
+        values.clear()
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt) as stop, signals_raised():
+        remove_and_wait()
+    assert reference() is None
+    assert exit_code(stop.value) == 128 + number
+    assert sys.unraisablehook is hook
+
+
+def test_other_ignored_exceptions_are_reported_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: seen.append(ignored.exc_type))
+    value = {1, 2}
+    reference = weakref.ref(value, lambda _: {}["missing"])
+    with signals_raised():
+        del value
+    assert reference() is None
+    assert seen == [KeyError]

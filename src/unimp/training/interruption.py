@@ -7,7 +7,9 @@ slow, because the command line needs it before any other module is loaded.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RESEND_SECONDS = 0.01
+"""The time after which a signal is sent again if Python ignored its exception."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -28,15 +32,31 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread."""
+    """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread.
+
+    Python ignores an exception in some places, such as the callback of a weak reference. Each
+    import has one. A signal that was received there is sent again.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    before = handle_signals(stop)
+    def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, KeyboardInterrupt):
+            number = exit_code(ignored.exc_value) - 128
+            # The callback ends before this thread sends the signal, or the signal is sent again.
+            threading.Timer(RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
+        else:
+            hook(ignored)
+
+    before, hook = handle_signals(stop), sys.unraisablehook
+    if before:
+        sys.unraisablehook = on_ignored
     try:
         yield
     finally:
+        if before:
+            sys.unraisablehook = hook
         restore_handlers(before)
 
 
