@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimp.errors import GraphError, ModelError, UnimpError
+from unimp.graph import edge_list as module
 from unimp.graph.csr import group
-from unimp.model import edge_list as module
 from unimp.model.transformer_conv import TransformerConv
 
 IN, IN_TARGET, WIDTH, EDGE_WIDTH = 6, 7, 5, 4

@@ -18,9 +18,10 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from unimp.config.arguments import Range, Size, checked
 from unimp.errors import GraphError, ModelError
-from unimp.model.edge_list import InEdges, in_edges
+from unimp.graph.edge_list import InEdges, on_edges
 from unimp.ops.attention import attention_weights, graph_attention
 from unimp.ops.layer import Weights, attention_layer, can_fuse
+from unimp.ops.layer_operator import can_trace, traced_layer
 from unimp.ops.projection import Shape
 from unimp.ops.recording import Recordings
 from unimp.ops.replay import Recording, replayed_layer
@@ -139,6 +140,9 @@ class TransformerConv(nn.Module):
         α [E, heads] is before dropout, in the order of the edges, and takes no gradient.
         """
         if torch.compiler.is_compiling():
+            is_usual = isinstance(x, Tensor) and return_attention_weights is None
+            if is_usual and self._can_trace(x, edge_index, edge_attr):
+                return self._traced(x, edge_index, edge_attr)
             return self._untraced(x, edge_index, edge_attr, return_attention_weights)
         return self._forward(x, edge_index, edge_attr, return_attention_weights)
 
@@ -152,20 +156,36 @@ class TransformerConv(nn.Module):
         sources, targets = (x, x) if isinstance(x, Tensor) else x
         sizes = sources.shape[:-1].numel(), targets.shape[:-1].numel()
         with_weights = isinstance(return_attention_weights, bool)
-        while True:
-            guess = in_edges(edge_index, *sizes, flow=self.flow, device=targets.device)
-            edges = guess.edges
+
+        def run(edges: InEdges) -> tuple[Tensor, Tensor | None]:
             is_square = sources is targets and not with_weights
             if is_square and self._can_fuse(sources, edges, edge_attr):
-                out, weights = self._fused(sources, edges, edge_attr), None
-            else:
-                out, weights = self._by_parts(sources, targets, edges, edge_attr, with_weights)
-            if guess.holds():
-                break
-        return out if weights is None else (out, (edge_index, edges.in_list_order(weights)))
+                return self._fused(sources, edges, edge_attr), None
+            out, weights = self._by_parts(sources, targets, edges, edge_attr, with_weights)
+            return out, None if weights is None else edges.in_list_order(weights)
+
+        out, weights = on_edges(edge_index, *sizes, run, flow=self.flow, device=targets.device)
+        return out if weights is None else (out, (edge_index, weights))
 
     # torch.compile would split the steps that the layer has fused, and could not replay them.
     _untraced = _disable_dynamo(_forward)
+
+    def _can_trace(self, x: Any, edge_index: Any, edge_attr: Tensor | None) -> bool:
+        """Whether torch.compile can treat the call as one operator, which does not replay."""
+        return (
+            not (self.replay and x.is_cuda)
+            and self.root_weight
+            and all(map(_is_plain, self.children()))
+            and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+            and self.lin_query.bias is not None
+            and (edge_attr is None) == (self.lin_edge is None)
+            and can_trace(x, edge_index, edge_attr, self._weights())
+        )
+
+    def _traced(self, x: Any, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
+        seed = self._seed(x.device)
+        return traced_layer(x, edge_index, edge_attr, self._weights(), shape, self.flow, seed)
 
     def _by_parts(
         self,

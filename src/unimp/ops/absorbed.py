@@ -27,7 +27,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unimp.graph.hop import Hop
 from unimp.ops.fused import Backward, Edges, Forward, Operands
 from unimp.ops.products import linear
 from unimp.ops.projection import Projection, Shape
@@ -53,7 +52,7 @@ CALLS = 4_000_000
 """The estimated cost of the additional calls, in multiplications per head."""
 
 
-def pays(hop: Hop, in_width: int, width: int) -> bool:
+def pays(sources: float, targets: float, edges: float, in_width: int, width: int) -> bool:
     """Whether absorbing is faster than projecting the sources from F to D numbers per head.
 
     Per head, k and v of S sources cost 2 S·D·F multiplications. W_v x̄ of T targets costs T·D·F, and
@@ -65,11 +64,6 @@ def pays(hop: Hop, in_width: int, width: int) -> bool:
 
     The forward and backward passes have the same ratio, so training and inference share this rule.
     """
-    return pays_for(hop.num_sources, hop.num_targets, hop.num_edges, in_width, width)
-
-
-def pays_for(sources: float, targets: float, edges: float, in_width: int, width: int) -> bool:
-    """Whether absorbing is faster for a hop of these sizes; see `pays`."""
     of_targets = 2 * BY_HEAD * width
     if merges(in_width, width):
         of_targets = in_width + (BY_HEAD - 1) * width

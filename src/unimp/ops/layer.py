@@ -66,7 +66,7 @@ class Call(NamedTuple):
     grad_enabled: bool
 
 
-class _Attended(NamedTuple):
+class Attended(NamedTuple):
     """The tensors that plain attention saves for its backward pass."""
 
     of_sources: Tensor  # projection of the sources
@@ -80,7 +80,7 @@ class _Attended(NamedTuple):
     log_sum: Tensor
 
 
-class _Operands(NamedTuple):
+class Inputs(NamedTuple):
     """The tensors that every layer saves for its backward pass, besides those of the residual."""
 
     h: Tensor
@@ -91,7 +91,7 @@ class _Operands(NamedTuple):
     seed: Tensor
 
 
-def _take(kind: Any, tensors: Iterator[Tensor | None]) -> Any:
+def take(kind: Any, tensors: Iterator[Tensor | None]) -> Any:
     """Fill a named tuple of this kind with the next tensors."""
     return kind(*islice(tensors, len(kind._fields)))
 
@@ -100,14 +100,19 @@ def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
     """Whether `attention_layer` can run; while compiling it does not, as torch fuses by itself."""
     if torch.compiler.is_compiling():
         return False
-    if choose_backend(backend, h.device.type) not in ("native", "triton"):
-        return False
     if hop.edge_attr is not None and hop.edge_attr.requires_grad:
         return False
-    return h.device.type != "cpu" or _dtype(h) in native.DTYPES
+    return has_kernel(h, backend)
 
 
-def _dtype(h: Tensor) -> torch.dtype:
+def has_kernel(h: Tensor, backend: str) -> bool:
+    """Whether a kernel computes attention of rows like h."""
+    if choose_backend(backend, h.device.type) not in ("native", "triton"):
+        return False
+    return h.device.type != "cpu" or dtype_of(h) in native.DTYPES
+
+
+def dtype_of(h: Tensor) -> torch.dtype:
     """The type in which a layer computes."""
     device = h.device.type
     casts = torch.is_autocast_enabled(device) and h.dtype != torch.float64
@@ -141,14 +146,14 @@ def call_of(h: Tensor, hop: Hop, shape: Shape, *, seed: Tensor | int, backend: s
         shape,
         as_seed(seed, h.device),
         choose_backend(backend, h.device.type),  # type: ignore[arg-type]
-        _dtype(h),
+        dtype_of(h),
         torch.is_grad_enabled(),
     )
 
 
 def can_store_projections(h: Tensor, backend: str) -> bool:
     """Whether projections of h can be stored and used by `attention_of_rows`."""
-    if h.device.type != "cpu" or _dtype(h) in HALF:
+    if h.device.type != "cpu" or dtype_of(h) in HALF:
         return False
     return choose_backend(backend, "cpu") == "native"
 
@@ -174,11 +179,11 @@ def attention_of_rows(
     message, _ = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    step = _residual_step(weights, shape)
+    step = residual_step(weights, shape)
     return residual.kernels("native").residual_forward(message, parts.kept, step)[0]
 
 
-def _residual_step(weights: Weights, shape: Shape) -> Residual:
+def residual_step(weights: Weights, shape: Shape) -> Residual:
     """The step that follows the message."""
     gate = gate_vectors(weights.gate, kept_first=shape.kept_first)
     vectors = (*gate, weights.gate_bias, weights.norm, weights.norm_bias)
@@ -191,6 +196,9 @@ class Saved:
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad  # of h and of each weight
         self.saved_tensors: tuple[Tensor | None, ...] = ()
+
+    attention_kind: type[Attended | absorbed.Absorbed]
+    shape: Shape
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
@@ -218,14 +226,9 @@ def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
     # Parameters require gradients in inference too; then nothing is saved for them.
     trains = grad_enabled and any(ctx.needs_input_grad)
     edges = fused.edges_of(hop, kernel, backward=trains)
-    h = h.to(dtype)
-    projections, biases = weights[:4], weights[4:8]
-    weight, bias = torch.cat(projections).to(dtype), torch.cat(biases).to(dtype)
-    absorbs = (
-        kernel == "native" and weights.edge is None and absorbed.pays(hop, h.shape[1], shape.width)
-    )
-    attention: _Attended | absorbed.Absorbed
-    if absorbs:
+    h, weight, bias = cast_inputs(h, weights, dtype)
+    attention: Attended | absorbed.Absorbed
+    if absorbs(h, weights, hop.num_targets, hop.num_edges, shape, kernel):
         h = h.contiguous()
         message, parts, attention = absorbed.forward(
             h, hop.num_targets, weight, bias, edges, shape, seed
@@ -235,26 +238,54 @@ def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
         message, attention = _attend(parts, weights, edges, call)
     if not shape.concat:
         message = message.view(-1, shape.heads, shape.width).mean(1)
-    step = _residual_step(weights, shape)
+    step = residual_step(weights, shape)
     out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
-        operands = _Operands(h, weight, bias, parts.of_targets, message, seed)
-        ctx.save_for_backward(*operands, *row_stats, *step[:5], *edges, *attention)
-        ctx.attention_kind = type(attention)
-        ctx.shape, ctx.kernel = shape, kernel
-        ctx.dtypes = [None if w is None else w.dtype for w in weights]
-        ctx.widths = [len(w) for w in projections]
+        inputs = Inputs(h, weight, bias, parts.of_targets, message, seed)
+        save(ctx, inputs, row_stats, step, edges, attention, weights, call)
     return out
+
+
+def cast_inputs(h: Tensor, weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h, the weight [W_q; W_r; W_k; W_v] and its bias in the type of the computation."""
+    return h.to(dtype), torch.cat(weights[:4]).to(dtype), torch.cat(weights[4:8]).to(dtype)
+
+
+def absorbs(
+    h: Tensor, weights: Weights, targets: int, edges: int, shape: Shape, kernel: str
+) -> bool:
+    """Whether the layer projects only its targets; see `ops/absorbed.py`."""
+    if kernel != "native" or weights.edge is not None:
+        return False
+    return absorbed.pays(h.shape[0], targets, edges, h.shape[1], shape.width)
+
+
+def save(
+    ctx: Any,
+    inputs: Inputs,
+    row_stats: RowStats,
+    step: Residual,
+    edges: Edges,
+    attention: Attended | absorbed.Absorbed,
+    weights: Weights,
+    call: Call,
+) -> None:
+    """Save what `layer_backward` needs."""
+    ctx.save_for_backward(*inputs, *row_stats, *step[:5], *edges, *attention)
+    ctx.attention_kind = type(attention)
+    ctx.shape, ctx.kernel = call.shape, call.kernel
+    ctx.dtypes = [None if w is None else w.dtype for w in weights]
+    ctx.widths = [len(w) for w in weights[:4]]
 
 
 def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """Compute the gradients of h and of each weight."""
     shape, kernel, tensors = ctx.shape, ctx.kernel, iter(ctx.saved_tensors)
-    h, weight, bias, of_targets, message, seed = _take(_Operands, tensors)
-    row_stats = _take(RowStats, tensors)
+    h, weight, bias, of_targets, message, seed = take(Inputs, tensors)
+    row_stats = take(RowStats, tensors)
     step = Residual(*islice(tensors, 5))._replace(eps=shape.eps, relu=shape.relu)
-    edges, attention = _take(Edges, tensors), _take(ctx.attention_kind, tensors)
-    if isinstance(attention, _Attended):
+    edges, attention = take(Edges, tensors), take(ctx.attention_kind, tensors)
+    if isinstance(attention, Attended):
         parts = Projection(of_targets, attention.of_sources, shape)
     else:
         parts = Projection(of_targets, None, absorbed.shape_of_targets(shape, h.shape[1]))
@@ -270,7 +301,7 @@ def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor 
     if not shape.concat:
         grad_message = (grad_message / shape.heads).repeat(1, shape.heads)
     d_edge = d_edge_bias = None
-    if isinstance(attention, _Attended):
+    if isinstance(attention, Attended):
         d_edge, d_edge_bias = _attend_backward(
             grad_message, parts, found, attention, edges, shape, kernel, seed, terms
         )
@@ -301,10 +332,10 @@ def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor 
 
 
 def _empty_terms(
-    attention: _Attended | absorbed.Absorbed, shape: Shape, kernel: fused.Kernel
+    attention: Attended | absorbed.Absorbed, shape: Shape, kernel: fused.Kernel
 ) -> Tensor | None:
     """Memory for what attention needs per target if the residual step can compute it; else None."""
-    if kernel != "triton" or not isinstance(attention, _Attended):
+    if kernel != "triton" or not isinstance(attention, Attended):
         return None
     from unimp.ops.triton.residual import can_find_terms
 
@@ -315,18 +346,26 @@ def _empty_terms(
     return attention.log_sum.new_empty((*attention.log_sum.shape, 2))
 
 
+def edge_encoder(weights: Weights, call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """The edge features as the kernel reads them, and B; None for a layer without them."""
+    if weights.edge is None:
+        return None, None
+    edge_attr, shape = call.hop.edge_attr, call.shape
+    if call.kernel == "native" and edge_attr is not None:
+        edge_attr = edge_attr.to(exact_dtype(call.dtype))
+    by_head = weights.edge.to(call.dtype).view(shape.heads, shape.width, -1)
+    return edge_attr, torch.block_diag(*by_head)  # type: ignore[no-untyped-call]
+
+
 def _attend(
     parts: Projection, weights: Weights, edges: Edges, call: Call
-) -> tuple[Tensor, _Attended]:
+) -> tuple[Tensor, Attended]:
     """Compute the messages [T, H·D] by attention over projected sources."""
     shape, dtype = call.shape, call.dtype
-    edge_attr = None if weights.edge is None else call.hop.edge_attr
-    of_edges = exact_dtype(dtype) if call.kernel == "native" else dtype
-    if call.kernel == "native" and edge_attr is not None:
-        edge_attr = edge_attr.to(of_edges)
-    encoder = edge_query = bias_map = None
-    if weights.edge is not None:
-        encoder = torch.block_diag(*weights.edge.to(dtype).view(shape.heads, shape.width, -1))  # type: ignore[no-untyped-call]
+    edge_attr, encoder = edge_encoder(weights, call)
+    edge_query = bias_map = None
+    if encoder is not None:
+        of_edges = exact_dtype(dtype) if call.kernel == "native" else dtype
         edge_query = (parts.query @ encoder).view(len(parts.query), shape.heads, -1).to(of_edges)
     given = Operands(
         *parts.queries_keys_values(), edge_query, edge_attr, edges, shape.dropout, call.seed
@@ -340,14 +379,14 @@ def _attend(
             message.addmm_(result.mass.to(dtype), bias_map)
     of_sources = parts.of_sources
     assert of_sources is not None
-    return message, _Attended(of_sources, edge_query, edge_attr, encoder, bias_map, *result)
+    return message, Attended(of_sources, edge_query, edge_attr, encoder, bias_map, *result)
 
 
 def _attend_backward(
     grad_message: Tensor,
     parts: Projection,
     found: Projection,
-    saved: _Attended,
+    saved: Attended,
     edges: Edges,
     shape: Shape,
     kernel: fused.Kernel,

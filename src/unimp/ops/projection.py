@@ -77,9 +77,7 @@ class Projection(NamedTuple):
         d_weight, d_bias = torch.empty_like(weight), weight.new_empty(len(weight))
         if self.is_square:
             # Both are columns of one tensor, which is multiplied by the weights once.
-            whole = self.of_targets.as_strided(
-                (len(h), len(weight)), self.of_targets.stride(), self.of_targets.storage_offset()
-            )
+            whole = whole_of(self.of_targets, len(weight))
             _project_back_weight(whole, h, d_weight, d_bias)
             return (times_weight(whole, weight) if wants_h else None), d_weight, d_bias
         if self.of_sources is not None:
@@ -101,6 +99,12 @@ def project(h: Tensor, weight: Tensor, bias: Tensor, num_targets: int, shape: Sh
         return Projection(whole[:, :cut], whole[:, cut:], shape)
     of_targets = linear(h[:num_targets], weight[:cut], bias[:cut])
     return Projection(of_targets, linear(h, weight[cut:], bias[cut:]), shape)
+
+
+def whole_of(of_targets: Tensor, columns: int) -> Tensor:
+    """The tensor of a square hop whose first columns are the projection of the targets."""
+    size = (len(of_targets), columns)
+    return of_targets.as_strided(size, of_targets.stride(), of_targets.storage_offset())
 
 
 def _project_back_weight(grad: Tensor, rows: Tensor, d_weight: Tensor, d_bias: Tensor) -> None:

@@ -32,7 +32,7 @@ from unimp.inference.row_files import memory_limit
 from unimp.model.node_model import NodeModel, count_parameters
 from unimp.model.solved_model import SolvedModel
 from unimp.ops import native
-from unimp.ops.absorbed import pays_for
+from unimp.ops.absorbed import pays
 from unimp.ops.attention import backend_in_words
 from unimp.ops.embedding import LARGE
 from unimp.ops.pinned import pinned_bytes
@@ -263,7 +263,7 @@ def training_bytes(
     rows = first * before * (WIDTHS_PER_LARGE_INPUT if is_large else WIDTHS_PER_INPUT)
     absorbs = not on_gpu and model.attends and not graph.num_edge_features and native.available()
     for sources, targets, edges in zip(work.sources, work.targets, work.edges, strict=True):
-        if absorbs and pays_for(sources, targets, edges, before, recipe.model.width):
+        if absorbs and pays(sources, targets, edges, before, recipe.model.width):
             rows += WIDTHS_PER_TARGET * width * targets
         else:
             rows += width * (WIDTHS_PER_ROW / 2) * (sources + targets)

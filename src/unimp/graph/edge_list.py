@@ -6,8 +6,8 @@ until the content of the list changes.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from unimp.errors import GraphError
 from unimp.graph.csr import group, index_dtype, row_of_entry
 from unimp.graph.hop import Hop
+
+Result = TypeVar("Result")
 
 
 class InEdges(NamedTuple):
@@ -60,6 +62,23 @@ class Guess(NamedTuple):
             return True
         _CACHE.pop(self.edge_list, None)
         return False
+
+
+def on_edges(
+    edge_index: Tensor,
+    num_sources: int,
+    num_targets: int,
+    run: Callable[[InEdges], Result],
+    *,
+    flow: str,
+    device: torch.device,
+) -> Result:
+    """Call `run` with the edges of a list, again if the list has changed; see `in_edges`."""
+    while True:
+        guess = in_edges(edge_index, num_sources, num_targets, flow=flow, device=device)
+        result = run(guess.edges)
+        if guess.holds():
+            return result
 
 
 def in_edges(
