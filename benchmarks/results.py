@@ -553,6 +553,20 @@ SHOWN = {
             "absorbed-step-batch-1500-over-plain",
         ],
     ),
+    "compiled": (
+        "compiled",
+        [
+            f"compiled-cpu-{nodes}-{who}"
+            for nodes in (42_336, 1000)
+            for who in (
+                "ours-one-operator-ms",
+                "ours-a-graph-break",
+                "ours-eager",
+                "PyG-eager",
+                "PyG-compiled",
+            )
+        ],
+    ),
     "sampler": (
         "sampler",
         [

@@ -89,14 +89,20 @@ def test_the_cases_absorb_weights_as_their_names_say() -> None:
         assert pays(*sizes) == name.startswith("absorbed")
 
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_model_compiles_as_one_graph_with_the_same_results(name: str) -> None:
+def test_a_model_compiles_as_one_graph_with_the_same_results(name: str, device: str) -> None:
     model, plain, attr = models(name, dropout=0.25)
+    for one in (model, plain):
+        one.to(device).layer.replay = False
     run = compiled(model)
     for turn in range(3):
-        x = torch.randn(NODES, LAYERS[name]["in_channels"])
-        edges = edge_list(turn)
-        given = (x, edges) if attr is None else (x, edges, attr)
+        x = torch.randn(NODES, LAYERS[name]["in_channels"], device=device)
+        edges = edge_list(turn).to(device)
+        given = (x, edges) if attr is None else (x, edges, attr.to(device))
         assert_same(outcome(run, model, *given), outcome(plain, plain, *given))
     model.eval(), plain.eval()
     with torch.no_grad():

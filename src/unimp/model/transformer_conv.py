@@ -57,6 +57,9 @@ class TransformerConv(nn.Module):
     graphs and then replayed. The results are the same, and your code does not change. A recording
     occupies memory as long as the layer and the edges exist. `layer.replay = False` turns this off
     for one layer, and `TransformerConv.replay = False` for all.
+
+    For torch.compile, the layer is one operator of the compiled graph, except on a GPU where its
+    calls are recorded: there, the layer is called between two compiled graphs.
     """
 
     replay = True
@@ -167,7 +170,7 @@ class TransformerConv(nn.Module):
         out, weights = on_edges(edge_index, *sizes, run, flow=self.flow, device=targets.device)
         return out if weights is None else (out, (edge_index, weights))
 
-    # torch.compile would split the steps that the layer has fused, and could not replay them.
+    # What `_traced` cannot do is called as it is: torch.compile would divide the fused steps.
     _untraced = _disable_dynamo(_forward)
 
     def _can_trace(self, x: Any, edge_index: Any, edge_attr: Tensor | None) -> bool:
