@@ -4,8 +4,9 @@ python proofs/ranks.py                              50 tasks, 50 kills → resul
 python proofs/ranks.py --tasks 4 --kills 2          a short form; 0 leaves a part as it is
 
 equality   random tasks (all regimes, batches with fewer seeds than processes, classes without
-           a train label, dropout, propagated labels, left-out edges) in double precision, on 1,
-           2 and 4 processes that talk over gloo: the weights after every step
+           a train label, dropout, attention dropout, propagated labels, left-out edges) in
+           double precision, on 1, 2 and 4 processes that talk over gloo: the weights after
+           every step
 twice      the same number of processes again: the same bits
 leaks      the hidden labels are changed: the same bits; all processes draw the same masks
 kills      `unimp train --devices` loses a random process (SIGKILL) at a random moment; the
@@ -98,6 +99,7 @@ def weights_of_steps(number: int, ranks: Ranks, *, changed: bool = False) -> Ten
         width=draw.choice((3, 8)),
         heads=draw.choice((1, 2)),
         dropout=draw.choice((0.0, 0.3, 0.6)),
+        attention_dropout=draw.choice((0.0, 0.4)),
         propagated_labels=draw.random() < 0.5,
     ).double()
     known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)

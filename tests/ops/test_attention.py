@@ -60,7 +60,8 @@ def operands(
 
 def attend(hop: Hop, given: dict[str, Tensor], **options: Any) -> Tensor:
     given = dict(given)
-    hop = Hop(hop.indptr, hop.source, hop.num_sources, given.pop("edge_attr", None))
+    edges = hop.indptr, hop.source, hop.num_sources
+    hop = Hop(*edges, given.pop("edge_attr", None), numbers=hop.numbers)
     return graph_attention(hop=hop, **given, **options)
 
 
@@ -131,6 +132,37 @@ def test_backends_agree_on_outputs_and_all_gradients(
         assert bool(torch.isfinite(grad).all()), operand
 
 
+@pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_dropout_draws_from_the_numbers_of_a_hop(backend: Any, edges: bool) -> None:
+    """Edges in another order have the same results if each keeps its number."""
+    hop = HOPS["square"]
+    given = operands(hop, edges=edges)
+    options: dict[str, Any] = {"backend": backend, "dropout": 0.5, "seed": 1}
+    numbers = torch.randint(-(2**63), 2**63 - 1, (hop.num_edges,))
+    out = attend(hop.with_numbers(numbers), given, **options)
+    assert not torch.allclose(out, attend(hop, given, **options))
+
+    order = torch.argsort(hop.target * hop.num_edges - torch.arange(hop.num_edges))
+    other = Hop(hop.indptr, hop.source[order], hop.num_sources).with_numbers(numbers[order])
+    assert not torch.equal(other.source, hop.source)
+    moved = dict(given)
+    if edges:
+        moved["edge_attr"] = given["edge_attr"].detach()[order].requires_grad_()
+    again = attend(other, moved, **options)
+    torch.testing.assert_close(again, out)
+    grads, expected = gradients(again, moved), gradients(out, given)
+    if edges:
+        expected["edge_attr"] = expected["edge_attr"][order]
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, expected[name], msg=name)
+
+    slots = torch.arange(hop.num_edges)
+    torch.testing.assert_close(
+        attend(hop.with_numbers(slots), given, **options), attend(hop, given, **options)
+    )
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("edges", [False, True], ids=["plain", "edge features"])
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
@@ -185,7 +217,8 @@ def test_the_seed_decides_which_weights_are_dropped(backend: Any) -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_mean_and_is_independent_for_each_edge_head_and_seed(rate: float) -> None:
     like = torch.zeros(0, dtype=torch.float64)
-    masks = [dropout_factors(20_000, 4, rate, seed, like) for seed in (0, 1, 12345)]
+    hop = Hop(torch.tensor([0, 20_000]), torch.arange(20_000), 20_000)
+    masks = [dropout_factors(hop, 4, rate, seed, like) for seed in (0, 1, 12345)]
     for factors in masks:
         assert factors is not None
         assert factors.shape == (20_000, 4)
@@ -197,7 +230,7 @@ def test_dropout_keeps_the_mean_and_is_independent_for_each_edge_head_and_seed(r
         assert float(correlation.abs().max()) < 0.05
     both = torch.corrcoef(torch.stack([m.flatten() for m in masks if m is not None]))
     assert float((both - torch.eye(3)).abs().max()) < 0.05
-    assert dropout_factors(10, 4, 0.0, 0, like) is None
+    assert dropout_factors(hop, 4, 0.0, 0, like) is None
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -65,7 +65,7 @@ def results(
     attend: Attend, hop: Hop, given: dict[str, Tensor], *, dropout: float, piece: int, seed: int
 ) -> dict[str, Tensor]:
     """The results of attention by name, and the gradient of every operand."""
-    hop = Hop(hop.indptr, hop.source, hop.num_sources, given.get("edge_attr"))
+    hop = Hop(hop.indptr, hop.source, hop.num_sources, given.get("edge_attr"), numbers=hop.numbers)
     hop.derived.schedule = cut_rows(hop.indptr, piece)
     hop.derived.source_schedule = cut_rows(hop.transpose.indptr, piece)
     rows = (given["query"], given["key"], given["value"])
@@ -119,6 +119,14 @@ def test_dropout_drops_the_same_weights_as_the_reference(dropout: float, seed: i
     hop = HOPS["bipartite"]
     given = operands(hop, dtype=torch.float64)
     assert_as_reference(hop, given, dropout=dropout, seed=seed, piece=512)
+
+
+@pytest.mark.parametrize("edge_width", [0, 2])
+def test_dropout_draws_from_the_numbers_of_a_hop(edge_width: int) -> None:
+    hop = HOPS["square"]
+    numbers = torch.randint(-(2**63), 2**63 - 1, (hop.num_edges,), device=hop.source.device)
+    given = operands(hop, edge_width=edge_width, dtype=torch.float64)
+    assert_as_reference(hop.with_numbers(numbers), given, dropout=0.5)
 
 
 def test_indices_may_have_64_bits() -> None:

@@ -13,8 +13,9 @@ from torch import Tensor
 from unimp.config.options import BatchOptions
 from unimp.errors import RecipeError, TrainingError
 from unimp.graph.features import split_features
+from unimp.graph.hop import Hop
 from unimp.model.unimp import UniMP
-from unimp.ops.dropout import drawn_per_node, dropout
+from unimp.ops.dropout import drawn_per_node, dropout, dropout_of_edges, numbered
 from unimp.tasks.task import Task
 from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
@@ -92,7 +93,13 @@ def weights_of_steps(task: Task, ranks: Ranks, seed: int, edges: float = 0.0, **
     with lock:
         torch.manual_seed(seed)
         model = UniMP(
-            task.sizes, layers=2, width=4, heads=2, dropout=0.3, propagated_labels=seed % 2 == 0
+            task.sizes,
+            layers=2,
+            width=4,
+            heads=2,
+            dropout=0.3,
+            attention_dropout=0.2,
+            propagated_labels=seed % 2 == 0,
         ).double()
     masks = Masks(
         known_of(task), 0.5, redraw=("epoch", "step", "run")[seed % 3], seed=seed, wrong_labels=0.1
@@ -239,6 +246,30 @@ def test_dropout_per_node_of_sparse_rows_depends_on_node_and_column() -> None:
     with drawn_per_node(torch.tensor([9]), 1):
         last = dropout(torch.ones(3), 0.5, True, entries=(torch.tensor([0, 3]), column[2:]))
     assert torch.equal(last, whole[2:])
+
+
+def test_dropout_of_edges_does_not_depend_on_other_edges_and_has_the_right_rate() -> None:
+    nodes = torch.arange(50)
+    hop = Hop(torch.arange(0, 2001, 40), torch.randint(50, (2000,)), 50)
+    with drawn_per_node(nodes, 3):
+        first, second = (dropout_of_edges(torch.ones(2000, 3), 0.3, True, hop) for _ in range(2))
+        numbers = numbered(hop, 5, 0.3)
+    kept = torch.tensor([7, 30])  # the targets of a smaller batch, and their in-edges
+    slots = torch.cat([torch.arange(40 * t, 40 * t + 40) for t in kept])
+    sources, place = torch.unique(hop.source[slots], return_inverse=True)
+    rows = torch.cat((kept, sources))
+    part = Hop(torch.tensor([0, 40, 80]), place + 2, len(rows))
+    with drawn_per_node(rows, 3):
+        assert torch.equal(dropout_of_edges(torch.ones(80, 3), 0.3, True, part), first[slots])
+        assert torch.equal(dropout_of_edges(torch.ones(80, 3), 0.3, True, part), second[slots])
+        found, seed = numbered(part, 9, 0.3)
+        assert numbers[0].numbers is not None
+        assert found.numbers is not None
+        assert torch.equal(found.numbers, numbers[0].numbers[slots])
+        assert (seed, numbers[1]) == (0, 0)
+    assert not torch.equal(first, second)
+    assert (first == 0).float().mean(0).sub(0.3).abs().max() < 0.05
+    assert numbered(hop, 5, 0.3) == (hop, 5)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -80,6 +80,7 @@ class Hop:
     num_sources: int
     edge_attr: Tensor | None = None  # [E, d_e], in the order of `source`; None: no edge features
     derived: Derived = field(default_factory=Derived, repr=False)
+    numbers: Tensor | None = None  # [E] int64, from which dropout draws; None: the slots
 
     def __post_init__(self) -> None:
         if not (isinstance(self.indptr, Tensor) and isinstance(self.source, Tensor)):
@@ -143,7 +144,12 @@ class Hop:
             edge_attr = edge_attr.index_select(0, order)
         if edge_attr is self.edge_attr:
             return self
-        return Hop(self.indptr, self.source, self.num_sources, edge_attr, self.derived)
+        edges = self.indptr, self.source, self.num_sources
+        return Hop(*edges, edge_attr, self.derived, self.numbers)
+
+    def with_numbers(self, numbers: Tensor) -> Hop:
+        """The same edges with other numbers, from which attention dropout draws."""
+        return replace(self, numbers=numbers)
 
     def only(self, kept: Tensor) -> Hop:
         """The hop with only the edges for which `kept` [E] is true; nodes stay."""
@@ -161,6 +167,7 @@ class Hop:
             self.num_sources,
             None if self.edge_attr is None else self.edge_attr[kept],
             Derived(transpose=transpose),
+            None if self.numbers is None else self.numbers[kept],
         )
 
     def to(self, device: torch.device | str) -> Hop:
@@ -172,6 +179,7 @@ class Hop:
             self.num_sources,
             None if self.edge_attr is None else self.edge_attr.to(device),
             self.derived.to(device),
+            None if self.numbers is None else self.numbers.to(device),
         )
 
 

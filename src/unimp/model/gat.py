@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from unimp.graph.hop import Hop
 from unimp.model.layers import MessageLayer, attention_linear
+from unimp.ops.dropout import dropout_of_edges
 from unimp.ops.weighted_sum import edge_softmax, weighted_sum
 
 SLOPE = 0.2
@@ -49,7 +50,7 @@ class GATLayer(MessageLayer):
     def messages(self, h: Tensor, hop: Hop) -> Tensor:
         value = self._by_head(self.value(h))
         weight = self._weigh(value, hop)
-        weight = F.dropout(weight, self.attention_dropout, self.training)
+        weight = dropout_of_edges(weight, self.attention_dropout, self.training, hop)
         # [H, D], or [1, D], which the mean over heads leaves as it is.
         return weighted_sum(weight, value, hop) + self.bias.view(-1, self.width)
 

@@ -17,6 +17,7 @@ from unimp.config.choices import Backend
 from unimp.errors import BackendError, ModelError, nearest_names
 from unimp.graph.hop import Hop
 from unimp.ops import fused, native, reference, sparse
+from unimp.ops.dropout import numbered
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -67,6 +68,7 @@ def graph_attention(
     dtype = torch.float32 if out_dtype in HALF and not reads_half else out_dtype
     operands = (t if t is None else t.to(dtype) for t in (query, key, value, edge_weight))
     query, key, value, edge_weight = operands  # type: ignore[assignment]
+    hop, seed = numbered(hop, seed, dropout)
     seed = as_seed(seed, query.device)
     attend = BACKENDS[name]
     with without_autocast(query.device.type):  # the precision is chosen above

@@ -1,4 +1,4 @@
-"""Dropout that is also fast on CPU, and that can be drawn per node."""
+"""Dropout that is also fast on CPU, and that can be drawn per node and edge."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from unimp.errors import ModelError
+from unimp.graph.hop import Hop
 from unimp.ops import native
 from unimp.ops.hashing import hashed, signed
 
@@ -43,6 +44,24 @@ def dropout(
     return dropped_by(x, bits, least, factor)
 
 
+def dropout_of_edges(x: Tensor, rate: float, training: bool, hop: Hop) -> Tensor:
+    """Dropout of rows of the edges of a hop: [E, …]."""
+    draws = _per_node.get()
+    if draws is None or not training or rate == 0.0:
+        return F.dropout(x, rate, training)
+    bits = draws.words(draws.edges(hop), x)
+    return dropped_by(x, bits.flatten().contiguous(), *bounds(rate))
+
+
+def numbered(hop: Hop, seed: Tensor | int, rate: float) -> tuple[Hop, Tensor | int]:
+    """The hop and the seed from which attention dropout with this rate draws.
+
+    Inside of `drawn_per_node`, edges get other numbers in each call, and there is no other seed.
+    """
+    draws = _per_node.get() if rate else None
+    return (hop, seed) if draws is None else (hop.with_numbers(draws.edges(hop)), 0)
+
+
 def draw_bits(
     x: Tensor, rate: float, entries: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, int, float]:
@@ -58,7 +77,12 @@ def draw_bits(
     else:
         drawn = draws.rows(x) if entries is None else draws.entries(*entries)
         bits = drawn.flatten().contiguous()
-    return bits, round(rate * 2**BITS) - 2 ** (BITS - 1), 1.0 / (1.0 - rate)
+    return bits, *bounds(rate)
+
+
+def bounds(rate: float) -> tuple[int, float]:
+    """The least 16-bit value with which an entry is kept, and the factor of kept entries."""
+    return round(rate * 2**BITS) - 2 ** (BITS - 1), 1.0 / (1.0 - rate)
 
 
 def dropped_by(x: Tensor, bits: Tensor, least: int, factor: float) -> Tensor:
@@ -94,13 +118,19 @@ def drawn_per_node(nodes: Tensor, seed: int) -> Iterator[None]:
     """Draw dropout as a function of (seed, number of the call, node, column) in this block.
 
     Row i of every x belongs to nodes[i]. What is dropped of a node then does not depend on the
-    other nodes of a batch, so several processes drop the same entries as one process.
+    other nodes of a batch, so several processes drop the same entries as one process. Dropout of
+    attention weights is a function of (seed, number of the call, target, source, head).
     """
     token = _per_node.set(_Draws(nodes, seed))
     try:
         yield
     finally:
         _per_node.reset(token)
+
+
+def is_drawn_per_node() -> bool:
+    """Whether the caller is inside of `drawn_per_node`."""
+    return _per_node.get() is not None
 
 
 class _Draws:
@@ -111,11 +141,20 @@ class _Draws:
 
     def rows(self, x: Tensor) -> Tensor:
         """Sixteen bits per entry of x."""
+        return self.words(self._keys(self._nodes[: len(x)]), x)
+
+    def words(self, keys: Tensor, x: Tensor) -> Tensor:
+        """Sixteen bits per entry of x, of which each row has a key."""
         columns = x[0].numel() if len(x) else 1
         words = torch.arange((columns + 3) // 4, device=x.device)
-        keys = self._keys(self._nodes[: len(x)])
         drawn = hashed(keys[:, None] + words * signed(0x9E3779B97F4A7C15))
         return drawn.view(torch.int16)[:, :columns]
+
+    def edges(self, hop: Hop) -> Tensor:
+        """A number per edge, a function of its target and its source: [E]."""
+        keys = self._keys(self._nodes[: hop.num_targets]).index_select(0, hop.target)
+        sources = self._nodes.index_select(0, hop.source).long()
+        return hashed(keys + sources * signed(0x9E3779B97F4A7C15))
 
     def entries(self, indptr: Tensor, column: Tensor) -> Tensor:
         """Sixteen bits per entry of compressed rows."""

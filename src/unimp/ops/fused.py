@@ -47,6 +47,7 @@ class Edges(NamedTuple):
     hubs: Tensor
     by_source_pieces: Tensor  # the rows by source, as a Schedule
     by_source_hubs: Tensor
+    numbers: Tensor  # [E] of the hop, from which dropout draws; empty: the slots
 
 
 class Forward(NamedTuple):
@@ -137,7 +138,7 @@ def edges_of(hop: Hop, kernel: Kernel, *, backward: bool) -> Edges:
     found: Edges | None = known.get((kernel, backward))
     if found is None:
         found = known[kernel, backward] = _edges_of(hop, kernel, backward)
-    return found
+    return found if hop.numbers is None else found._replace(numbers=hop.numbers)
 
 
 @torch.inference_mode(False)
@@ -151,7 +152,7 @@ def _edges_of(hop: Hop, kernel: Kernel, backward: bool) -> Edges:
     indptr, source, *by_source_rows = (
         array.to(hop.source.dtype).contiguous() for array in (hop.indptr, hop.source, *transpose)
     )
-    return Edges(indptr, source, *Transpose(*by_source_rows), *by_target, *by_source)
+    return Edges(indptr, source, *Transpose(*by_source_rows), *by_target, *by_source, nothing)
 
 
 def with_contiguous_rows(tensor: Tensor) -> Tensor:

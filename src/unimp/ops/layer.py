@@ -30,6 +30,7 @@ from unimp.errors import ModelError
 from unimp.graph.hop import Hop
 from unimp.ops import absorbed, fused, native, residual
 from unimp.ops.attention import HALF, as_seed, choose_backend, without_autocast
+from unimp.ops.dropout import numbered
 from unimp.ops.fused import Backward, Edges, Forward, Operands, exact_dtype
 from unimp.ops.products import linear
 from unimp.ops.projection import Projection, Shape, project
@@ -134,6 +135,7 @@ def attention_layer(
             raise ModelError(
                 f"the hop has edge features of shape {given}; this layer needs shape {wanted}"
             )
+    hop, seed = numbered(hop, seed, shape.dropout)
     call = call_of(h, hop, shape, seed=seed, backend=backend)
     out: Tensor = _Layer.apply(h, *weights, call)  # type: ignore[no-untyped-call]
     return out

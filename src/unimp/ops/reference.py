@@ -36,7 +36,7 @@ def attend(
     edge_attr = None if edge_query is None else hop.edge_attr
     if edge_attr is not None:
         edge_attr = edge_attr.to(query.dtype)
-    factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
+    factors = dropout_factors(hop, heads, dropout, seed, query)
     out, edge_mean, mass = [], [], []
     for h in range(heads):
         score = (query[target, h] * key[source, h]).sum(-1)  # [E]
@@ -56,23 +56,27 @@ def attend(
 
 
 def dropout_factors(
-    num_edges: int, heads: int, dropout: float, seed: Tensor | int, like: Tensor
+    hop: Hop, heads: int, dropout: float, seed: Tensor | int, like: Tensor
 ) -> Tensor | None:
     """The factor of each attention weight, 0 or 1/(1−dropout): [E, H]; None without dropout.
 
-    A factor is a hash of (edge slot, head, seed). Therefore nothing is stored, every pass can
-    compute the factors again, and all backends and devices use the same factors.
+    A factor is a hash of (number of the edge, head, seed). The number is the slot of the edge,
+    unless the hop has other numbers. Therefore nothing is stored, every pass can compute the
+    factors again, and all backends and devices use the same factors.
     """
     if dropout == 0.0:
         return None
-    counter = torch.arange(num_edges * heads, device=like.device)
+    numbers = hop.numbers
+    if numbers is None:
+        numbers = torch.arange(hop.num_edges, device=like.device)
+    counter = (numbers[:, None] * heads + torch.arange(heads, device=like.device)).flatten()
     bits = _mix(
         (counter & _MASK)
         ^ _mix(torch.as_tensor(seed, device=like.device) & _MASK)
-        ^ _mix(counter >> 32)
+        ^ _mix((counter >> 32) & _MASK)
     )
     keep = bits >= int(dropout * 2**32)
-    return (keep.to(like.dtype) / (1.0 - dropout)).view(num_edges, heads)
+    return (keep.to(like.dtype) / (1.0 - dropout)).view(-1, heads)
 
 
 _MASK = 0xFFFFFFFF

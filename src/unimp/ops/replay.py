@@ -34,6 +34,7 @@ from torch.utils._device import DeviceContext
 
 from unimp.graph.hop import Hop
 from unimp.ops.attention import without_autocast
+from unimp.ops.dropout import is_drawn_per_node
 from unimp.ops.layer import (
     Call,
     Saved,
@@ -228,6 +229,7 @@ def can_replay(h: Tensor, edge_attr: Tensor | None, weights: Weights) -> bool:
         and are_plain(h, edge_attr, weights)
         and not torch.cuda.is_current_stream_capturing()
         and not is_observed()
+        and not is_drawn_per_node()
     )
 
 

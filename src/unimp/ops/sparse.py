@@ -72,7 +72,7 @@ class _Attend(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         edges = Edges(hop)
         heads = query.shape[1]
-        factors = dropout_factors(hop.num_edges, heads, dropout, seed, query)
+        factors = dropout_factors(hop, heads, dropout, seed, query)
         # Head-major copies: the rows of a head are contiguous in every product: [H, ·, D].
         query, key, value = (rows.transpose(0, 1).contiguous() for rows in (query, key, value))
         if edge_query is not None:
@@ -99,7 +99,7 @@ class _Attend(torch.autograd.Function):
         query, key, value, weights, edge_query, edge_attr, out, *edge_side = ctx.saved_tensors
         edges = Edges(ctx.hop)
         heads, scale = query.shape[0], query.shape[2] ** -0.5
-        factors = dropout_factors(ctx.hop.num_edges, heads, ctx.dropout, ctx.seed, query)
+        factors = dropout_factors(ctx.hop, heads, ctx.dropout, ctx.seed, query)
         delta = (grads[0] * out).sum(-1)  # [T, H]
         if edge_side:
             edge_mean, mass = edge_side

@@ -40,6 +40,7 @@ class AttentionArguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "edge_query", "edge_attr")),
         *((name, ctypes.c_void_p) for name in ("indptr", "source")),
         *((f"by_source_{name}", ctypes.c_void_p) for name in ("indptr", "target", "slot")),
+        ("numbers", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in ("out", "edge_mean", "mass", "log_sum")),
         *((f"grad_{name}", ctypes.c_void_p) for name in ("out", "edge_mean", "mass")),
         *((f"grad_{name}", ctypes.c_void_p) for name in ("query", "key", "value")),
@@ -233,7 +234,7 @@ def _attention_call(given: Operands, result: Forward, shared_scale: float | None
     call.point_exact(edge_mean=result.edge_mean, mass=result.mass, log_sum=log_sum)
     if edge_query is not None and edge_attr is not None:
         call.point_exact(edge_query=edge_query.contiguous(), edge_attr=edge_attr.contiguous())
-    call.point(**dict(zip(Edges._fields[:5], edges, strict=False)))
+    call.point(**dict(zip(Edges._fields[:5], edges, strict=False)), numbers=edges.numbers)
     return call
 
 

@@ -63,7 +63,8 @@ struct Passes {
     static const S *const *ahead(const S *const *rows, int64_t h) { return Shared && h ? nullptr : rows; }
 
     T dropout(int64_t slot, int64_t h) const {
-        const uint64_t counter = uint64_t(slot) * uint64_t(H) + uint64_t(h);
+        const uint64_t number = uint64_t(a.numbers ? a.numbers[slot] : slot);
+        const uint64_t counter = number * uint64_t(H) + uint64_t(h);
         const uint32_t bits = mix(uint32_t(counter) ^ seed_bits ^ mix(uint32_t(counter >> 32)));
         return int64_t(bits) >= a.drop_below ? kept : T(0);
     }

@@ -21,6 +21,7 @@ struct Attention {
     const void *edge_query, *edge_attr;   // [T, H, d_e], [E, d_e]
     const void *indptr, *source;          // [T+1], [E]
     const void *by_source_indptr, *by_source_target, *by_source_slot;  // [S+1], [E], [E]
+    const int64_t *numbers;  // [E], from which dropout draws; null: the slots
     void *out, *edge_mean, *mass;                             // [T, H, D], [T, H, d_e], [T, H]
     void *log_sum;                                            // [T, H], double
     const void *grad_out, *grad_edge_mean, *grad_mass;        // as the three above

@@ -40,6 +40,7 @@ def forward(given: Operands) -> Forward:
             *_rows(given),
             edges.source,
             edges.pieces,
+            _numbers(given),
             given.seed,
             *result,
             *parts,
@@ -110,6 +111,7 @@ def backward(
             edges.by_source_target,
             edges.by_source_slot,
             pieces,
+            _numbers(given),
             given.seed,
             found.key,
             found.value,
@@ -209,8 +211,13 @@ def _weight_constants(given: Operands) -> dict[str, Any]:
         "SCALE": width**-0.5,
         "THRESHOLD": int(given.dropout * 2**32),
         "FACTOR": 1.0 / (1.0 - given.dropout),
-        "LONG": given.edges.source.shape[0] * heads > 2**32,
+        "LONG": given.edges.source.shape[0] * heads > 2**32 or _numbers(given) is not None,
     }
+
+
+def _numbers(given: Operands) -> Tensor | None:
+    """The numbers of edges from which dropout draws; None: their slots."""
+    return given.edges.numbers if given.dropout and given.edges.numbers.numel() else None
 
 
 def _strides(**tensors: Tensor) -> dict[str, int]:

@@ -31,6 +31,7 @@ def attend(
     edge_attr,
     source,
     pieces,
+    numbers,
     seed,
     out,
     edge_mean,
@@ -96,7 +97,8 @@ def attend(
         decay = tl.exp(top - finite)
         p = tl.exp(score - finite)
         total = total * decay + tl.sum(p, axis=0)
-        a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
+        number = slot if numbers is None else tl.load(numbers + slot, mask=in_piece, other=0)
+        a = drop(p, number, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
         out_sum = out_sum * decay + tl.sum(a[:, None] * v, axis=0)
         if edge_attr is not None:
             # Loaded again with another policy, so that weights convert to the features' layout.
@@ -175,6 +177,7 @@ def differentiate_by_source(
     target,
     slots,
     pieces,
+    numbers,
     seed,
     grad_key,
     grad_value,
@@ -240,7 +243,8 @@ def differentiate_by_source(
             score += tl.sum(u * e, axis=1)
             da += tl.sum(g_mean * e, axis=1) + gamma
         p = tl.where(in_piece, tl.exp(score * SCALE - log_sum), 0.0)
-        a = drop(p, slot, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
+        number = slot if numbers is None else tl.load(numbers + slot, mask=in_piece, other=0)
+        a = drop(p, number, head, salt, HEADS, THRESHOLD, FACTOR, LONG)
         ds = (a * da - p * delta) * SCALE
         dk += tl.sum(ds[:, None] * q, axis=0)
         dv += tl.sum(a[:, None] * g, axis=0)

@@ -69,7 +69,7 @@ def store_row(
 @triton.jit
 def drop(
     p,
-    slot,
+    number,
     head,
     salt,
     HEADS: tl.constexpr,
@@ -81,7 +81,7 @@ def drop(
     if FACTOR == 1.0:
         return p
     else:
-        counter = slot.to(tl.int64) * HEADS + head
+        counter = number.to(tl.int64) * HEADS + head
         bits = counter.to(tl.uint32) ^ salt
         if LONG:
             bits = bits ^ mix((counter >> 32).to(tl.uint32))
