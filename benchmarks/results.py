@@ -224,7 +224,9 @@ def train(
 
 def provenance(script: str = "results.py") -> dict[str, Any]:
     """The command, hardware and code of a run."""
-    arguments = re.sub(r"(--out|--minutes|--threads|--jobs) \S+ ?", "", shlex.join(sys.argv[1:]))
+    arguments = re.sub(
+        r"(--out|--minutes|--threads|--jobs|--keep) \S+ ?", "", shlex.join(sys.argv[1:])
+    )
     cores = f"{os.cpu_count()} CPU cores ({platform.machine()})"
     return {
         "command": f"python benchmarks/{script} {arguments}".strip(),

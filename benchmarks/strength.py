@@ -2,6 +2,7 @@
 
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
     python benchmarks/strength.py run --sets cora debian:0,1 --again → trains them again
+    python benchmarks/strength.py run --keep FOLDER                  → stores answers of members
     python benchmarks/strength.py table                              → docs/strength.md, findings.md
 
 `best` is trained within the time limit. All other ensembles are then computed from its members,
@@ -26,12 +27,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import unimp
 from results import provenance
-from strength_sets import LEVERS, SETS, members_of
+from strength_sets import LEVERS, OF_LABELS, SETS, members_of, members_without_labels
 from strength_tables import RESULTS, write_tables
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
@@ -40,8 +42,12 @@ from unimp.ensemble.portfolio import is_copy
 from unimp.ensemble.selection import choose_weights, mixed
 from unimp.tasks.metrics import score
 
-SLOW = {name for name in SETS if name.startswith(("debian", "arxiv", "ogbn", "coauthor", "amazon"))}
+LARGE = ("debian", "arxiv", "ogbn", "coauthor", "amazon", "minesweeper")
+SLOW = {name for name in SETS if name.startswith(LARGE)}
 """Sets that are started first, because they take the longest; they get no student and no refit."""
+
+
+MOST_KEPT = 5000
 
 
 def task_of(name: str, seed: int) -> Any:
@@ -77,6 +83,12 @@ def answers_of(run: unimp.Run, members: Path, device: str) -> list[Answers]:
     return found
 
 
+def leaderboard_of(run: unimp.Run) -> list[dict[str, Any]]:
+    """The rows of the leaderboard, without the settings of the members."""
+    rows = run.metrics["ensemble"]["members"]
+    return [{key: value for key, value in row.items() if key != "settings"} for row in rows]
+
+
 def combined(answers: list[Answers], task: unimp.Task) -> dict[str, float] | None:
     """The scores of an ensemble of these members; None if there is none."""
     if not answers:
@@ -91,11 +103,24 @@ def combined(answers: list[Answers], task: unimp.Task) -> dict[str, float] | Non
     }
 
 
-def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
+def keep(answers: list[Answers], task: unimp.Task, file: Path) -> None:
+    """Store the answers of the members on at most MOST_KEPT nodes of each part, as float16."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {"names": np.array([one.row["name"] for one in answers])}
+    for part in ("val", "test"):
+        rows = slice(None, MOST_KEPT)
+        arrays[f"{part}_labels"] = task.labels[getattr(task.split, part)][rows].numpy()
+        kept = [getattr(one, part)[rows].half().numpy() for one in answers]
+        arrays[part] = np.stack(kept)
+    np.savez_compressed(file, metric=np.array(task.metric), **arrays)
+
+
+def train(name: str, seed: int, limit: float, device: str, kept_in: Path | None) -> dict[str, Any]:
     """The scores of all presets on one split, of the members, and of `best` without each lever.
 
     For seed 0 of most sets, also those of a student, and of `best` after a refit on train and
-    validation labels.
+    validation labels. If the set has a target without labels as inputs, the members that have none
+    are also trained as an ensemble of their own, with the same time limit.
     """
     with tempfile.TemporaryDirectory() as place:
         best = Path(place) / "best"
@@ -117,6 +142,8 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
         done = run(best)
         summary, scores = done.metrics["ensemble"], done.metrics["scores"]
         answers = answers_of(done, best / MEMBERS, device)
+        if kept_in is not None:
+            keep(answers, done.task, kept_in / f"{name.replace(' ', '-')}-{seed}.npz")
         parts = {preset: members_of(preset) for preset in ("good", "quick")}
         row = {
             "set": name,
@@ -137,12 +164,14 @@ def train(name: str, seed: int, limit: float, device: str) -> dict[str, Any]:
             "shown": scores.get("train+val", {}).get("test"),
             "optimism": summary["optimism"],
             "seconds": sum(row["seconds"] for row in summary["members"]),
-            "members": [
-                {key: value for key, value in row.items() if key != "settings"}
-                for row in summary["members"]
-            ],
+            "members": leaderboard_of(done),
             "left_out": summary["left_out"],
         }
+        if SETS[name].without_labels is not None:
+            members = {"ensemble.portfolio": "best", "ensemble.members": members_without_labels()}
+            twin = run(Path(place) / "twin", **members)
+            row["without"][OF_LABELS] = twin.metrics["scores"]["train"]
+            row["members_without_labels"] = leaderboard_of(twin)
         if seed == 0 and name not in SLOW:
             student = done.distill(out=Path(place) / "student", progress=False)
             row["student"] = student.metrics["scores"]["train"]["test"]
@@ -172,16 +201,16 @@ def asked_for(text: str) -> list[tuple[str, int]]:
     return [(name, seed) for seed in (map(int, seeds.split(",")) if seeds else SETS[name].seeds)]
 
 
-def fill(
-    places: list[tuple[str, int]], jobs: int, limit: float, deadline: float, device: str
-) -> None:
+def fill(places: list[tuple[str, int]], options: argparse.Namespace) -> None:
+    """Train the ensembles of these sets and seeds, and store each row when it is complete."""
     done = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
     places.sort(key=lambda place: place[0] not in SLOW)
     started = time.monotonic()
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    waiting = {pool.submit(train, name, seed, limit, device) for name, seed in places}
-    while waiting and time.monotonic() - started < deadline:
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.jobs))
+    pool = ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn"))
+    how = options.time_limit, options.device, options.keep
+    waiting = {pool.submit(train, name, seed, *how) for name, seed in places}
+    while waiting and time.monotonic() - started < options.deadline:
         ended, waiting = wait(waiting, timeout=5, return_when=FIRST_COMPLETED)
         for future in ended:
             try:
@@ -215,6 +244,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=600.0, help="Seconds per ensemble.")
     parser.add_argument("--deadline", type=float, default=math.inf, help="Seconds in total.")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--keep", type=Path, help="Store the answers of members in this folder.")
     options = parser.parse_args()
     if options.what == "run":
         places = [place for text in options.sets for place in asked_for(text)]
@@ -222,7 +252,7 @@ def main() -> None:
             stored = json.loads(RESULTS.read_text("utf-8"))
             have = {(row["set"], row["seed"]) for row in stored}
             places = [place for place in places if place not in have]
-        fill(places, options.jobs, options.time_limit, options.deadline, options.device)
+        fill(places, options)
     write_tables()
 
 

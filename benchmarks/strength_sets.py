@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from unimp.ensemble.portfolio import COPY, OWN, PORTFOLIO, is_copy
+from unimp.model.table import find_model
 
 OF_LABELS = "labels as inputs"
 
@@ -69,6 +70,14 @@ SETS = {
     "pubmed-random": Set(ELEVEN, 81.2, confirm=True),
     "ogbn-arxiv-20k": Set(TEN, 70.5, without_labels=69.5, shown=71.5, confirm=True),
 }
+
+
+def members_without_labels() -> list[str]:
+    """The names of the members of `best` that have no labels as inputs."""
+    inputs = {
+        m.name: m.settings.get("model.inputs", find_model(m.model).inputs[0]) for m in PORTFOLIO
+    }
+    return [name for name, of_member in inputs.items() if "Y" not in of_member]
 
 
 def members_of(preset: str) -> list[str]:

@@ -162,6 +162,7 @@ PORTFOLIO: tuple[Member, ...] = (
             "train.samples": 2,
             "train.consistency": 0.7,
             "train.sharpening": 0.3,
+            "train.weight_decay": 1e-3,
         },
         LONG,
         few_labels=True,
