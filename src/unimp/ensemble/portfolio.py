@@ -23,7 +23,7 @@ FEW_PER_CLASS = 60
 """The most train labels per class, on average, for which members with few_labels are trained."""
 
 
-MOST_TREES, MOST_LABELS = 40, 2_000_000
+MOST_TREES, MOST_LABELS = 40, 450_000
 """The most binary tasks, and the most train nodes × classes, for which boosted trees are trained,
 because each class needs separate trees."""
 
