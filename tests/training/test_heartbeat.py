@@ -111,6 +111,17 @@ def test_a_store_that_is_gone_ends_the_meeting() -> None:
     heartbeat.end()
 
 
+def test_a_group_that_its_owner_destroyed_ends_the_messages_silently() -> None:
+    """As when a launcher destroys the group at the end; an error in a thread would be printed."""
+
+    def destroyed() -> None:
+        raise ValueError("Invalid process group specified")
+
+    heartbeat = Heartbeat(destroyed, HashStore(), 1, pause=PAUSE)
+    time.sleep(5 * PAUSE)
+    heartbeat.end()
+
+
 def test_no_message_is_sent_after_the_end() -> None:
     sent: list[int] = []
     heartbeat = Heartbeat(lambda: sent.append(1), HashStore(), 1, pause=PAUSE)

@@ -36,7 +36,7 @@ class Heartbeat:
         self._exchange, self._store, self._size, self._pause = exchange, store, size, pause
         self._meetings = 0
         # What the threads report: None if all processes meet, or why they cannot.
-        self._reports: SimpleQueue[RuntimeError | None] = SimpleQueue()
+        self._reports: SimpleQueue[Exception | None] = SimpleQueue()
         self._ended = Event()
         self._thread = Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -62,7 +62,7 @@ class Heartbeat:
         try:
             while not self._ended.wait(self._pause):
                 self._exchange()
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # ValueError: the group was destroyed
             self._reports.put(error)
 
     def _attend(self, meeting: int) -> None:
