@@ -55,6 +55,8 @@ from unimp.training.started import RENDEZVOUS
 
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
 SIZES = (1, 2, 4)
+LIMIT_OF_DIFFERENCE = 1e-9
+"""The largest difference of the weights after a step, relative to their norm."""
 
 
 def random_task(number: int, *, changed: bool) -> tuple[Task, dict[str, Any], random.Random]:
@@ -197,6 +199,8 @@ def equality(count: int, place: Path) -> dict[str, Any]:
             twice += bool(stored[size]["twice"])
             leaks += bool(stored[size]["leak"])
     trainings = count * len(SIZES)
+    assert worst <= LIMIT_OF_DIFFERENCE, f"the weights differ by {worst}"
+    assert (twice, leaks) == (trainings, 0), "other bits when repeated, or a hidden label was used"
     return {
         "tasks": count,
         "regimes": regimes,
@@ -268,6 +272,7 @@ def kills(count: int, place: Path) -> dict[str, Any]:
         found, err = finished(process, folder)
         equal += found == expected[size]
         restarted += "start again" in err
+    assert equal == count, f"{count - equal} trainings ended with other weights"
     return {
         "trainings": count,
         "kills": sum(of_rank.values()),
@@ -304,6 +309,7 @@ def stopped(place: Path) -> dict[str, Any]:
             "equal": found == expected,
             "message": next(line for line in err.splitlines() if "did not answer" in line)[:300],
         }
+    assert all(case["equal"] for case in cases.values()), "other weights"
     return {"timeout_s": LIMIT, "cases": cases}
 
 
