@@ -11,7 +11,8 @@ twice      the same number of processes again: the same bits
 leaks      the hidden labels are changed: the same bits; all processes draw the same masks
 kills      `unimp train --devices` loses a random process (SIGKILL) at a random moment; the
            weights must be those of an uninterrupted training, bit by bit
-stopped    a process stops answering (SIGSTOP): the others report it and start again
+stopped    a process stops answering (SIGSTOP), while it trains or while it scores the model: the
+           others report it and start again
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ from unimp.training.batching import BatchChanges, make_batches
 from unimp.training.changed_batches import FewerEdges
 from unimp.training.loop import Schedule, fit
 from unimp.training.masks import Masks
-from unimp.training.ranks import RENDEZVOUS, Ranks, join_ranks
+from unimp.training.ranks import Ranks, join_ranks
+from unimp.training.started import RENDEZVOUS
 
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
 SIZES = (1, 2, 4)
+LIMIT_OF_DIFFERENCE = 1e-9
+"""The largest difference of the weights after a step, relative to their norm."""
 
 
 def random_task(number: int, *, changed: bool) -> tuple[Task, dict[str, Any], random.Random]:
@@ -89,19 +93,23 @@ def random_task(number: int, *, changed: bool) -> tuple[Task, dict[str, Any], ra
     return replace(task, graph=replace(graph, x=x, edge_attr=attr), labels=labels), regime, draw
 
 
+def random_model(draw: random.Random) -> dict[str, Any]:
+    """The options of the model of a random task."""
+    return {
+        "layers": 2,
+        "width": draw.choice((3, 8)),
+        "heads": draw.choice((1, 2)),
+        "dropout": draw.choice((0.0, 0.3, 0.6)),
+        "attention_dropout": draw.choice((0.0, 0.4)),
+        "propagated_labels": draw.random() < 0.5,
+    }
+
+
 def weights_of_steps(number: int, ranks: Ranks, *, changed: bool = False) -> Tensor:
     """The weights after each step of a random task: [steps, parameters]."""
     task, regime, draw = random_task(number, changed=changed)
     torch.manual_seed(number)
-    model = UniMP(
-        task.sizes,
-        layers=2,
-        width=draw.choice((3, 8)),
-        heads=draw.choice((1, 2)),
-        dropout=draw.choice((0.0, 0.3, 0.6)),
-        attention_dropout=draw.choice((0.0, 0.4)),
-        propagated_labels=draw.random() < 0.5,
-    ).double()
+    model = UniMP(task.sizes, **random_model(draw)).double()
     known = torch.zeros(task.graph.num_nodes, dtype=torch.bool)
     known[task.split.train] = True
     masks = Masks(
@@ -172,13 +180,17 @@ def equality(count: int, place: Path) -> dict[str, Any]:
         arguments = ["--work", str(folder), "--tasks", str(count)]
         processes = [start(arguments, rank, size, folder) for rank in range(size)]
         assert all(process.wait() == 0 for process in processes), "a process failed"
-    worst, twice, leaks, steps, regimes = 0.0, 0, 0, 0, {}
+    worst, twice, leaks, steps = 0.0, 0, 0, 0
+    regimes: dict[str, int] = {}
+    dropped: dict[str, int] = {}
     for number in range(count):
         stored = {size: np.load(folders[size] / f"{number}.npz") for size in SIZES}
         alone = stored[1]["weights"]
         steps += len(alone)
-        name = random_task(number, changed=False)[1]["regime"]
+        _, regime, draw = random_task(number, changed=False)
+        name = regime["regime"]
         regimes[name] = regimes.get(name, 0) + 1
+        dropped[name] = dropped.get(name, 0) + bool(random_model(draw)["attention_dropout"])
         for size in SIZES:
             weights = stored[size]["weights"]
             assert weights.shape == alone.shape, "another number of steps"
@@ -187,9 +199,12 @@ def equality(count: int, place: Path) -> dict[str, Any]:
             twice += bool(stored[size]["twice"])
             leaks += bool(stored[size]["leak"])
     trainings = count * len(SIZES)
+    assert worst <= LIMIT_OF_DIFFERENCE, f"the weights differ by {worst}"
+    assert (twice, leaks) == (trainings, 0), "other bits when repeated, or a hidden label was used"
     return {
         "tasks": count,
         "regimes": regimes,
+        "with_attention_dropout": dropped,
         "processes": list(SIZES),
         "steps": steps,
         "largest_relative_difference": worst,
@@ -257,6 +272,7 @@ def kills(count: int, place: Path) -> dict[str, Any]:
         found, err = finished(process, folder)
         equal += found == expected[size]
         restarted += "start again" in err
+    assert equal == count, f"{count - equal} trainings ended with other weights"
     return {
         "trainings": count,
         "kills": sum(of_rank.values()),
@@ -266,22 +282,35 @@ def kills(count: int, place: Path) -> dict[str, Any]:
     }
 
 
+LIMIT = 5
+"""Seconds after which a process that does not answer is considered lost."""
+STOPPED = {
+    "trains": (1, {"train.eval_from": 12}),  # only the last epoch is scored
+    "scores": (0, {"inference.chunk_edges": 1, "train.eval_every": 1}),  # scoring is slow
+}
+"""What a process does when it is stopped: its rank, and options."""
+
+
 def stopped(place: Path) -> dict[str, Any]:
-    folder = place / "stopped"
-    process = command(folder, 2, **{"train.rank_timeout": 5})
-    while not (folder / CHECKPOINT).exists():
-        time.sleep(0.02)
-    os.kill(ranks_of(process)[1], signal.SIGSTOP)
-    began = time.monotonic()
-    found, err = finished(process, folder)
-    whole = place / "whole-timeout"
-    expected, _ = finished(command(whole, 2, **{"train.rank_timeout": 5}), whole)
-    return {
-        "timeout_s": 5,
-        "seconds_to_the_end": round(time.monotonic() - began, 1),
-        "equal": found == expected,
-        "message": next(line for line in err.splitlines() if "did not answer" in line)[:300],
-    }
+    cases = {}
+    for name, (rank, options) in STOPPED.items():
+        options |= {"train.rank_timeout": LIMIT}
+        whole, folder = place / f"whole-{name}", place / f"stopped-{name}"
+        expected, _ = finished(command(whole, 2, **options), whole)
+        process = command(folder, 2, **options)
+        while not (folder / CHECKPOINT).exists():
+            time.sleep(0.02)
+        os.kill(ranks_of(process)[rank], signal.SIGSTOP)
+        began = time.monotonic()
+        found, err = finished(process, folder)
+        cases[name] = {
+            "rank": rank,
+            "seconds_to_the_end": round(time.monotonic() - began, 1),
+            "equal": found == expected,
+            "message": next(line for line in err.splitlines() if "did not answer" in line)[:300],
+        }
+    assert all(case["equal"] for case in cases.values()), "other weights"
+    return {"timeout_s": LIMIT, "cases": cases}
 
 
 def main() -> None:

@@ -251,20 +251,23 @@ def predictions_in_words() -> str:
 def ranks_in_words() -> str:
     result = read("ranks")
     equal, kills, stopped = result["equality"], result["kills"], result["stopped"]
-    first, second = ((part["code"]["commit"] or "unknown")[:12] for part in (equal, kills))
+    parts = {part["command"]: part["code"]["commit"] or "unknown" for part in (equal, kills)}
+    made = "; ".join(f"`{command}`, commit {commit[:12]}" for command, commit in parts.items())
     counts = ", ".join(map(str, equal["processes"]))
+    cases, dropped = stopped["cases"].values(), sum(equal["with_attention_dropout"].values())
     return (
-        f"\n\n- {equal['tasks']} tasks, {equal['steps']:,} steps, {counts} processes: the relative "
+        f"\n\n- {equal['tasks']} tasks ({dropped} with attention dropout), {equal['steps']:,} "
+        f"steps, {counts} processes: the relative "
         f"difference of weights is at most {equal['largest_relative_difference']:.1g} at every "
         f"step. {equal['same_bits_twice']} of {equal['trainings']} trainings had bitwise the same "
         f"weights when they were repeated, and {equal['leaks']} changed when validation and test "
         f"labels changed.\n- {kills['equal']} of {kills['trainings']} trainings, "
         f"{kills['kills']} of which lost a process, ended with bitwise the same "
-        f"weights.\n- A process that stopped was noticed after "
-        f"{stopped['timeout_s']} seconds, the limit of this test, and the training ended with "
-        f"{'bitwise the same' if stopped['equal'] else 'other'} weights.\n\n"
-        f"(`{equal['command']}`, commit {first}; `{kills['command']}`, commit {second}; "
-        f"{equal['machine']})\n"
+        f"weights.\n- Of two processes, one was stopped: once while both trained, and once while "
+        f"the first one scored the model. This was noticed after {stopped['timeout_s']} seconds, "
+        f"the limit of this test. {sum(case['equal'] for case in cases)} of {len(cases)} trainings "
+        f"ended with bitwise the same weights.\n\n"
+        f"({made}; {equal['machine']})\n"
     )
 
 

@@ -1,6 +1,7 @@
 """The demo, and the programs and commands of the pages on training and resuming, work."""
 
 import json
+import os
 import re
 import runpy
 import shlex
@@ -172,3 +173,17 @@ def test_predictions_within_a_memory_limit_equal_those_in_memory(tmp_path: Path)
     assert ways["ranges"] == ways["2 ranks"] == ["ranges"]
     assert ways["streamed"] == ways["4 ranks"] == ["streamed"]
     assert all(way["difference"] <= 1e-5 for way in found["compared"].values())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="gloo over files needs a POSIX system")
+def test_one_two_and_four_processes_train_the_same_weights(tmp_path: Path) -> None:
+    """The short form of proofs/ranks.py."""
+    proof, results = ROOT / "proofs" / "ranks.py", tmp_path / "ranks.json"
+    options = ["--tasks", "4", "--kills", "0", "--out", results]
+    done = subprocess.run([sys.executable, proof, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(results.read_text(encoding="utf-8"))["equality"]
+    assert found["largest_relative_difference"] <= 1e-9
+    assert found["same_bits_twice"] == found["trainings"] == 12
+    assert found["leaks"] == 0
+    assert set(found["with_attention_dropout"].values()) == {1}  # in each regime

@@ -26,7 +26,7 @@ COMMON = [
     *("--set", "train.device=cpu", "--set", "train.checkpoint_every=0"),
 ]
 
-PORT = 40_000 + 2 * (os.getpid() % 10_000)
+PORT = 20_000 + 8 * (os.getpid() % 1_000)
 
 
 def start(
@@ -60,12 +60,12 @@ def weights_hash(folder: Path) -> str:
     return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
-def others_of(process: subprocess.Popen[str]) -> list[int]:
-    """The numbers of all processes that the command started, by age, except the first."""
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """The numbers of all processes that the command started, by age."""
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )
-    return sorted(map(int, listed.stdout.split()))[1:]
+    return sorted(map(int, listed.stdout.split()))
 
 
 def wait_for(path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_killed_process_is_replaced_and_the_result_is_the_same(
 ) -> None:
     process = start(tmp_path / "killed", 2)
     wait_for(tmp_path / "killed" / CHECKPOINT)
-    for number in others_of(process):
+    for number in children_of(process)[1:]:
         os.kill(number, signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -112,39 +112,59 @@ def test_torchrun_replaces_a_killed_process_and_the_result_is_the_same(
     launcher += ["--master-port", str(PORT), "--max-restarts", "1", "-m", "unimp"]
     process = start(tmp_path / "killed", launcher=launcher)
     wait_for(tmp_path / "killed" / CHECKPOINT)
-    os.kill(others_of(process)[0], signal.SIGKILL)
+    os.kill(children_of(process)[1], signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "exitcode: -9" in err
+    assert "resuming in epoch" in err
     assert weights_hash(tmp_path / "killed") == weights_hash(whole)
 
 
-def test_a_process_that_does_not_answer_ends_the_training_with_a_clear_message(
-    tmp_path: Path,
+def test_two_machines_replace_a_killed_process_and_the_result_is_the_same(
+    whole: Path, tmp_path: Path
 ) -> None:
-    """Epochs are not scored here: while a model is scored, processes wait for each other longer."""
+    """Both machines are this one. Each has its own torchrun, which counts its own restarts."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{PORT + 2}"]
+    launcher += ["--rdzv-id", "killed", "--max-restarts", "3", "-m", "unimp"]
+    own = {"GLOO_SOCKET_IFNAME": "lo"}
+    machines = [start(tmp_path / "killed", launcher=launcher, environment=own) for _ in range(2)]
+    wait_for(tmp_path / "killed" / CHECKPOINT)
+    (worker,) = children_of(machines[1])
+    os.kill(worker, signal.SIGKILL)
+    for machine in machines:
+        _, err = machine.communicate(timeout=120)
+        assert machine.returncode == 0, err
+    assert "exitcode: -9" in err, err
+    assert weights_hash(tmp_path / "killed") == weights_hash(whole)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_process_that_does_not_answer_ends_the_training_with_a_clear_message(
+    stopped: int, tmp_path: Path
+) -> None:
+    """Most of the time, the first process scores the model and the second one waits for it."""
     own = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    own["MASTER_PORT"] = str(PORT + 1)
+    own["MASTER_PORT"] = str(PORT + 4 + stopped)
     processes = [
         start(
             tmp_path / "run",
             None,
-            *("--set", "train.rank_timeout=5", "--set", "train.eval_from=1000"),
+            *("--set", "train.rank_timeout=3", "--set", "inference.chunk_edges=1"),
             epochs=1000,
             environment={**own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]
-    first, second = processes
     try:
         wait_for(tmp_path / "run" / CHECKPOINT)
-        second.send_signal(signal.SIGSTOP)
-        _, err = first.communicate(timeout=60)
+        processes[stopped].send_signal(signal.SIGSTOP)
+        other = processes[1 - stopped]
+        _, err = other.communicate(timeout=60)
     finally:
         for process in processes:
             process.kill()
             process.communicate()
-    assert first.returncode == LOST
+    assert other.returncode == LOST
     assert "did not answer in time" in err
     assert "Traceback" not in err
 

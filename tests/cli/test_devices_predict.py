@@ -45,14 +45,26 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    *arguments: object, launcher: tuple[str, ...] = (), code: str | None = None
+) -> subprocess.Popen[str]:
+    """Start the command, or Python code that runs it."""
+    program = ["-m", "unimp"] if code is None else ["-c", code]
     return subprocess.Popen(
-        [*(launcher or (sys.executable,)), "-m", "unimp", *map(str, arguments)],
+        [*(launcher or (sys.executable,)), *program, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """The numbers of the processes that the command started, by rank."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    return sorted(map(int, listed.stdout.split()))
 
 
 def output_of(*arguments: object, launcher: tuple[str, ...] = ()) -> str:
@@ -120,15 +132,36 @@ def test_a_killed_process_ends_all_with_a_message(
     process = start("predict", tmp_path / "run", "--out", out, "--devices", 2)
     assert process.stderr is not None
     assert "exact inference" in process.stderr.readline()  # both compute the first layer
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
-    )
-    os.kill(sorted(map(int, listed.stdout.split()))[killed], signal.SIGKILL)
+    os.kill(children_of(process)[killed], signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode not in (0, 1)
     assert "one of 2 processes was killed" in err
     assert not out.exists()
     assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_process_that_does_not_answer_ends_all_with_a_message(
+    stopped: int, tmp_path: Path, temporary: Path
+) -> None:
+    slow = {**SETTINGS, "inference.chunk_edges": 1, "train.epochs": 1, "train.rank_timeout": 2}
+    unimp.run("synthetic", settings=slow, out=tmp_path / "run", report=False)
+    short = "from unimp.cli import processes, program; processes.GRACE = 1.0; program()"
+    command = ["predict", tmp_path / "run", "--out", tmp_path / "out.parquet", "--devices", "2"]
+    process = start(*command, code=short)
+    assert process.stderr is not None
+    assert "exact inference" in process.stderr.readline()  # both compute the first layer
+    children = children_of(process)
+    os.kill(children[stopped], signal.SIGSTOP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1)
+    assert "one of 2 processes was killed or did not answer" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out.parquet").exists()
+    assert not list(temporary.iterdir())
+    for number in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class InThread(Ranks):
     def add(self, values: Tensor) -> Tensor:
         return torch.stack(self._all(values.clone())).sum(0)
 
-    def agreed(self, value: Any) -> Any:
+    def agreed(self, value: Any, *, soon: bool = False) -> Any:
         return self._all(value)[0]
 
     def are_equal(self, number: int) -> bool:

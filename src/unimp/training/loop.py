@@ -334,7 +334,7 @@ def _agreed(end: End | None, ranks: Ranks) -> End | None:
     """Why training ends. The first process decides, because clocks differ between processes."""
     if ranks.size == 1:
         return end
-    agreed = ranks.agreed(end)
+    agreed = ranks.agreed(end, soon=True)
     return None if agreed is None else End(*agreed)
 
 

@@ -20,14 +20,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.rendezvous import rendezvous
 
 from unimp.errors import RanksError, RecipeError, TrainingError
 from unimp.model.node_model import NodeModel
-from unimp.training.started import RENDEZVOUS, were_started
+from unimp.training.heartbeat import Heartbeat
+from unimp.training.rendezvous import Rendezvous
+from unimp.training.started import were_started
 
-LONGEST_SCORING = timedelta(days=1)
-"""How long processes wait while another one scores the model, or computes its part of a layer."""
+LONGEST_PAUSE = 1.0
+"""Seconds between two messages by which processes notice that another one was stopped or lost."""
 
 
 class Ranks:
@@ -48,15 +49,16 @@ class Ranks:
         """The sum of the values of all processes, in place."""
         return values
 
-    def of_first(self, data: bytes) -> bytes:
-        """The data of the first process."""
+    def of_first(self, data: bytes, *, soon: bool = False) -> bytes:
+        """The data of the first process; `soon`: all processes call it at about the same time."""
         return data
 
-    def agreed(self, value: Any) -> Any:
+    def agreed(self, value: Any, *, soon: bool = False) -> Any:
         """The value of the first process, such as a score; it must be possible to write as JSON."""
         if self.size == 1:
             return value
-        return json.loads(self.of_first(json.dumps(value).encode() if self.is_first else b""))
+        data = json.dumps(value).encode() if self.is_first else b""
+        return json.loads(self.of_first(data, soon=soon))
 
     def are_equal(self, number: int) -> bool:
         """Whether all processes have the same number; they wait for each other."""
@@ -121,45 +123,60 @@ class Joined(Ranks):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.timeout, limit = timeout, timedelta(seconds=timeout)
         with self._heard("start"):
+            found = Rendezvous(self.rank, self.size, limit)
             if not distributed.is_initialized():
                 distributed.init_process_group(
                     backend,
-                    store=_store_of_attempt(self.rank, self.size, limit),
+                    store=found.store("torch"),
                     timeout=limit,
                     rank=self.rank,
                     world_size=self.size,
                 )
                 atexit.register(distributed.destroy_process_group)
             # Values are exchanged on CPU, whatever the model is on.
-            self._prompt = distributed.new_group(timeout=limit, backend="gloo")
-            self._patient = distributed.new_group(timeout=LONGEST_SCORING, backend="gloo")
+            self._group = distributed.new_group(timeout=limit, backend="gloo")
+            of_threads = distributed.new_group(timeout=limit, backend="gloo")
+            self._heartbeat = Heartbeat(
+                lambda: distributed.barrier(group=of_threads),
+                found.store("meetings"),
+                self.size,
+                pause=min(LONGEST_PAUSE, timeout / 10),
+            )
 
     def add(self, values: Tensor) -> Tensor:
         with self._heard("add gradients"):
-            distributed.all_reduce(values, group=None if values.is_cuda else self._prompt)
+            distributed.all_reduce(values, group=None if values.is_cuda else self._group)
         return values
 
-    def of_first(self, data: bytes) -> bytes:
+    def of_first(self, data: bytes, *, soon: bool = False) -> bytes:
         with self._heard("share a value"):
+            if not soon:
+                self._meet()
             length = torch.tensor([len(data)])
-            distributed.broadcast(length, 0, group=self._patient)
+            distributed.broadcast(length, 0, group=self._group)
             values = torch.zeros(int(length) + 1, dtype=torch.uint8)  # at least one byte
             if self.is_first:
                 values[:-1] = torch.frombuffer(bytearray(data or b" "), dtype=torch.uint8)[
                     : len(data)
                 ]
-            distributed.broadcast(values, 0, group=self._patient)
+            distributed.broadcast(values, 0, group=self._group)
         return values[:-1].numpy().tobytes()
 
     def are_equal(self, number: int) -> bool:
         ends = torch.tensor([number, -number])
         with self._heard("compare numbers"):
-            distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._prompt)
+            distributed.all_reduce(ends, distributed.ReduceOp.MAX, group=self._group)
         return int(ends[0]) == -int(ends[1])
 
     def wait(self) -> None:
         with self._heard("wait for the others"):
-            distributed.barrier(group=self._patient)
+            self._meet()
+
+    def _meet(self) -> None:
+        """Wait for the others as long as they run, which may be longer than the time limit."""
+        self._heartbeat.meet()
+        # The first process may keep the store. It must not end before all have left the meeting.
+        distributed.barrier(group=self._group)
 
     @contextmanager
     def _heard(self, purpose: str) -> Iterator[None]:
@@ -172,18 +189,6 @@ class Joined(Ranks):
                 "or did not answer in time. Start the command again. A training resumes from its "
                 "last checkpoint."
             ) from error
-
-
-def _store_of_attempt(rank: int, size: int, limit: timedelta) -> Any:
-    """The store by which processes find each other, without the addresses of earlier attempts.
-
-    torchrun keeps its store when it starts processes again after one was killed.
-    """
-    place = os.environ.get(RENDEZVOUS)
-    where = "env://" if place is None else f"file://{place}"
-    store, _, _ = next(rendezvous(where, rank, size, timeout=limit))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return distributed.PrefixStore(attempt, store)  # type: ignore[attr-defined]
 
 
 def use_own_gpu(device: str) -> None:

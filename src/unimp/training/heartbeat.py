@@ -1,0 +1,77 @@
+"""Wait for other processes as long as they run, and notice if one of them does not.
+
+A process may compute for hours while the others wait for it. A time limit for this would be either
+too short or useless. Instead, a thread of each process exchanges a message with the threads of all
+others about once per second, also while its process computes. If one of them does not answer
+within the limit, its process was stopped or lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from datetime import timedelta
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+LONGEST = timedelta(days=20)
+"""How long processes wait for one that still runs. Torch counts milliseconds in 32 bits."""
+END_SECONDS = 5.0
+"""How long the end of a process waits for an exchange that has begun."""
+
+
+class Heartbeat:
+    """Exchanges messages with all processes, and lets them wait for each other.
+
+    exchange: returns when all processes have called it, and raises RuntimeError if one of them was
+    stopped or lost.
+    store: a store of torch that all of the `size` processes share, and nothing else uses.
+    pause: seconds between two exchanges.
+    """
+
+    def __init__(
+        self, exchange: Callable[[], object], store: Any, size: int, *, pause: float
+    ) -> None:
+        self._exchange, self._store, self._size, self._pause = exchange, store, size, pause
+        self._meetings = 0
+        # What the threads report: None if all processes meet, or why they cannot.
+        self._reports: SimpleQueue[Exception | None] = SimpleQueue()
+        self._ended = Event()
+        self._thread = Thread(target=self._beat, daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+
+    def meet(self) -> None:
+        """Return when all processes have called it; raise RuntimeError if one of them is lost."""
+        self._meetings += 1
+        # Calls of the store have a thread, because a call does not end if the process that keeps
+        # the store is stopped.
+        Thread(target=self._attend, args=(self._meetings,), daemon=True).start()
+        if error := self._reports.get():
+            self._reports.put(error)  # for the next meeting, which cannot take place either
+            raise error
+
+    def end(self) -> None:
+        """Stop exchanging messages."""
+        self._ended.set()
+        self._thread.join(END_SECONDS)
+        atexit.unregister(self.end)
+
+    def _beat(self) -> None:
+        try:
+            while not self._ended.wait(self._pause):
+                self._exchange()
+        except (RuntimeError, ValueError) as error:  # ValueError: the group was destroyed
+            self._reports.put(error)
+
+    def _attend(self, meeting: int) -> None:
+        try:
+            if self._store.add("attended", 1) == meeting * self._size:
+                self._store.set(f"met/{meeting}", "1")
+                self._store.delete_key(f"met/{meeting - 1}")  # all have left that meeting
+            self._store.wait([f"met/{meeting}"], LONGEST)
+        except RuntimeError as error:
+            self._reports.put(error)
+        else:
+            self._reports.put(None)

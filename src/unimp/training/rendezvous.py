@@ -1,0 +1,72 @@
+"""How processes that were started together find each other."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from torch import distributed
+from torch.distributed.rendezvous import rendezvous
+
+from unimp.training.started import RENDEZVOUS
+
+LOOK_AGAIN = 0.1
+"""Seconds after which a process looks again whether the first process has started."""
+
+
+class Rendezvous:
+    """The store by which the processes of one attempt find each other.
+
+    torchrun keeps its store when it starts processes again after one was killed. The entries of
+    earlier attempts must not be found.
+    """
+
+    def __init__(self, rank: int, size: int, limit: timedelta) -> None:
+        self._rank, self._size, self._limit = rank, size, limit
+        # The first process may keep the store. It is closed with the last connection.
+        self._first = self._connect()
+        self._attempt = agreed_name(self._first, rank, size, limit)
+
+    def store(self, purpose: str) -> Any:
+        """A new connection to the store, because a connection answers one call at a time."""
+        return _part(f"{self._attempt}/{purpose}", self._connect())
+
+    def _connect(self) -> Any:
+        place = os.environ.get(RENDEZVOUS)
+        where = "env://" if place is None else f"file://{place}"
+        store, _, _ = next(rendezvous(where, self._rank, self._size, timeout=self._limit))
+        return _part("unimp", store)
+
+
+def agreed_name(store: Any, rank: int, size: int, limit: timedelta) -> str:
+    """A name that the processes of this attempt agree on, and that no earlier attempt has used.
+
+    Each process draws a name. That of the first process becomes the name of the attempt when all
+    others have answered with theirs. The number of restarts would not be the same in all processes,
+    because torchrun counts restarts on each machine.
+    """
+    own, until = uuid4().hex, time.monotonic() + limit.total_seconds()
+    if rank == 0:
+        answers = [f"{own}/{other}" for other in range(1, size)]
+        store.set("first", own)
+        store.wait(answers, limit)
+        store.set(f"{own}/all", b" ".join(store.get(answer) for answer in answers))
+        return own
+    while time.monotonic() < until:
+        first: str = store.get("first").decode()  # possibly that of an earlier attempt
+        store.set(f"{first}/{rank}", own)
+        with suppress(RuntimeError):  # not all have answered yet
+            store.wait([f"{first}/all"], timedelta(seconds=LOOK_AGAIN))
+            if own in store.get(f"{first}/all").decode().split():
+                return first
+            time.sleep(LOOK_AGAIN)
+    raise RuntimeError("the processes did not find each other")
+
+
+def _part(name: str, store: Any) -> Any:
+    """The entries of a store whose names begin with a name."""
+    return distributed.PrefixStore(name, store)  # type: ignore[attr-defined]

@@ -1,0 +1,43 @@
+"""Processes agree on a name for their attempt: here, each process is a thread."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore
+
+from unimp.training.rendezvous import agreed_name
+
+LIMIT = timedelta(seconds=20)
+
+
+def names_of_attempt(store: HashStore, size: int) -> list[str]:
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: agreed_name(store, rank, size, LIMIT), range(size)))
+
+
+def test_each_attempt_has_one_name_that_no_other_has() -> None:
+    store = HashStore()
+    names = [names_of_attempt(store, 3) for _ in range(4)]
+    assert all(len(set(of_attempt)) == 1 for of_attempt in names)
+    assert len({of_attempt[0] for of_attempt in names}) == 4
+
+
+def test_a_process_that_starts_first_waits_for_the_others_of_its_attempt() -> None:
+    """The store still contains the name of an attempt that has ended, and an answer to it."""
+    store = HashStore()
+    (old, _) = names_of_attempt(store, 2)
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(agreed_name, store, 1, 2, LIMIT)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+        first = pool.submit(agreed_name, store, 0, 2, LIMIT)
+        assert first.result() == second.result() != old
+
+
+def test_a_process_whose_others_do_not_start_ends() -> None:
+    store = HashStore()
+    names_of_attempt(store, 2)
+    for rank in (0, 1):
+        with pytest.raises(RuntimeError):
+            agreed_name(store, rank, 2, timedelta(seconds=0.5))
