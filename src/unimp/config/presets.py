@@ -56,7 +56,7 @@ PRESETS: dict[Portfolio, Preset] = {
             "train.eval_every": 2,
             "train.patience": 300,
         },
-        copies=8,
+        copies=5,
     ),
 }
 
