@@ -213,7 +213,7 @@ PORTFOLIO: tuple[Member, ...] = (
     Member(
         "mlp-structure",
         "features",
-        {"model.name": "mlp", "model.dropout": 0.5, "task.structure": True},
+        {"model.name": "mlp", "model.width": 128, "model.dropout": 0.8, "task.structure": True},
         BEST,
         0.5,
     ),
