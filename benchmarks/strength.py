@@ -33,7 +33,7 @@ from torch import Tensor
 
 import unimp
 from results import provenance
-from strength_sets import LEVERS, OF_LABELS, SETS, members_of, members_without_labels
+from strength_sets import LEVERS, SETS, members_of, members_without_labels
 from strength_tables import RESULTS, write_tables
 from unimp.config.run_files import MEMBERS
 from unimp.data.files import write_atomically
@@ -45,9 +45,8 @@ from unimp.tasks.metrics import score
 LARGE = ("debian", "arxiv", "ogbn", "coauthor", "amazon", "minesweeper")
 SLOW = {name for name in SETS if name.startswith(LARGE)}
 """Sets that are started first, because they take the longest; they get no student and no refit."""
-
-
 MOST_KEPT = 5000
+"""The most nodes of each part whose answers are stored."""
 
 
 def task_of(name: str, seed: int) -> Any:
@@ -170,7 +169,7 @@ def train(name: str, seed: int, limit: float, device: str, kept_in: Path | None)
         if SETS[name].without_labels is not None:
             members = {"ensemble.portfolio": "best", "ensemble.members": members_without_labels()}
             twin = run(Path(place) / "twin", **members)
-            row["without"][OF_LABELS] = twin.metrics["scores"]["train"]
+            row["best_without_labels"] = twin.metrics["scores"]["train"]
             row["members_without_labels"] = leaderboard_of(twin)
         if seed == 0 and name not in SLOW:
             student = done.distill(out=Path(place) / "student", progress=False)

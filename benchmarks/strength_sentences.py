@@ -65,6 +65,17 @@ def of_ensemble(rows: Rows) -> str:
     )
 
 
+def of_promise(rows: Rows) -> str:
+    """The line about ensembles on the first screen of the README."""
+    simple = {name: over_simple(of_set, "best") for name, of_set in rows.items()}
+    return (
+        f"**Above the best simple baseline on {sum(g.points > 0 for g in simple.values())} of "
+        f"{len(simple)} graphs**, by {mean_points(simple):.2f} points on average: `--preset best` "
+        "trains several models and combines them. The baselines are label propagation, ridge "
+        "regression, MLP, GCN, GAT and APPNP ([scores](docs/strength.md))."
+    )
+
+
 def of_earlier(rows: Rows) -> str:
     gains = over_earlier(rows)
     least, most = (pick(gains, key=lambda n: gains[n].points) for pick in (min, max))

@@ -35,6 +35,7 @@ from strength_sentences import (
     of_labels,
     of_optimism,
     of_presets,
+    of_promise,
     of_refit,
     of_shown,
     of_students,
@@ -73,7 +74,7 @@ def presets(rows: Rows) -> list[str]:
     """The scores of ensembles with train labels as inputs."""
     lines = []
     for name, of_set in rows.items():
-        without = [w["test"] for r in of_set if (w := r["without"].get(OF_LABELS))]
+        without = [w["test"] for r in of_set if (w := without_labels(r))]
         scores = {p: mean_text([r[p]["test"] for r in of_set if r[p]]) for p in PRESETS}
         lines.append(
             [
@@ -90,6 +91,15 @@ def presets(rows: Rows) -> list[str]:
     head = ["set", "best member by validation", "`quick`", "`good`"]
     more = ["`best` without labels as inputs", "`best`", "student", "target of `best`"]
     return table([*head, *more], lines)
+
+
+def without_labels(row: Row) -> dict[str, float] | None:
+    """The scores of an ensemble without labels as inputs, which was trained for this if possible.
+
+    Otherwise it consists of those members of `best` that have no labels as inputs.
+    """
+    found: dict[str, float] | None = row.get("best_without_labels", row["without"].get(OF_LABELS))
+    return found
 
 
 def target_text(name: str) -> str:
@@ -161,7 +171,7 @@ def missed(rows: Rows) -> list[str]:
             (
                 f"{name}, without labels as inputs",
                 of.without_labels,
-                [r["without"][OF_LABELS]["test"] for r in part if r["without"].get(OF_LABELS)],
+                [w["test"] for r in part if (w := without_labels(r))],
             ),
             (
                 f"{name}, with validation labels as further inputs",
@@ -299,6 +309,7 @@ def write_tables(docs: Path = DOCS) -> None:
             "missed": missed(rows),
         },
         "findings.md": {"ensembles": findings},
+        "../README.md": {"promise": items(of_promise(rows))},
     }
     for page, blocks in pages.items():
         text = (docs / page).read_text("utf-8")

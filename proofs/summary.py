@@ -6,6 +6,7 @@ python proofs/summary.py    → reliability.md, resuming.md, scale.md and proces
 from __future__ import annotations
 
 import json
+import math
 import re
 import runpy
 from collections import Counter
@@ -248,6 +249,12 @@ def predictions_in_words() -> str:
     return "\n\n" + "\n".join(lines) + "\n\n"
 
 
+def at_most(number: float) -> str:
+    """A positive number, rounded up to one digit."""
+    unit = 10.0 ** math.floor(math.log10(number))
+    return f"{math.ceil(number / unit) * unit:.0e}"
+
+
 def ranks_in_words() -> str:
     result = read("ranks")
     equal, kills, stopped = result["equality"], result["kills"], result["stopped"]
@@ -255,19 +262,19 @@ def ranks_in_words() -> str:
     made = "; ".join(f"`{command}`, commit {commit[:12]}" for command, commit in parts.items())
     counts = ", ".join(map(str, equal["processes"]))
     cases, dropped = stopped["cases"].values(), sum(equal["with_attention_dropout"].values())
+    largest = at_most(equal["largest_relative_difference"])
     return (
         f"\n\n- {equal['tasks']} tasks ({dropped} with attention dropout), {equal['steps']:,} "
-        f"steps, {counts} processes: the relative "
-        f"difference of weights is at most {equal['largest_relative_difference']:.1g} at every "
-        f"step. {equal['same_bits_twice']} of {equal['trainings']} trainings had bitwise the same "
-        f"weights when they were repeated, and {equal['leaks']} changed when validation and test "
-        f"labels changed.\n- {kills['equal']} of {kills['trainings']} trainings, "
-        f"{kills['kills']} of which lost a process, ended with bitwise the same "
-        f"weights.\n- Of two processes, one was stopped: once while both trained, and once while "
-        f"the first one scored the model. This was noticed after {stopped['timeout_s']} seconds, "
-        f"the limit of this test. {sum(case['equal'] for case in cases)} of {len(cases)} trainings "
-        f"ended with bitwise the same weights.\n\n"
-        f"({made}; {equal['machine']})\n"
+        f"steps, {counts} processes: the relative difference of weights is at most {largest} at "
+        f"every step. {equal['same_bits_twice']} of {equal['trainings']} trainings had bitwise the "
+        f"same weights when they were repeated, and {equal['leaks']} changed when validation and "
+        f"test labels changed.\n- In {kills['kills']} of {kills['trainings']} trainings, a process "
+        f"was killed. {kills['restarted']} of these trainings had not ended yet and started again. "
+        f"{kills['equal']} of {kills['trainings']} ended with bitwise the same weights.\n- Of two "
+        f"processes, one was stopped: once while both trained, and once while the first one "
+        f"scored the model. The time limit of this test was {stopped['timeout_s']} seconds. "
+        f"{sum(case['equal'] for case in cases)} of {len(cases)} trainings ended with bitwise the "
+        f"same weights.\n\n({made}; {equal['machine']})\n"
     )
 
 

@@ -19,17 +19,22 @@ def graph(random_graph: Any) -> Graph:
     return made
 
 
-def test_a_model_compiles_as_one_graph_with_the_same_results(graph: Graph) -> None:
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.3])
+def test_a_model_compiles_as_one_graph_with_the_same_results(
+    graph: Graph, attention_dropout: float
+) -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"layers": 2, "width": 4, "heads": 2, "gate": "all"}
     sizes = Sizes(features=6, edge_features=2, classes=3, multilabel=False)
-    model = UniMP(sizes, dropout=0.0, input_dropout=0.0, **options)
+    dropout = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": attention_dropout}
+    model = UniMP(sizes, **dropout, **options)
     observed = torch.randint(-1, 3, (graph.num_nodes,))
     _ = graph.hop.transpose  # derived from the graph once, outside the model
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
 
     def results(run: Any) -> list[torch.Tensor]:
         model.zero_grad()
+        torch.manual_seed(1)
         logits = run(graph.x, observed, [graph.hop] * 2)
         logits.square().sum().backward()
         return [

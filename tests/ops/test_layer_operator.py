@@ -11,6 +11,7 @@ import unimp
 from unimp.model.transformer_conv import TransformerConv
 from unimp.ops import layer_operator, native
 from unimp.ops.absorbed import pays
+from unimp.ops.dropout import drawn_per_node
 
 pytestmark = [
     pytest.mark.skipif(not native.available(), reason="the native core is not built"),
@@ -179,9 +180,53 @@ def test_a_changed_edge_list_changes_the_result() -> None:
 def test_another_size_gives_the_same_results() -> None:
     model, plain, _ = models()
     run = compiled(model)
-    for nodes in (NODES, 120, 77):
+    for nodes in (NODES, 120, 77, *range(20, 120, 9)):  # more than torch would compile one by one
         x, edges = torch.randn(nodes, 16), edge_list() % nodes
         assert_same(outcome(run, model, x, edges), outcome(plain, plain, x, edges))
+
+
+@pytest.mark.parametrize("name", ["gate", "absorbed"])
+def test_the_backward_operator_declares_its_outputs_if_rows_are_not_contiguous(name: str) -> None:
+    model, _, _ = models(name)
+    layer = model.layer
+    assert isinstance(layer, TransformerConv)
+    weights = layer._weights()
+    linear = [w.detach() for w in weights[:8]]
+    gate = None if weights.gate is None else weights.gate.detach()
+    x = torch.randn(LAYERS[name]["in_channels"], NODES).t()
+    given = (x, edge_list(), None, linear, None, gate, layer.heads, layer.concat, 0.0)
+    options = (torch.tensor(3), layer.flow, torch.float32)
+    out, *stored = torch.ops.unimp.conv(*given, *options, True)
+    arguments = (torch.ones_like(out), *given, *options, stored, True)
+    torch.library.opcheck(
+        torch.ops.unimp.conv_backward.default,
+        arguments,
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+@pytest.mark.parametrize("types", [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_other_types_than_those_of_the_weights_are_refused(types: tuple[Any, Any]) -> None:
+    model, plain, _ = models()
+    x = torch.randn(NODES, 16, dtype=types[0])
+    layers = [one.layer.to(types[1]) for one in (model, plain)]
+    for run in (layers[1], compiled(layers[0], whole=False)):
+        with pytest.raises(RuntimeError, match="same dtype"):
+            run(x, edge_list())
+
+
+def test_dropout_per_node_is_that_of_the_layer() -> None:
+    model, plain, _ = models(dropout=0.5)
+    run, x = compiled(model, whole=False), torch.randn(NODES, 16)
+    run(x, edge_list())  # compiled without it
+    results = []
+    for one in (run, plain):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            with drawn_per_node(torch.arange(NODES), 3):
+                results.append(one(x, edge_list()))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0])
 
 
 def test_an_error_of_the_edges_is_that_of_the_layer() -> None:

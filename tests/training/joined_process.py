@@ -1,15 +1,22 @@
 """One process of several: python joined_process.py TIMEOUT RANK_THAT_COMPUTES SECONDS
 
-One process computes for some time without a break, while the others wait for it.
+One process computes for some time without a break, while the others wait for it. If INIT_METHOD is
+set, the processes are joined by torch before, as a launcher does.
 """
 
+import os
 import sys
 import time
+
+from torch import distributed
 
 from unimp.errors import RanksError
 from unimp.training.ranks import join_ranks
 
 timeout, computing, seconds = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+if method := os.environ.get("INIT_METHOD"):
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=size)
 ranks = join_ranks("cpu", timeout)
 try:
     assert ranks.agreed("started" if ranks.is_first else None) == "started"
@@ -23,3 +30,5 @@ try:
 except RanksError as error:
     print(error)
     sys.exit(3)
+if method:
+    distributed.destroy_process_group()

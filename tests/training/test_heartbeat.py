@@ -85,8 +85,12 @@ def test_many_meetings_leave_no_entries_behind() -> None:
 
 
 def test_a_lost_process_ends_this_meeting_and_every_later_one() -> None:
-    heartbeat = Heartbeat(lost, HashStore(), 2, pause=PAUSE)
-    for _ in range(2):
+    store = HashStore()
+    heartbeat = Heartbeat(lost, store, 2, pause=PAUSE)
+    assert "does not answer" in error_of(heartbeat)
+    store.set("met/1", "1")  # the first meeting ends after it was given up
+    time.sleep(0.1)
+    for _ in range(3):
         assert "does not answer" in error_of(heartbeat)
 
 

@@ -128,3 +128,21 @@ def test_other_ignored_exceptions_are_reported_as_before(
         del value
     assert reference() is None
     assert seen == [KeyError]
+
+
+def test_an_ignored_interruption_that_is_not_a_signal_does_not_stop_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: seen.append(ignored.exc_type))
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    value = {1, 2}
+    reference = weakref.ref(value, interrupt)
+    with signals_raised():
+        del value
+        time.sleep(0.2)
+    assert reference() is None
+    assert seen == [KeyboardInterrupt]

@@ -18,16 +18,25 @@ PORT = 30_000 + 4 * (os.getpid() % 1_000)
 
 
 def start(
-    timeout: float, computing: int, seconds: float, *, place: Path | None = None
+    timeout: float,
+    computing: int,
+    seconds: float,
+    *,
+    place: Path | None = None,
+    method: str | None = None,
 ) -> list[subprocess.Popen[str]]:
-    """Two processes that find each other by a file, or by a port of the first process."""
+    """Two processes that find each other by a file, or by a port of the first process.
+
+    method: how torch joins them before.
+    """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + computing)}
     return [
         subprocess.Popen(
             [sys.executable, SCRIPT, str(timeout), str(computing), str(seconds)],
             env={
                 **os.environ,
-                **({RENDEZVOUS: str(place)} if place else address),
+                **({"INIT_METHOD": method} if method else {}),
+                **({RENDEZVOUS: str(place)} if place else {} if method else address),
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
                 **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
             },
@@ -79,3 +88,12 @@ def test_a_killed_process_is_noticed_before_the_time_limit(tmp_path: Path) -> No
     assert waiting.returncode == 3, err
     assert "another process ended" in out
     killed.communicate()
+
+
+@pytest.mark.parametrize("kind", ["file", "tcp"])
+def test_processes_that_were_joined_before_can_train(kind: str, tmp_path: Path) -> None:
+    """As by a script that has called init_process_group itself."""
+    method = f"file://{tmp_path}/joined" if kind == "file" else f"tcp://127.0.0.1:{PORT + 2}"
+    for process in start(20.0, 0, 0.5, method=method):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err

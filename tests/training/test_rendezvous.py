@@ -1,12 +1,15 @@
 """Processes agree on a name for their attempt: here, each process is a thread."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore
 
-from unimp.training.rendezvous import agreed_name
+from unimp.training.rendezvous import Rendezvous, agreed_name
+from unimp.training.started import RENDEZVOUS
 
 LIMIT = timedelta(seconds=20)
 
@@ -41,3 +44,13 @@ def test_a_process_whose_others_do_not_start_ends() -> None:
     for rank in (0, 1):
         with pytest.raises(RuntimeError):
             agreed_name(store, rank, 2, timedelta(seconds=0.5))
+
+
+def test_a_process_whose_first_process_does_not_start_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RENDEZVOUS, str(tmp_path / "store"))
+    started = time.monotonic()
+    with pytest.raises(RuntimeError):
+        Rendezvous(1, 2, timedelta(seconds=1))
+    assert time.monotonic() - started < 60

@@ -20,6 +20,7 @@ from unimp.config.arguments import Range, Size, checked
 from unimp.errors import GraphError, ModelError
 from unimp.graph.edge_list import InEdges, on_edges
 from unimp.ops.attention import attention_weights, graph_attention
+from unimp.ops.dropout import is_drawn_per_node
 from unimp.ops.layer import Weights, attention_layer, can_fuse
 from unimp.ops.layer_operator import can_trace, traced_layer
 from unimp.ops.projection import Shape
@@ -177,11 +178,13 @@ class TransformerConv(nn.Module):
         """Whether torch.compile can treat the call as one operator, which does not replay."""
         return (
             not (self.replay and x.is_cuda)
+            and not (self._dropout() and is_drawn_per_node())
             and self.root_weight
             and all(map(_is_plain, self.children()))
             and not _has_any_global_hook()  # type: ignore[no-untyped-call]
             and self.lin_query.bias is not None
             and (edge_attr is None) == (self.lin_edge is None)
+            and _have_matching_types(x, self.lin_query.weight)
             and can_trace(x, edge_index, edge_attr, self._weights())
         )
 

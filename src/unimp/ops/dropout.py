@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from unimp.ops.hashing import hashed, signed
 
 BITS = 16
 """Bits that decide about one entry: a rate is exact to 1/65536."""
+EDGES_AT_ONCE = 1 << 18
+"""Numbers of edges are computed for this many at a time, because each takes 40 bytes meanwhile."""
 
 
 def dropout(
@@ -35,7 +37,7 @@ def dropout(
         return x
     if not 0.0 < rate < 1.0:
         raise ModelError(f"the dropout rate must be at least 0 and less than 1, not {rate}")
-    if _per_node.get() is None and x.device.type != "cpu":
+    if x.device.type != "cpu" and not is_drawn_per_node():
         return F.dropout(x, rate, training=True)
     bits, least, factor = draw_bits(x, rate, entries)
     if _is_native(x):
@@ -46,8 +48,8 @@ def dropout(
 
 def dropout_of_edges(x: Tensor, rate: float, training: bool, hop: Hop) -> Tensor:
     """Dropout of rows of the edges of a hop: [E, …]."""
-    draws = _per_node.get()
-    if draws is None or not training or rate == 0.0:
+    draws = _draws() if training and rate else None
+    if draws is None:
         return F.dropout(x, rate, training)
     bits = draws.words(draws.edges(hop), x)
     return dropped_by(x, bits.flatten().contiguous(), *bounds(rate))
@@ -58,7 +60,7 @@ def numbered(hop: Hop, seed: Tensor | int, rate: float) -> tuple[Hop, Tensor | i
 
     Inside of `drawn_per_node`, edges get other numbers in each call, and there is no other seed.
     """
-    draws = _per_node.get() if rate else None
+    draws = _draws() if rate else None
     return (hop, seed) if draws is None else (hop.with_numbers(draws.edges(hop)), 0)
 
 
@@ -70,7 +72,7 @@ def draw_bits(
     Returns them, the least value with which an entry is kept, and the factor of kept entries. Only
     the shape of x is used.
     """
-    draws = _per_node.get()
+    draws = _draws()
     if draws is None:
         count = x.numel()
         bits = torch.randint(-(2**63), 2**63 - 1, ((count + 3) // 4,)).view(torch.int16)[:count]
@@ -122,15 +124,17 @@ def drawn_per_node(nodes: Tensor, seed: int) -> Iterator[None]:
     attention weights is a function of (seed, number of the call, target, source, head).
     """
     token = _per_node.set(_Draws(nodes, seed))
+    _blocks.append(token)
     try:
         yield
     finally:
+        _blocks.remove(token)
         _per_node.reset(token)
 
 
 def is_drawn_per_node() -> bool:
     """Whether the caller is inside of `drawn_per_node`."""
-    return _per_node.get() is not None
+    return _draws() is not None
 
 
 class _Draws:
@@ -152,9 +156,14 @@ class _Draws:
 
     def edges(self, hop: Hop) -> Tensor:
         """A number per edge, a function of its target and its source: [E]."""
-        keys = self._keys(self._nodes[: hop.num_targets]).index_select(0, hop.target)
-        sources = self._nodes.index_select(0, hop.source).long()
-        return hashed(keys + sources * signed(0x9E3779B97F4A7C15))
+        keys = self._keys(self._nodes[: hop.num_targets])
+        numbers = keys.new_empty(hop.num_edges)
+        for first in range(0, hop.num_edges, EDGES_AT_ONCE):
+            part = slice(first, first + EDGES_AT_ONCE)
+            sources = self._nodes.index_select(0, hop.source[part]).long()
+            mixed = keys.index_select(0, hop.target[part]) + sources * signed(0x9E3779B97F4A7C15)
+            numbers[part] = hashed(mixed)
+        return numbers
 
     def entries(self, indptr: Tensor, column: Tensor) -> Tensor:
         """Sixteen bits per entry of compressed rows."""
@@ -171,3 +180,9 @@ class _Draws:
 
 
 _per_node: ContextVar[_Draws | None] = ContextVar("draws per node", default=None)
+_blocks: list[Token[_Draws | None]] = []
+"""The blocks of `drawn_per_node` in all threads. torch.compile cannot read a context variable."""
+
+
+def _draws() -> _Draws | None:
+    return _per_node.get() if _blocks else None

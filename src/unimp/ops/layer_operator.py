@@ -101,7 +101,13 @@ def traced_layer(
     return found[0]
 
 
-@torch.library.custom_op("unimp::conv", mutates_args=())
+_OPTIONS: dict[str, Any] = {"mutates_args": ()}
+if hasattr(torch.Tag, "cudagraph_unsafe"):  # older versions of torch have no such tag
+    # A CUDA graph must not record an operator that compares the edge list with an earlier one.
+    _OPTIONS["tags"] = torch.Tag.cudagraph_unsafe
+
+
+@torch.library.custom_op("unimp::conv", **_OPTIONS)
 def _conv(
     x: Tensor,
     edge_index: Tensor,
@@ -128,7 +134,9 @@ def _conv(
 
     with torch.no_grad(), without_autocast(x.device.type):
         out = _on_edges(edge_index, x, run, flow)
-    return (out, *(_stored(saved) if trains else _empty(x, len(Stored._fields))))
+    is_message = edge is None and concat
+    stored = _stored(saved, is_message=is_message) if trains else _empty(x, len(Stored._fields))
+    return (out, *stored)
 
 
 def _on_edges(edge_index: Tensor, x: Tensor, run: Callable[[InEdges], Result], flow: str) -> Result:
@@ -153,8 +161,11 @@ def _empty(like: Tensor, count: int) -> list[Tensor]:
     return [like.new_empty(0) for _ in range(count)]
 
 
-def _stored(saved: Saved) -> Stored:
-    """What the backward pass cannot compute from its arguments."""
+def _stored(saved: Saved, *, is_message: bool) -> Stored:
+    """What the backward pass cannot compute from its arguments.
+
+    is_message: the attended rows are the message, so they are stored once.
+    """
     tensors = iter(saved.saved_tensors)
     inputs, row_stats = take(Inputs, tensors), take(RowStats, tensors)
     attention = take(saved.attention_kind, islice(tensors, 5 + len(Edges._fields), None))
@@ -166,7 +177,6 @@ def _stored(saved: Saved) -> Stored:
     else:
         rows = whole_of(inputs.of_targets, len(inputs.weight))
         query = nothing[0] if attention.edge_query is None else attention.edge_query
-        is_message = attention.out.data_ptr() == inputs.message.data_ptr()
         attended = nothing[1] if is_message else attention.out
         mean, mass = attention.edge_mean, attention.mass
     beta = row_stats.beta
@@ -179,7 +189,8 @@ def _(  # type: ignore[no-untyped-def]
 ):
     weights = _weights(linear, edge, gate)
     shape = _shape(weights, heads, concat, dropout)
-    count, columns, in_width = len(x), weights.kept.shape[0], x.shape[1]
+    # `len` would return a number that the compiler treats as a constant.
+    count, columns, in_width = x.shape[0], weights.kept.shape[0], x.shape[1]
     out = x.new_empty(count, columns, dtype=dtype)
     if not trains:
         return (out, *_empty(x, len(Stored._fields)))
@@ -207,7 +218,7 @@ def _(  # type: ignore[no-untyped-def]
     return (out, *(one.new_empty(one.shape) for one in stored))
 
 
-@torch.library.custom_op("unimp::conv_backward", mutates_args=())
+@torch.library.custom_op("unimp::conv_backward", **_OPTIONS)
 def _conv_backward(
     grad: Tensor,
     x: Tensor,
@@ -237,7 +248,7 @@ def _conv_backward(
         d_x, d_weights = _on_edges(edge_index, x, run, flow)
     # An operator returns no views: the gradients of the weights are slices of one tensor.
     found = [w.clone() for w in d_weights if w is not None]
-    return [*_empty(x, 1), *found] if d_x is None else [d_x.to(x.dtype), *found]
+    return [*_empty(x, 1), *found] if d_x is None else [d_x.to(x.dtype).contiguous(), *found]
 
 
 @_conv_backward.register_fake
@@ -246,7 +257,7 @@ def _(  # type: ignore[no-untyped-def]
     stored, wants_x
 ):  # fmt: skip
     weights = [w for w in (*linear, edge, gate) if w is not None]
-    d_x = torch.empty_like(x) if wants_x else x.new_empty(0)
+    d_x = x.new_empty(x.shape if wants_x else 0)
     return [d_x, *(w.new_empty(w.shape) for w in weights)]
 
 

@@ -281,6 +281,8 @@ def training_bytes(
     numbers += (
         sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
     )
+    if recipe.train.draws == "node" and recipe.model.attention_dropout:
+        numbers += 2 * sum(work.edges)  # an int64 per edge and layer, kept for the backward pass
     if work.steps > 1 or ahead > 1:  # batches that are prepared ahead also have features
         numbers += (ahead - 1) * first * features_per_row(task)
     return int(4 * numbers + BYTES_PER_NODE * graph.num_nodes)

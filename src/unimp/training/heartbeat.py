@@ -35,6 +35,7 @@ class Heartbeat:
     ) -> None:
         self._exchange, self._store, self._size, self._pause = exchange, store, size, pause
         self._meetings = 0
+        self._lost: Exception | None = None  # why the processes can no longer meet
         # What the threads report: None if all processes meet, or why they cannot.
         self._reports: SimpleQueue[Exception | None] = SimpleQueue()
         self._ended = Event()
@@ -44,12 +45,14 @@ class Heartbeat:
 
     def meet(self) -> None:
         """Return when all processes have called it; raise RuntimeError if one of them is lost."""
+        if self._lost:
+            raise self._lost
         self._meetings += 1
         # Calls of the store have a thread, because a call does not end if the process that keeps
         # the store is stopped.
         Thread(target=self._attend, args=(self._meetings,), daemon=True).start()
         if error := self._reports.get():
-            self._reports.put(error)  # for the next meeting, which cannot take place either
+            self._lost = error
             raise error
 
     def end(self) -> None:
@@ -63,6 +66,7 @@ class Heartbeat:
             while not self._ended.wait(self._pause):
                 self._exchange()
         except (RuntimeError, ValueError) as error:  # ValueError: the group was destroyed
+            self._lost = error
             self._reports.put(error)
 
     def _attend(self, meeting: int) -> None:

@@ -38,12 +38,15 @@ def signals_raised() -> Iterator[None]:
     import has one. A signal that was received there is sent again.
     """
 
+    raised: list[KeyboardInterrupt] = []  # the newest one; code may raise others by itself
+
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raised[:] = [Terminated() if number == signal.SIGTERM else KeyboardInterrupt()]
+        raise raised[0]
 
     def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
-        if isinstance(ignored.exc_value, KeyboardInterrupt):
-            number = exit_code(ignored.exc_value) - 128
+        if raised and ignored.exc_value is raised[0]:
+            number = exit_code(raised[0]) - 128
             # The callback ends before this thread sends the signal, or the signal is sent again.
             threading.Timer(RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
         else:

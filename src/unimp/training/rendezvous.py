@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from torch import distributed
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from unimp.training.started import RENDEZVOUS
@@ -27,6 +28,8 @@ class Rendezvous:
 
     def __init__(self, rank: int, size: int, limit: timedelta) -> None:
         self._rank, self._size, self._limit = rank, size, limit
+        # If the processes have already joined a group of torch, they use its store.
+        self._given = _get_default_store() if distributed.is_initialized() else None
         # The first process may keep the store. It is closed with the last connection.
         self._first = self._connect()
         self._attempt = agreed_name(self._first, rank, size, limit)
@@ -36,9 +39,14 @@ class Rendezvous:
         return _part(f"{self._attempt}/{purpose}", self._connect())
 
     def _connect(self) -> Any:
+        if self._given is not None:
+            # Older versions of torch have no `clone`; one connection is then used for everything.
+            clone = getattr(self._given, "clone", None)
+            return _part("unimp", self._given if clone is None else clone())
         place = os.environ.get(RENDEZVOUS)
         where = "env://" if place is None else f"file://{place}"
         store, _, _ = next(rendezvous(where, self._rank, self._size, timeout=self._limit))
+        store.set_timeout(self._limit)  # a store in a file ignores `timeout`
         return _part("unimp", store)
 
 
