@@ -81,6 +81,22 @@ def test_propagated_features_are_the_equation_of_the_authors(
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["fp32", "bf16"])
+def test_features_are_propagated_in_training_as_in_inference(
+    random_graph: Maker, mixed: bool
+) -> None:
+    options = {"drop_node": 0.0, "input_dropout": 0.0, "dropout": 0.0}
+    model = some_model(propagated_rows="features", **options)
+    graph = model.prepare(random_graph(features=6))
+    assert isinstance(graph.x, Tensor)
+    before, expected = graph.x.clone(), model.eval()(graph.x, NONE, [graph.hop] * 3)
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        found = model.train()(graph.x, NONE, [graph.hop] * 3)
+    allowed = {"rtol": 0.05, "atol": 0.05} if mixed else {}
+    torch.testing.assert_close(found.float(), expected, **allowed)
+    assert torch.equal(graph.x, before)  # rows are written in place, but not those of the graph
+
+
 def test_sparse_features_are_made_dense_to_be_propagated(random_graph: Maker) -> None:
     graph = random_graph(features=6)
     assert isinstance(graph.x, Tensor)
