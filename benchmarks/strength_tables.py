@@ -45,7 +45,7 @@ from unimp.data.files import write_atomically
 from unimp.tasks.means import mean_text
 
 RESULTS = FOLDER / "strength.json"
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -271,8 +271,8 @@ def items(*sentences: str) -> list[str]:
     return [f"- {sentence}" for sentence in sentences]
 
 
-def write_tables(docs: Path = DOCS) -> None:
-    """Write all tables and sentences into the pages."""
+def write_tables(root: Path = ROOT) -> None:
+    """Write all tables and sentences into the pages of this folder."""
     stored = json.loads(RESULTS.read_text("utf-8"))
     rows = {name: [r for r in stored if r["set"] == name] for name in SETS}
     rows = {name: sorted(some, key=lambda r: r["seed"]) for name, some in rows.items() if some}
@@ -294,7 +294,7 @@ def write_tables(docs: Path = DOCS) -> None:
         of_refit(rows),
     )
     pages = {
-        "strength.md": {
+        "docs/strength.md": {
             "summary": summary,
             "labels": items(of_labels(rows), of_shown(rows), of_refit(rows)),
             "chain": [of_expected(rows), chain("ogbn-arxiv-20k", rows["ogbn-arxiv-20k"])],
@@ -308,11 +308,11 @@ def write_tables(docs: Path = DOCS) -> None:
             "seconds": seconds(rows),
             "missed": missed(rows),
         },
-        "findings.md": {"ensembles": findings},
-        "../README.md": {"promise": items(of_promise(rows))},
+        "docs/findings.md": {"ensembles": findings},
+        "README.md": {"promise": items(of_promise(rows))},
     }
     for page, blocks in pages.items():
-        text = (docs / page).read_text("utf-8")
+        text = (root / page).read_text("utf-8")
         for mark, lines in blocks.items():
             text = put_between(text, f"<!-- strength: {mark} -->", "\n".join(lines))
-        write_atomically(docs / page, text.encode())
+        write_atomically(root / page, text.encode())
