@@ -496,3 +496,11 @@ def test_every_command_refuses_or_skips_edges_to_unknown_nodes(
     force = [] if command == "explain" else ["--force"]
     text = refused(*asked, "--edges", "e.csv", "--unknown-ids", "skp", *force)
     assert "did you mean 'skip'" in text
+
+
+@pytest.mark.parametrize("command", ["predict", "suggest"])
+def test_a_run_that_does_not_exist_is_reported_before_an_existing_file(
+    here: Path, refused: Callable[..., str], command: str
+) -> None:
+    (here / "old.parquet").write_text("mine")
+    assert "there is no folder nowhere" in refused(command, "nowhere", "--out", "old.parquet")

@@ -118,14 +118,15 @@ def check_outputs(
     *reads: Path | None,
     force: bool,
 ) -> None:
-    """Refuse files that a command must not write, before it computes anything.
+    """Refuse a folder without a run and files that a command must not write, before it computes.
 
     outputs: the files to write, each with the suffixes that it may have.
     reads: the files that the command reads, besides those of the run in `folder`.
     """
     from unimp.data.outputs import check_output, is_same
-    from unimp.runs.folder.files import files_behind
+    from unimp.runs.folder.files import files_behind, refuse_unfinished
 
+    refuse_unfinished(folder)
     written: list[Path] = []
     for path, kinds in outputs:
         if path is None:

@@ -127,8 +127,7 @@ def refuse_special_files(folder: Path) -> None:
 
 def read_run(folder: Path) -> tuple[Recipe, dict[str, Any], dict[str, Any]]:
     """The recipe, metrics and manifest of a finished run."""
-    if not is_finished(folder):
-        raise RunError(_not_finished(folder))
+    refuse_unfinished(folder)
     path = folder / MANIFEST
     manifest = plain(Manifest, _read(path, MOST_BYTES), path)
     path = folder / RECIPE
@@ -226,6 +225,12 @@ def files_behind(folder: Path) -> list[Path]:
         recipe = read_recipe(_read(folder / RECIPE, MOST_BYTES).decode(), folder.name)
         files += map(Path, paths_in(with_absolute_paths(recipe, folder, before)).values())
     return files
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Refuse a folder that is not a finished run."""
+    if not is_finished(folder):
+        raise RunError(_not_finished(folder))
 
 
 def _not_finished(folder: Path) -> str:
