@@ -3,13 +3,14 @@
     python benchmarks/strength.py run --jobs 2 --time-limit 600      → results/strength.json
     python benchmarks/strength.py run --sets cora debian:0,1 --again → trains them again
     python benchmarks/strength.py run --keep FOLDER                  → stores answers of members
-    python benchmarks/strength.py table                              → docs/strength.md, findings.md
+    python benchmarks/strength.py table             → docs/strength.md, docs/findings.md, README.md
 
-`best` is trained within the time limit. All other ensembles are then computed from its members,
-each with its own weights: `quick`, `good`, and `best` without one of its levers, such as trees. So
-all of them are compared on the same trainings. Settings and weights see train and validation labels
-only. Rows that results/strength.json already contains are skipped, unless you pass --again. The
-graphs are `.npz` files in the folder UNIMP_DATA.
+`best` is trained within the time limit. The other ensembles are computed from its members, each
+with its own weights: `quick`, `good`, and `best` without one of its levers, such as trees. They are
+therefore compared on the same trainings. There is one exception: if a set has a target without
+labels as inputs, an ensemble of members without labels as inputs is also trained. Settings and
+weights see train and validation labels only. Rows that results/strength.json already contains are
+skipped, unless you pass --again. The graphs are `.npz` files in the folder UNIMP_DATA.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ def train(name: str, seed: int, limit: float, device: str, kept_in: Path | None)
     """The scores of all presets on one split, of the members, and of `best` without each lever.
 
     For seed 0 of most sets, also those of a student, and of `best` after a refit on train and
-    validation labels. If the set has a target without labels as inputs, the members that have none
-    are also trained as an ensemble of their own, with the same time limit.
+    validation labels. If the set has a target without labels as inputs, the members that do not
+    have labels as inputs are also trained as a separate ensemble, with the same time limit.
     """
     with tempfile.TemporaryDirectory() as place:
         best = Path(place) / "best"

@@ -94,9 +94,10 @@ def presets(rows: Rows) -> list[str]:
 
 
 def without_labels(row: Row) -> dict[str, float] | None:
-    """The scores of an ensemble without labels as inputs, which was trained for this if possible.
+    """The scores of `best` without labels as inputs.
 
-    Otherwise it consists of those members of `best` that have no labels as inputs.
+    This ensemble was trained separately if the row contains `best_without_labels`; otherwise it
+    consists of the members of `best` that do not have labels as inputs.
     """
     found: dict[str, float] | None = row.get("best_without_labels", row["without"].get(OF_LABELS))
     return found

@@ -11,8 +11,8 @@ twice      the same number of processes again: the same bits
 leaks      the hidden labels are changed: the same bits; all processes draw the same masks
 kills      `unimp train --devices` loses a random process (SIGKILL) at a random moment; the
            weights must be those of an uninterrupted training, bit by bit
-stopped    a process stops answering (SIGSTOP), while it trains or while it scores the model: the
-           others report it and start again
+stopped    a process is stopped (SIGSTOP) while it trains, or while it scores the model: the others
+           report it, and all processes start again
 """
 
 from __future__ import annotations
@@ -200,7 +200,9 @@ def equality(count: int, place: Path) -> dict[str, Any]:
             leaks += bool(stored[size]["leak"])
     trainings = count * len(SIZES)
     assert worst <= LIMIT_OF_DIFFERENCE, f"the weights differ by {worst}"
-    assert (twice, leaks) == (trainings, 0), "other bits when repeated, or a hidden label was used"
+    assert (twice, leaks) == (trainings, 0), (
+        "a repeated training had other weights, or hidden labels changed the weights"
+    )
     return {
         "tasks": count,
         "regimes": regimes,
@@ -288,7 +290,7 @@ STOPPED = {
     "trains": (1, {"train.eval_from": 12}),  # only the last epoch is scored
     "scores": (0, {"inference.chunk_edges": 1, "train.eval_every": 1}),  # scoring is slow
 }
-"""What a process does when it is stopped: its rank, and options."""
+"""What the stopped process is doing: its rank, and the options of the training."""
 
 
 def stopped(place: Path) -> dict[str, Any]:

@@ -260,19 +260,21 @@ def ranks_in_words() -> str:
     equal, kills, stopped = result["equality"], result["kills"], result["stopped"]
     parts = {part["command"]: part["code"]["commit"] or "unknown" for part in (equal, kills)}
     made = "; ".join(f"`{command}`, commit {commit[:12]}" for command, commit in parts.items())
-    counts = ", ".join(map(str, equal["processes"]))
+    *first, last = map(str, equal["processes"])
+    counts = f"{', '.join(first)} and {last}"
     cases, dropped = stopped["cases"].values(), sum(equal["with_attention_dropout"].values())
     largest = at_most(equal["largest_relative_difference"])
     return (
-        f"\n\n- {equal['tasks']} tasks ({dropped} with attention dropout), {equal['steps']:,} "
-        f"steps, {counts} processes: the relative difference of weights is at most {largest} at "
-        f"every step. {equal['same_bits_twice']} of {equal['trainings']} trainings had bitwise the "
-        f"same weights when they were repeated, and {equal['leaks']} changed when validation and "
-        f"test labels changed.\n- In {kills['kills']} of {kills['trainings']} trainings, a process "
-        f"was killed. {kills['restarted']} of these trainings had not ended yet and started again. "
-        f"{kills['equal']} of {kills['trainings']} ended with bitwise the same weights.\n- Of two "
-        f"processes, one was stopped: once while both trained, and once while the first one "
-        f"scored the model. The time limit of this test was {stopped['timeout_s']} seconds. "
+        f"\n\n- {equal['tasks']} tasks, {dropped} of them with attention dropout, were trained "
+        f"with {counts} processes. The relative difference of the weights was at most {largest} after "
+        f"each of {equal['steps']:,} steps. All {equal['trainings']} trainings were repeated: "
+        f"{equal['same_bits_twice']} had bitwise the same weights. {equal['leaks']} trainings "
+        f"changed when validation and test labels changed.\n- A process was killed in "
+        f"{kills['kills']} of {kills['trainings']} trainings. {kills['restarted']} trainings were "
+        f"started again; the others had already finished. {kills['equal']} of "
+        f"{kills['trainings']} ended with bitwise the same weights.\n- One of two processes was "
+        f"stopped, in one training while both trained, and in another while the first process "
+        f"scored the model. The time limit was {stopped['timeout_s']} seconds. "
         f"{sum(case['equal'] for case in cases)} of {len(cases)} trainings ended with bitwise the "
         f"same weights.\n\n({made}; {equal['machine']})\n"
     )

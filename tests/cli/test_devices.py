@@ -122,7 +122,7 @@ def test_torchrun_replaces_a_killed_process_and_the_result_is_the_same(
 def test_two_machines_replace_a_killed_process_and_the_result_is_the_same(
     whole: Path, tmp_path: Path
 ) -> None:
-    """Both machines are this one. Each has its own torchrun, which counts its own restarts."""
+    """Two launchers on this computer act as two machines; each counts its own restarts."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{PORT + 2}"]
     launcher += ["--rdzv-id", "killed", "--max-restarts", "3", "-m", "unimp"]

@@ -140,7 +140,7 @@ def test_the_operator_declares_its_outputs_and_gradients(name: str, trains: bool
 
 @pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
 @pytest.mark.parametrize("name", ["gate", "edge features", "absorbed"])
-def test_mixed_precision_is_that_of_the_call(name: str, inside: bool) -> None:
+def test_a_compiled_layer_uses_the_precision_of_autocast(name: str, inside: bool) -> None:
     model, plain, attr = models(name)
 
     class Cast(nn.Module):
@@ -206,7 +206,7 @@ def test_the_backward_operator_declares_its_outputs_if_rows_are_not_contiguous(n
 
 
 @pytest.mark.parametrize("types", [(torch.float64, torch.float32), (torch.float32, torch.float64)])
-def test_other_types_than_those_of_the_weights_are_refused(types: tuple[Any, Any]) -> None:
+def test_an_input_of_another_type_than_the_weights_is_refused(types: tuple[Any, Any]) -> None:
     model, plain, _ = models()
     x = torch.randn(NODES, 16, dtype=types[0])
     layers = [one.layer.to(types[1]) for one in (model, plain)]
@@ -215,7 +215,7 @@ def test_other_types_than_those_of_the_weights_are_refused(types: tuple[Any, Any
             run(x, edge_list())
 
 
-def test_dropout_per_node_is_that_of_the_layer() -> None:
+def test_a_compiled_layer_draws_the_same_dropout_per_node() -> None:
     model, plain, _ = models(dropout=0.5)
     run, x = compiled(model, whole=False), torch.randn(NODES, 16)
     run(x, edge_list())  # compiled without it
@@ -229,15 +229,17 @@ def test_dropout_per_node_is_that_of_the_layer() -> None:
         torch.testing.assert_close(other, results[0])
 
 
-def test_an_error_of_the_edges_is_that_of_the_layer() -> None:
+def test_a_compiled_layer_raises_the_same_error_for_wrong_edges() -> None:
     model, _, _ = models()
     with pytest.raises(unimp.UnimpError, match="edge_index contains the"):
         compiled(model)(torch.randn(NODES, 16), edge_list() + 1)
 
 
 @pytest.mark.parametrize("case", ["hook", "sparse", "pair", "gradient of edge features", "weights"])
-def test_an_unusual_call_runs_as_it_is(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the operator does not compute is computed as without the compiler."""
+def test_calls_that_the_operator_does_not_support_run_without_it(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their results equal those without the compiler, and the operator is not called."""
 
     def refuse(*given: Any) -> None:
         raise AssertionError("the operator was called")

@@ -1,7 +1,7 @@
 """One process of several: python joined_process.py TIMEOUT RANK_THAT_COMPUTES SECONDS
 
-One process computes for some time without a break, while the others wait for it. If INIT_METHOD is
-set, the processes are joined by torch before, as a launcher does.
+One process computes for some seconds without calling torch, while the other waits for it. If
+INIT_METHOD is set, torch joins the processes first, as a launcher would.
 """
 
 import os

@@ -55,7 +55,7 @@ def error_of(heartbeat: Heartbeat) -> str:
     return str(found.value)
 
 
-def test_nobody_leaves_before_all_have_come(hearts: Hearts) -> None:
+def test_a_meeting_ends_when_all_processes_have_called_it(hearts: Hearts) -> None:
     *others, last = hearts.all
     for _ in range(3):
         with ThreadPoolExecutor(2) as pool:
@@ -70,7 +70,7 @@ def test_nobody_leaves_before_all_have_come(hearts: Hearts) -> None:
                 meeting.result(timeout=10)
 
 
-def test_many_meetings_leave_no_entries_behind() -> None:
+def test_entries_of_earlier_meetings_are_deleted() -> None:
     shared = HashStore()
     two = Hearts(2, lambda: shared)
 
@@ -84,7 +84,7 @@ def test_many_meetings_leave_no_entries_behind() -> None:
     two.end()
 
 
-def test_a_lost_process_ends_this_meeting_and_every_later_one() -> None:
+def test_after_a_process_is_lost_every_meeting_fails() -> None:
     store = HashStore()
     heartbeat = Heartbeat(lost, store, 2, pause=PAUSE)
     assert "does not answer" in error_of(heartbeat)
@@ -95,7 +95,7 @@ def test_a_lost_process_ends_this_meeting_and_every_later_one() -> None:
 
 
 def test_a_store_that_does_not_answer_does_not_hide_a_lost_process() -> None:
-    """As when the process that keeps the store is stopped."""
+    """This happens if the process that hosts the store is stopped."""
 
     class Stuck:
         def add(self, *_: object) -> int:

@@ -25,9 +25,9 @@ def start(
     place: Path | None = None,
     method: str | None = None,
 ) -> list[subprocess.Popen[str]]:
-    """Two processes that find each other by a file, or by a port of the first process.
+    """Start two processes that find each other through a file, or a port of the first process.
 
-    method: how torch joins them before.
+    method: how torch joins them before, if it does.
     """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + computing)}
     return [
@@ -62,7 +62,7 @@ def test_a_computation_may_take_longer_than_the_time_limit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("computing", [0, 1])
 def test_a_process_that_is_stopped_while_it_computes_is_noticed(computing: int) -> None:
-    """The first process keeps the store, which therefore does not answer if it is stopped."""
+    """The first process hosts the store, which therefore does not answer if it is stopped."""
     processes = start(2.0, computing, 60.0)
     stopped, waiting = processes[computing], processes[1 - computing]
     try:
@@ -92,7 +92,7 @@ def test_a_killed_process_is_noticed_before_the_time_limit(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["file", "tcp"])
 def test_processes_that_were_joined_before_can_train(kind: str, tmp_path: Path) -> None:
-    """As by a script that has called init_process_group itself."""
+    """A script may call init_process_group before it trains."""
     method = f"file://{tmp_path}/joined" if kind == "file" else f"tcp://127.0.0.1:{PORT + 2}"
     for process in start(20.0, 0, 0.5, method=method):
         out, err = process.communicate(timeout=60)

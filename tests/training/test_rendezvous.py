@@ -19,7 +19,7 @@ def names_of_attempt(store: HashStore, size: int) -> list[str]:
         return list(pool.map(lambda rank: agreed_name(store, rank, size, LIMIT), range(size)))
 
 
-def test_each_attempt_has_one_name_that_no_other_has() -> None:
+def test_every_attempt_has_a_different_name() -> None:
     store = HashStore()
     names = [names_of_attempt(store, 3) for _ in range(4)]
     assert all(len(set(of_attempt)) == 1 for of_attempt in names)
@@ -38,7 +38,7 @@ def test_a_process_that_starts_first_waits_for_the_others_of_its_attempt() -> No
         assert first.result() == second.result() != old
 
 
-def test_a_process_whose_others_do_not_start_ends() -> None:
+def test_a_process_ends_with_an_error_if_the_others_do_not_start() -> None:
     store = HashStore()
     names_of_attempt(store, 2)
     for rank in (0, 1):
@@ -46,7 +46,7 @@ def test_a_process_whose_others_do_not_start_ends() -> None:
             agreed_name(store, rank, 2, timedelta(seconds=0.5))
 
 
-def test_a_process_whose_first_process_does_not_start_ends(
+def test_a_process_ends_with_an_error_if_the_first_one_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RENDEZVOUS, str(tmp_path / "store"))

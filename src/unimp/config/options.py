@@ -362,7 +362,8 @@ class TrainOptions(Section):
     )
     rank_timeout: Seconds = option(
         600.0,
-        "seconds after which training by several processes ends if one of them does not answer",
+        "seconds after which training or predictions by several processes end if one of them does "
+        "not answer",
         gt=0,
         le=MANY,
     )

@@ -73,7 +73,10 @@ def on_edges(
     flow: str,
     device: torch.device,
 ) -> Result:
-    """Call `run` with the edges of a list, again if the list has changed; see `in_edges`."""
+    """Return `run(edges)` for the edges of a list; see `in_edges`.
+
+    If the list has changed since it was grouped, `run` is called again.
+    """
     while True:
         guess = in_edges(edge_index, num_sources, num_targets, flow=flow, device=device)
         result = run(guess.edges)

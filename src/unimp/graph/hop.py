@@ -80,7 +80,7 @@ class Hop:
     num_sources: int
     edge_attr: Tensor | None = None  # [E, d_e], in the order of `source`; None: no edge features
     derived: Derived = field(default_factory=Derived, repr=False)
-    numbers: Tensor | None = None  # [E] int64, from which dropout draws; None: the slots
+    numbers: Tensor | None = None  # [E] int64, for attention dropout; None: slots are used
 
     def __post_init__(self) -> None:
         if not (isinstance(self.indptr, Tensor) and isinstance(self.source, Tensor)):
@@ -148,7 +148,7 @@ class Hop:
         return Hop(*edges, edge_attr, self.derived, self.numbers)
 
     def with_numbers(self, numbers: Tensor) -> Hop:
-        """The same edges with other numbers, from which attention dropout draws."""
+        """The same edges with these numbers for attention dropout."""
         return replace(self, numbers=numbers)
 
     def only(self, kept: Tensor) -> Hop:

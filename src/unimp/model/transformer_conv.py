@@ -59,8 +59,9 @@ class TransformerConv(nn.Module):
     occupies memory as long as the layer and the edges exist. `layer.replay = False` turns this off
     for one layer, and `TransformerConv.replay = False` for all.
 
-    For torch.compile, the layer is one operator of the compiled graph, except on a GPU where its
-    calls are recorded: there, the layer is called between two compiled graphs.
+    torch.compile treats the layer as one operator on CPU, and on a GPU if `replay` is False.
+    Otherwise, and for calls that the operator does not support, the compiled graph has a graph
+    break at the layer.
     """
 
     replay = True
@@ -171,11 +172,12 @@ class TransformerConv(nn.Module):
         out, weights = on_edges(edge_index, *sizes, run, flow=self.flow, device=targets.device)
         return out if weights is None else (out, (edge_index, weights))
 
-    # What `_traced` cannot do is called as it is: torch.compile would divide the fused steps.
+    # Calls that `_traced` does not support run outside of the compiled graph, because torch.compile
+    # would divide the fused steps.
     _untraced = _disable_dynamo(_forward)
 
     def _can_trace(self, x: Any, edge_index: Any, edge_attr: Tensor | None) -> bool:
-        """Whether torch.compile can treat the call as one operator, which does not replay."""
+        """Whether torch.compile can treat this call as one operator, which replays nothing."""
         return (
             not (self.replay and x.is_cuda)
             and not (self._dropout() and is_drawn_per_node())

@@ -20,7 +20,7 @@ from unimp.ops.hashing import hashed, signed
 BITS = 16
 """Bits that decide about one entry: a rate is exact to 1/65536."""
 EDGES_AT_ONCE = 1 << 18
-"""Numbers of edges are computed for this many at a time, because each takes 40 bytes meanwhile."""
+"""How many edges are numbered at a time, because the computation takes 40 bytes per edge."""
 
 
 def dropout(
@@ -47,7 +47,7 @@ def dropout(
 
 
 def dropout_of_edges(x: Tensor, rate: float, training: bool, hop: Hop) -> Tensor:
-    """Dropout of rows of the edges of a hop: [E, …]."""
+    """Apply dropout to one row per edge of a hop: [E, …]."""
     draws = _draws() if training and rate else None
     if draws is None:
         return F.dropout(x, rate, training)
@@ -58,7 +58,8 @@ def dropout_of_edges(x: Tensor, rate: float, training: bool, hop: Hop) -> Tensor
 def numbered(hop: Hop, seed: Tensor | int, rate: float) -> tuple[Hop, Tensor | int]:
     """The hop and the seed from which attention dropout with this rate draws.
 
-    Inside of `drawn_per_node`, edges get other numbers in each call, and there is no other seed.
+    Inside of `drawn_per_node`, edges get new numbers in each call, and the seed is 0, because the
+    numbers already depend on the seed.
     """
     draws = _draws() if rate else None
     return (hop, seed) if draws is None else (hop.with_numbers(draws.edges(hop)), 0)
@@ -148,14 +149,14 @@ class _Draws:
         return self.words(self._keys(self._nodes[: len(x)]), x)
 
     def words(self, keys: Tensor, x: Tensor) -> Tensor:
-        """Sixteen bits per entry of x, of which each row has a key."""
+        """Sixteen bits per entry of x; keys[i] is the key of row i."""
         columns = x[0].numel() if len(x) else 1
         words = torch.arange((columns + 3) // 4, device=x.device)
         drawn = hashed(keys[:, None] + words * signed(0x9E3779B97F4A7C15))
         return drawn.view(torch.int16)[:, :columns]
 
     def edges(self, hop: Hop) -> Tensor:
-        """A number per edge, a function of its target and its source: [E]."""
+        """Draw one number per edge from its target, its source and the call: [E]."""
         keys = self._keys(self._nodes[: hop.num_targets])
         numbers = keys.new_empty(hop.num_edges)
         for first in range(0, hop.num_edges, EDGES_AT_ONCE):
@@ -181,7 +182,8 @@ class _Draws:
 
 _per_node: ContextVar[_Draws | None] = ContextVar("draws per node", default=None)
 _blocks: list[Token[_Draws | None]] = []
-"""The blocks of `drawn_per_node` in all threads. torch.compile cannot read a context variable."""
+"""The blocks of `drawn_per_node` in all threads. torch.compile cannot read a context variable, so
+the variable is read only if there is such a block."""
 
 
 def _draws() -> _Draws | None:

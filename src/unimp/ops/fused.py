@@ -47,7 +47,7 @@ class Edges(NamedTuple):
     hubs: Tensor
     by_source_pieces: Tensor  # the rows by source, as a Schedule
     by_source_hubs: Tensor
-    numbers: Tensor  # [E] of the hop, from which dropout draws; empty: the slots
+    numbers: Tensor  # [E] of the hop, for attention dropout; empty: slots are used
 
 
 class Forward(NamedTuple):

@@ -57,7 +57,7 @@ class Stored(NamedTuple):
 
 
 def can_trace(x: Tensor, edge_index: object, edge_attr: Tensor | None, weights: Weights) -> bool:
-    """Whether `traced_layer` can run the layer; it accepts what users usually pass."""
+    """Whether `traced_layer` can run the layer; docs/speed.md lists the calls that it cannot."""
     if not (isinstance(edge_index, Tensor) and edge_index.layout == torch.strided):
         return False
     if x.ndim != 2 or x.layout != torch.strided or x.shape[1] != weights.query.shape[1]:
@@ -164,14 +164,15 @@ def _empty(like: Tensor, count: int) -> list[Tensor]:
 def _stored(saved: Saved, *, is_message: bool) -> Stored:
     """What the backward pass cannot compute from its arguments.
 
-    is_message: the attended rows are the message, so they are stored once.
+    is_message: the attended rows are equal to the message, so only the message is stored.
     """
     tensors = iter(saved.saved_tensors)
     inputs, row_stats = take(Inputs, tensors), take(RowStats, tensors)
     attention = take(saved.attention_kind, islice(tensors, 5 + len(Edges._fields), None))
     nothing = _empty(inputs.h, 3)
     if isinstance(attention, Absorbed):
-        # q' is a part of the projection: weights of a whole graph are absorbed only if merged.
+        # q' is part of the projection: on a whole graph, weights are absorbed only if W_q and W_k
+        # are merged.
         rows, query, mean = inputs.of_targets, nothing[0], nothing[2]
         attended, mass = attention.mean, attention.mass
     else:
@@ -246,7 +247,7 @@ def _conv_backward(
 
     with torch.no_grad(), without_autocast(x.device.type):
         d_x, d_weights = _on_edges(edge_index, x, run, flow)
-    # An operator returns no views: the gradients of the weights are slices of one tensor.
+    # An operator may not return views. The gradients of the weights are slices of one tensor.
     found = [w.clone() for w in d_weights if w is not None]
     return [*_empty(x, 1), *found] if d_x is None else [d_x.to(x.dtype).contiguous(), *found]
 
@@ -262,7 +263,7 @@ def _(  # type: ignore[no-untyped-def]
 
 
 def _saved_again(x: Tensor, weights: Weights, call: Call, stored: Stored, wants_x: bool) -> Saved:
-    """What `layer_forward` saved, from the arguments of the operator and what it stored."""
+    """Rebuild what `layer_forward` saved, from arguments of the operator and stored tensors."""
     shape = call.shape
     saved = Saved((wants_x,) + (True,) * len(weights))
     h, weight, bias = cast_inputs(x, weights, call.dtype)

@@ -60,9 +60,9 @@ def dropout_factors(
 ) -> Tensor | None:
     """The factor of each attention weight, 0 or 1/(1−dropout): [E, H]; None without dropout.
 
-    A factor is a hash of (number of the edge, head, seed). The number is the slot of the edge,
-    unless the hop has other numbers. Therefore nothing is stored, every pass can compute the
-    factors again, and all backends and devices use the same factors.
+    A factor is a hash of (number of the edge, head, seed). Therefore nothing is stored, every pass
+    can compute the factors again, and all backends and devices use the same factors. The number of
+    an edge is its slot, unless `hop.numbers` contains others.
     """
     if dropout == 0.0:
         return None

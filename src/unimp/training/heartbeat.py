@@ -1,9 +1,9 @@
-"""Wait for other processes as long as they run, and notice if one of them does not.
+"""Wait for other processes as long as they run, and notice if one of them was stopped or lost.
 
-A process may compute for hours while the others wait for it. A time limit for this would be either
-too short or useless. Instead, a thread of each process exchanges a message with the threads of all
-others about once per second, also while its process computes. If one of them does not answer
-within the limit, its process was stopped or lost.
+A process may compute for hours while the others wait for it. A time limit would either end such a
+wait too early, or notice a stopped process too late. Instead, a thread of each process exchanges a
+message with the threads of all others about once per second, also while its process computes. If
+one of them does not answer within the limit, its process was stopped or lost.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from threading import Event, Thread
 from typing import Any
 
 LONGEST = timedelta(days=20)
-"""How long processes wait for one that still runs. Torch counts milliseconds in 32 bits."""
+"""The longest wait for processes that run: torch stores it as milliseconds in 32 bits."""
 END_SECONDS = 5.0
-"""How long the end of a process waits for an exchange that has begun."""
+"""Seconds for which a process that ends waits for an exchange that has begun."""
 
 
 class Heartbeat:
@@ -35,8 +35,8 @@ class Heartbeat:
     ) -> None:
         self._exchange, self._store, self._size, self._pause = exchange, store, size, pause
         self._meetings = 0
-        self._lost: Exception | None = None  # why the processes can no longer meet
-        # What the threads report: None if all processes meet, or why they cannot.
+        self._lost: Exception | None = None  # why the processes cannot wait for each other anymore
+        # What the threads report: None if all processes have called `meet`, otherwise the error.
         self._reports: SimpleQueue[Exception | None] = SimpleQueue()
         self._ended = Event()
         self._thread = Thread(target=self._beat, daemon=True)
@@ -44,12 +44,15 @@ class Heartbeat:
         atexit.register(self.end)
 
     def meet(self) -> None:
-        """Return when all processes have called it; raise RuntimeError if one of them is lost."""
+        """Return when all processes have called it.
+
+        Raises RuntimeError if one of them was stopped or lost.
+        """
         if self._lost:
             raise self._lost
         self._meetings += 1
-        # Calls of the store have a thread, because a call does not end if the process that keeps
-        # the store is stopped.
+        # The store is called in a separate thread, because a call does not return if the process
+        # that hosts the store is stopped.
         Thread(target=self._attend, args=(self._meetings,), daemon=True).start()
         if error := self._reports.get():
             self._lost = error
@@ -73,7 +76,7 @@ class Heartbeat:
         try:
             if self._store.add("attended", 1) == meeting * self._size:
                 self._store.set(f"met/{meeting}", "1")
-                self._store.delete_key(f"met/{meeting - 1}")  # all have left that meeting
+                self._store.delete_key(f"met/{meeting - 1}")  # all have returned from it
             self._store.wait([f"met/{meeting}"], LONGEST)
         except RuntimeError as error:
             self._reports.put(error)

@@ -34,11 +34,13 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 def signals_raised() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread.
 
-    Python ignores an exception in some places, such as the callback of a weak reference. Each
-    import has one. A signal that was received there is sent again.
+    Python ignores exceptions in some places, for example in the callback of a weak reference. Every
+    import of a module runs such a callback. A signal whose exception was ignored is sent again.
     """
 
-    raised: list[KeyboardInterrupt] = []  # the newest one; code may raise others by itself
+    raised: list[
+        KeyboardInterrupt
+    ] = []  # the newest one; other code may also raise KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:
         raised[:] = [Terminated() if number == signal.SIGTERM else KeyboardInterrupt()]
@@ -47,7 +49,7 @@ def signals_raised() -> Iterator[None]:
     def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
         if raised and ignored.exc_value is raised[0]:
             number = exit_code(raised[0]) - 128
-            # The callback ends before this thread sends the signal, or the signal is sent again.
+            # If the callback still runs by then, the exception is ignored and sent once more.
             threading.Timer(RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
         else:
             hook(ignored)

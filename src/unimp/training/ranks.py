@@ -28,7 +28,8 @@ from unimp.training.rendezvous import Rendezvous
 from unimp.training.started import were_started
 
 LONGEST_PAUSE = 1.0
-"""Seconds between two messages by which processes notice that another one was stopped or lost."""
+"""The most seconds between two messages by which processes notice that another one was stopped or
+lost. A tenth of the time limit is used if it is shorter."""
 
 
 class Ranks:
@@ -175,7 +176,7 @@ class Joined(Ranks):
     def _meet(self) -> None:
         """Wait for the others as long as they run, which may be longer than the time limit."""
         self._heartbeat.meet()
-        # The first process may keep the store. It must not end before all have left the meeting.
+        # The first process may host the store. It must not end before all have left the meeting.
         distributed.barrier(group=self._group)
 
     @contextmanager

@@ -16,26 +16,29 @@ from torch.distributed.rendezvous import rendezvous
 from unimp.training.started import RENDEZVOUS
 
 LOOK_AGAIN = 0.1
-"""Seconds after which a process looks again whether the first process has started."""
+"""Seconds between two checks whether the first process has started."""
 
 
 class Rendezvous:
     """The store by which the processes of one attempt find each other.
 
-    torchrun keeps its store when it starts processes again after one was killed. The entries of
-    earlier attempts must not be found.
+    torchrun keeps its store when it starts processes again. Keys of earlier attempts must not be
+    used, so all keys of an attempt begin with its name.
     """
 
     def __init__(self, rank: int, size: int, limit: timedelta) -> None:
         self._rank, self._size, self._limit = rank, size, limit
         # If the processes have already joined a group of torch, they use its store.
         self._given = _get_default_store() if distributed.is_initialized() else None
-        # The first process may keep the store. It is closed with the last connection.
+        # Kept, because the first process may host the store, which ends with its last connection.
         self._first = self._connect()
         self._attempt = agreed_name(self._first, rank, size, limit)
 
     def store(self, purpose: str) -> Any:
-        """A new connection to the store, because a connection answers one call at a time."""
+        """The part of the store for one purpose.
+
+        It has its own connection, because a connection answers one call at a time.
+        """
         return _part(f"{self._attempt}/{purpose}", self._connect())
 
     def _connect(self) -> Any:
@@ -53,9 +56,9 @@ class Rendezvous:
 def agreed_name(store: Any, rank: int, size: int, limit: timedelta) -> str:
     """A name that the processes of this attempt agree on, and that no earlier attempt has used.
 
-    Each process draws a name. That of the first process becomes the name of the attempt when all
-    others have answered with theirs. The number of restarts would not be the same in all processes,
-    because torchrun counts restarts on each machine.
+    Each process draws a random name, and the others answer the first one with theirs. When all have
+    answered, the name of the first process is the name of the attempt. The number of restarts
+    cannot be used, because torchrun counts restarts on each machine separately.
     """
     own, until = uuid4().hex, time.monotonic() + limit.total_seconds()
     if rank == 0:
@@ -76,5 +79,5 @@ def agreed_name(store: Any, rank: int, size: int, limit: timedelta) -> str:
 
 
 def _part(name: str, store: Any) -> Any:
-    """The entries of a store whose names begin with a name."""
+    """A view of the store in which every key begins with a name."""
     return distributed.PrefixStore(name, store)  # type: ignore[attr-defined]
