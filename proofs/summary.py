@@ -266,8 +266,8 @@ def ranks_in_words() -> str:
     largest = at_most(equal["largest_relative_difference"])
     return (
         f"\n\n- {equal['tasks']} tasks, {dropped} of them with attention dropout, were trained "
-        f"with {counts} processes. The relative difference of the weights was at most {largest} after "
-        f"each of {equal['steps']:,} steps. All {equal['trainings']} trainings were repeated: "
+        f"with {counts} processes. The relative difference of the weights was at most {largest} "
+        f"after each of {equal['steps']:,} steps. All {equal['trainings']} trainings were repeated: "
         f"{equal['same_bits_twice']} had bitwise the same weights. {equal['leaks']} trainings "
         f"changed when validation and test labels changed.\n- A process was killed in "
         f"{kills['kills']} of {kills['trainings']} trainings. {kills['restarted']} trainings were "
