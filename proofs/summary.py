@@ -267,9 +267,9 @@ def ranks_in_words() -> str:
     return (
         f"\n\n- {equal['tasks']} tasks, {dropped} of them with attention dropout, were trained "
         f"with {counts} processes. The relative difference of the weights was at most {largest} "
-        f"after each of {equal['steps']:,} steps. All {equal['trainings']} trainings were repeated: "
-        f"{equal['same_bits_twice']} had bitwise the same weights. {equal['leaks']} trainings "
-        f"changed when validation and test labels changed.\n- A process was killed in "
+        f"after each of {equal['steps']:,} steps. All {equal['trainings']} trainings were "
+        f"repeated, and {equal['same_bits_twice']} had bitwise the same weights. {equal['leaks']} "
+        f"trainings changed when validation and test labels changed.\n- A process was killed in "
         f"{kills['kills']} of {kills['trainings']} trainings. {kills['restarted']} trainings were "
         f"started again; the others had already finished. {kills['equal']} of "
         f"{kills['trainings']} ended with bitwise the same weights.\n- One of two processes was "
