@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -119,13 +120,14 @@ def best_simple(of_task: dict[str, dict[str, Any]]) -> tuple[str, float] | None:
 
 
 def summary(places: list[dict[str, dict[str, Any]]]) -> list[str]:
-    """How `good` compares with `quick`, and each of them with the best simple baseline."""
+    """How each preset compares with the one before, and with the best simple baseline."""
     found = {
-        "`good` is higher than the score of `quick`": [
-            (p["good"]["test"], p["quick"]["test"]) for p in places if {"quick", "good"} <= p.keys()
+        f"`{better}` is higher than the score of `{worse}`": [
+            (p[better]["test"], p[worse]["test"]) for p in places if {better, worse} <= p.keys()
         ]
+        for worse, better in pairwise(PRESETS)
     }
-    for preset in ("quick", "good"):
+    for preset in PRESETS:
         found[f"`{preset}` is higher than that of the best simple baseline"] = [
             (p[preset]["test"], simple[1])
             for p in places
