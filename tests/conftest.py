@@ -3,6 +3,7 @@ interpreter where there is no GPU."""
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,11 @@ if find_spec("triton") and not torch.cuda.is_available():
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_lang_tensor
+
+
+# As in a terminal: the background jobs of a shell start with SIGINT ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

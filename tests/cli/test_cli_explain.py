@@ -319,14 +319,17 @@ def test_invalid_options_of_an_audit_are_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("command", ["predict", "audit", "suggest"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_run_is_loaded(
-    command: str, tmp_path: Path
+    command: str, finished: Path, tmp_path: Path
 ) -> None:
-    assert ".parquet" in refused(command, "no-run", "--out", tmp_path / "table.xlsx")
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    (run / "model.safetensors").write_bytes(b"not weights")
+    assert "model.safetensors" in refused(command, run, "--out", tmp_path / "table.csv")
+    assert ".parquet" in refused(command, run, "--out", tmp_path / "table.xlsx")
     if command == "predict":  # writes files of a million nodes each to a folder
         (tmp_path / "part-00000.parquet").touch()
-        assert "part-00000.parquet exists" in refused(command, "no-run", "--out", tmp_path)
+        assert "part-00000.parquet exists" in refused(command, run, "--out", tmp_path)
     else:
-        assert "is a folder" in refused(command, "no-run", "--out", tmp_path)
+        assert "is a folder" in refused(command, run, "--out", tmp_path)
 
 
 def test_an_audit_by_group_states_that_whole_groups_were_hidden(tmp_path: Path) -> None:

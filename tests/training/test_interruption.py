@@ -6,19 +6,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from unimp.training.interruption import Terminated, exit_code, signals_held, signals_raised
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_interrupts() -> Iterator[None]:
-    """As in a terminal: the background jobs of a shell start with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def send(number: int) -> None:
@@ -55,6 +47,16 @@ def test_a_signal_that_still_waits_is_delivered_at_the_end_of_the_block() -> Non
     assert continued
 
 
+def test_a_signal_that_waits_is_delivered_after_an_error() -> None:
+    def fail() -> None:
+        with suppress(ValueError), signals_held():
+            send(signal.SIGINT)
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+
+
 def test_held_blocks_nest() -> None:
     with signals_held() as outer:
         with signals_held() as inner:
@@ -80,10 +82,13 @@ def test_a_delivered_signal_reaches_the_previous_handler() -> None:
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with signals_raised(), signals_held() as interruption:
-        send(signal.SIGINT)
-        assert interruption.requested is None
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals_raised(), signals_held() as interruption:
+            send(signal.SIGINT)
+            assert interruption.requested is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_other_threads_leave_the_handlers_alone() -> None:
@@ -115,6 +120,67 @@ def test_a_signal_whose_exception_python_ignores_is_sent_again(number: int) -> N
     assert reference() is None
     assert exit_code(stop.value) == 128 + number
     assert sys.unraisablehook is hook
+
+
+def test_a_signal_whose_exception_a_library_ignores_is_sent_again() -> None:
+    def ignore_exceptions_and_wait() -> None:
+        with suppress(BaseException):
+            send(signal.SIGTERM)
+        time.sleep(60)
+
+    before = time.monotonic()
+    with pytest.raises(Terminated), signals_raised():
+        ignore_exceptions_and_wait()
+    assert time.monotonic() - before < 30
+
+
+def test_a_signal_that_was_lost_before_signals_are_held_waits_like_any_other() -> None:
+    waited: list[None] = []
+
+    def lose_and_hold() -> None:
+        with suppress(BaseException):
+            send(signal.SIGTERM)
+        with signals_held() as interruption:
+            while interruption.requested is None:
+                time.sleep(0.01)
+            time.sleep(0.2)  # a second signal would not wait
+            waited.append(None)
+
+    with pytest.raises(Terminated), signals_raised():
+        lose_and_hold()
+    assert waited
+
+
+@pytest.mark.parametrize("kind", ["finally", "with"])
+def test_cleaning_up_after_a_signal_is_not_interrupted(kind: str) -> None:
+    cleaned: list[None] = []
+
+    def clean() -> None:
+        time.sleep(0.3)
+        cleaned.append(None)
+
+    def stop_and_clean() -> None:
+        if kind == "with":
+            with ExitStack() as stack:
+                stack.callback(clean)
+                send(signal.SIGTERM)
+        else:
+            try:
+                send(signal.SIGTERM)
+            finally:
+                clean()
+
+    with pytest.raises(Terminated), signals_raised():
+        stop_and_clean()
+    assert cleaned
+
+
+def test_no_timer_is_left_after_a_signal() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(Terminated), signals_raised():
+        send(signal.SIGTERM)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 def test_other_ignored_exceptions_are_reported_as_before(

@@ -7,7 +7,6 @@ slow, because the command line needs it before any other module is loaded.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -17,8 +16,9 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-RESEND_SECONDS = 0.01
-"""The time after which a signal is sent again if Python ignored its exception."""
+HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
+CHECK_SECONDS = 0.05
+"""The time after which it is checked whether the exception of a signal is handled."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -34,27 +34,18 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 def signals_raised() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread.
 
-    Python ignores exceptions in some places, for example in the callback of a weak reference. Every
-    import of a module runs such a callback. A signal whose exception was ignored is sent again.
+    Such an exception can be lost: Python ignores exceptions in the callback of a weak reference,
+    which every import runs, and some libraries ignore all exceptions of a call. A timer therefore
+    sends the signal again as long as this block continues without handling the exception. Windows
+    has no such timer.
     """
-
-    raised: list[
-        KeyboardInterrupt
-    ] = []  # the newest one; other code may also raise KeyboardInterrupt
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raised[:] = [Terminated() if number == signal.SIGTERM else KeyboardInterrupt()]
-        raise raised[0]
+    raised = RaisedSignals()
+    before, hook = handle_signals(raised.on_signal), sys.unraisablehook
 
     def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
-        if raised and ignored.exc_value is raised[0]:
-            number = exit_code(raised[0]) - 128
-            # If the callback still runs by then, the exception is ignored and sent once more.
-            threading.Timer(RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
-        else:
+        if raised.newest is None or ignored.exc_value is not raised.newest:
             hook(ignored)
 
-    before, hook = handle_signals(stop), sys.unraisablehook
     if before:
         sys.unraisablehook = on_ignored
     try:
@@ -62,7 +53,44 @@ def signals_raised() -> Iterator[None]:
     finally:
         if before:
             sys.unraisablehook = hook
+        raised.stop_timer()
         restore_handlers(before)
+
+
+class RaisedSignals:
+    """Raises signals as exceptions, and sends a signal again if its exception was lost."""
+
+    def __init__(self) -> None:
+        self.newest: KeyboardInterrupt | None = None  # other code may raise KeyboardInterrupt
+        self._timer_before: Any = None  # the handler of SIGALRM before the first signal
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if HAS_TIMER:
+            if self.newest is None:
+                self._timer_before = signal.signal(signal.SIGALRM, self._on_timer)
+            signal.setitimer(signal.ITIMER_REAL, CHECK_SECONDS)
+        self.newest = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        raise self.newest
+
+    def _on_timer(self, number: int, frame: FrameType | None) -> None:
+        assert self.newest is not None
+        if is_handled(self.newest):
+            signal.setitimer(signal.ITIMER_REAL, CHECK_SECONDS)
+        else:
+            signal.raise_signal(exit_code(self.newest) - 128)
+
+    def stop_timer(self) -> None:
+        if HAS_TIMER and self.newest is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._timer_before or signal.SIG_DFL)
+
+
+def is_handled(error: BaseException) -> bool:
+    """Whether an `except`, `finally` or `with` block handles the exception at this moment."""
+    found = sys.exception()
+    while found is not None and found is not error:
+        found = found.__context__
+    return found is not None
 
 
 @contextmanager
@@ -74,8 +102,8 @@ def signals_held(report: Callable[[str], None] = lambda text: None) -> Iterator[
         yield interruption
     finally:
         interruption.release()
-    if interruption.requested is not None:
-        signal.raise_signal(interruption.requested)
+        if interruption.requested is not None:
+            signal.raise_signal(interruption.requested)
 
 
 class Interruption:
