@@ -43,7 +43,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "5 % wrong labels": {"mask.wrong_labels": 0.05},
     "features of 20 % of hidden nodes set to 0": {"mask.feature_drop": 0.2},
     "20 % of the edges left out": {"model.edge_dropout": 0.2},
-    "consistency of two samples": {"train.samples": 2, "train.consistency": 0.5},
+    "consistency of two samples": {
+        "train.samples": 2,
+        "train.consistency": 0.5,
+        "train.consistency_warmup": 0,
+    },
     "batch norm": {"model.norm": "batch"},
     "moving average of weights": {"train.ema": 0.99},
 }

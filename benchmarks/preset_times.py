@@ -131,7 +131,7 @@ def summary(places: list[dict[str, dict[str, Any]]]) -> list[str]:
         found[f"`{preset}` is higher than that of the best simple baseline"] = [
             (p[preset]["test"], simple[1])
             for p in places
-            if "simple" in p.get(preset, {}) and (simple := best_simple(p)) is not None
+            if preset in p and (simple := best_simple(p)) is not None
         ]
     lines = []
     for words, pairs in found.items():

@@ -177,6 +177,20 @@ def test_a_step_of_several_passes_has_their_mean_loss_and_their_consistency(
             torch.testing.assert_close(after, before - 0.1 * before.grad)
 
 
+def test_the_weight_of_consistency_grows_in_the_warm_up() -> None:
+    assert [Consistency(0.7, 3, 0.4, 4).share_at(epoch) for epoch in (1, 2, 4, 9)] == [
+        *(0.25, 0.5, 1.0, 1.0)
+    ]
+    assert Consistency(0.7, 3, 0.4).share_at(1) == 1.0
+    task = some_task()
+    batch = full_batch(task)
+    _, plain = one_step(task, batch, Consistency(0.0, 3, 0.4))
+    _, half = one_step(task, batch, Consistency(0.7, 3, 0.4, 2), share=torch.tensor(0.5))
+    _, whole = one_step(task, batch, Consistency(0.7, 3, 0.4))
+    for none, some, all_of_it in zip(*(m.parameters() for m in (plain, half, whole)), strict=True):
+        torch.testing.assert_close(some, (none + all_of_it) / 2)
+
+
 def test_padding_does_not_take_part_in_consistency() -> None:
     task = some_task()
     batch = full_batch(task)
@@ -205,7 +219,7 @@ def test_padding_does_not_take_part_in_consistency() -> None:
 @pytest.mark.parametrize("kind", ["unimp", "grand"])
 def test_replayed_steps_with_consistency_equal_normal_steps(kind: str, parts: int) -> None:
     options: dict[str, Any] = {
-        "kind": kind, "parts": parts, "epochs": 8, "consistency": Consistency(1.0, 2, 0.5)
+        "kind": kind, "parts": parts, "epochs": 8, "consistency": Consistency(1.0, 2, 0.5, 5)
     }  # fmt: skip
     task = some_task(num_nodes=900, num_edges=9000)
     taken, replayed = (losses(task, replay=replay, **options) for replay in (False, True))

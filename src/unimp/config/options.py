@@ -280,6 +280,13 @@ class TrainOptions(Section):
         ge=0,
         le=1e30,
     )
+    consistency_warmup: int = option(
+        100,
+        "epochs in which the weight of the consistency loss grows from 0 to its value; without "
+        "them, the first predictions can become the targets of all nodes",
+        ge=0,
+        le=MANY,
+    )
     sharpening: float = option(
         0.5,
         "consistency: temperature of the mean prediction; a lower one sharpens more",

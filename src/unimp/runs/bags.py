@@ -96,9 +96,11 @@ class _Bags:
         self._before = sum(finished) / jobs  # seconds of trainings that an earlier command finished
 
     def due(self) -> Iterator[tuple[_Fold, Experiment]]:
-        """One training per member and fold; members with the largest weights come first."""
-        order = sorted(range(len(self._bags)), key=lambda i: -self._bags[i].entry.weight)
-        for index in order:
+        """One training per member and fold; the members with the largest weights come first.
+
+        With too few validation labels to choose weights, all are equal; then the fastest come first.
+        """
+        for index in sorted(range(len(self._bags)), key=self._priority):
             entry = self._bags[index].entry
             if not self._has_time(entry):
                 self._left_out[entry.name] = NO_TIME
@@ -106,6 +108,10 @@ class _Bags:
             for number in range(self._folds):
                 if entry.name not in self._left_out:
                     yield _Fold(index, number), self._experiment_of(index, number)
+
+    def _priority(self, index: int) -> tuple[float, float]:
+        entry = self._bags[index].entry
+        return -entry.weight, self._rows[entry.name]["seconds"]
 
     def _has_time(self, entry: Entry) -> bool:
         if self._left is None:

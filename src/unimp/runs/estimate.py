@@ -282,7 +282,8 @@ def training_bytes(
         sum((5 + graph.num_edge_features) * edges + 3 * rows for rows, edges in distinct) * ahead
     )
     if recipe.train.draws == "node" and recipe.model.attention_dropout:
-        numbers += 2 * sum(work.edges)  # an int64 per edge and layer, kept for the backward pass
+        # An int64 per edge, layer and forward pass is kept for the backward pass.
+        numbers += 2 * sum(work.edges) * recipe.train.samples
     if work.steps > 1 or ahead > 1:  # batches that are prepared ahead also have features
         numbers += (ahead - 1) * first * features_per_row(task)
     return int(4 * numbers + BYTES_PER_NODE * graph.num_nodes)

@@ -293,7 +293,9 @@ def cuts_validation(recipe: Recipe, model: NodeModel, graph: Graph, device: str)
 def consistency_of(recipe: Recipe) -> Consistency:
     """The consistency loss of a recipe."""
     options = recipe.train
-    return Consistency(options.consistency, options.samples, options.sharpening)
+    return Consistency(
+        options.consistency, options.samples, options.sharpening, options.consistency_warmup
+    )
 
 
 def refuse_smoothing(recipe: Recipe, task: Task, model: NodeModel) -> None:

@@ -24,6 +24,7 @@ import torch
 from unimp.config.recipe import Recipe
 from unimp.ensemble.folds import split_for
 from unimp.errors import TaskError, UnimpError
+from unimp.ops.allocator import keep_freed_memory
 from unimp.runs.context import Experiment
 from unimp.runs.experiment import run_seed
 from unimp.runs.preparation import data_hash_of, member_task, task_of
@@ -104,6 +105,7 @@ def read_lines(lines: Queue[str]) -> None:
 
 
 def main() -> None:
+    keep_freed_memory()
     answers, lines = Answers(), Queue[str]()
     with suppress(KeyboardInterrupt), signals_raised():
         Thread(target=read_lines, args=(lines,), daemon=True).start()

@@ -213,7 +213,17 @@ def fit(
         fused=True,  # one call for all weights: with one call each, small models wait for Python
         capturable=on_gpu,  # so that its step can be recorded
     )
-    step = Step(model, optimizer, labels.to(device), precision, consistency, further, ranks=ranks)
+    share = torch.ones((), device=device)
+    step = Step(
+        model,
+        optimizer,
+        labels.to(device),
+        precision,
+        consistency,
+        further,
+        ranks=ranks,
+        share=share if consistency.warmup else None,
+    )
     # A state is restored before the first recording, so that the recording uses restored tensors.
     take = ReplayedStep(step) if on_gpu and replay and ranks.size == 1 else step
     result, at = Fit(), Position()
@@ -250,6 +260,7 @@ def fit(
             with average.in_model():
                 best_state = _state(model)
         _set_rate(optimizer, lr * schedule.rate_at(at.epoch))
+        share.fill_(consistency.share_at(at.epoch))
         with matmuls_in(precision):
             for loss in _steps(model, batches, take, at, device):
                 average.update()

@@ -18,6 +18,11 @@ class Consistency(NamedTuple):
     weight: float = 0.0  # of the consistency loss; 0: it is not computed
     samples: int = 1  # forward passes per step
     temperature: float = 0.5  # of the target; less than 1 sharpens it
+    warmup: int = 0  # epochs until the weight has its full value
+
+    def share_at(self, epoch: int) -> float:
+        """The part of the weight that applies in an epoch; the first epoch has the number 1."""
+        return min(1.0, epoch / self.warmup) if self.warmup else 1.0
 
 
 ONE_PASS = Consistency()

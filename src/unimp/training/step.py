@@ -38,7 +38,7 @@ class Step:
     """Forward passes, the loss of the hidden labels, a backward pass, and an optimizer step.
 
         loss = 1/S Σ_s ( masked_label_loss(z_s) + further(z_s) )
-               + weight · consistency_loss(z_1 … z_S)
+               + weight · share · consistency_loss(z_1 … z_S)
 
     The S passes have different dropout. The consistency loss covers all seeds of the batch. Several
     processes add their gradients before the optimizer step.
@@ -52,6 +52,7 @@ class Step:
     further: FurtherLoss | None = None
     padding: int = UNLABELED  # the number of the node that fills unused rows of a place
     ranks: Ranks = ALONE
+    share: Tensor | None = None  # of the weight; a tensor, so that a recorded step reads it
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
@@ -102,7 +103,8 @@ class Step:
                 temperature=self.consistency.temperature,
                 multilabel=labels.ndim > 1,
             )
-            loss = loss + self.consistency.weight * extra
+            weight: float | Tensor = self.consistency.weight
+            loss = loss + (weight if self.share is None else weight * self.share) * extra
         if self.model.regularizer_weight:
             with _draws_of(batch):
                 spread = self.model.regularizer(batch.x, batch.observed, batch.hops)
