@@ -74,7 +74,7 @@ def of_promise(rows: Rows) -> str:
         f"{len(clearly(simple))} of them, and by {mean_points(simple):.2f} points on average. It "
         "trains several models and combines them. The baselines are label propagation, ridge "
         "regression, MLP, GCN, GAT and APPNP (`python benchmarks/strength.py`, mostly on one "
-        "NVIDIA H200; [scores and what \"clearly\" means](docs/strength.md#what-to-expect))."
+        'NVIDIA H200; [scores and what "clearly" means](docs/strength.md#what-to-expect)).'
     )
 
 

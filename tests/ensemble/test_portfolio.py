@@ -1,5 +1,6 @@
 """The portfolio names its members once, and each is documented and can be trained."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from unimp.ensemble.portfolio import OWN, PORTFOLIO, member_recipe, members_for,
 from unimp.errors import RecipeError
 from unimp.runs.preparation import member_task, model_of
 from unimp.runs.recipes import resolve_recipe
+from unimp.tasks.task import Split
 
 DOCS = Path(__file__).parents[2] / "docs" / "strength.md"
 
@@ -30,6 +32,16 @@ def test_every_member_that_suits_a_task_can_be_built_for_it(name: str, member: o
             own = member_recipe(recipe, chosen.name, settings_of(chosen, task))
             assert own.ensemble.portfolio == "none"
             assert model_of(own, member_task(recipe, own, task)) is not None
+
+
+@pytest.mark.parametrize(("nodes", "first"), [(29, 50), (30, 1)])
+def test_early_epochs_are_not_scored_on_few_validation_labels(nodes: int, first: int) -> None:
+    task = load_task("synthetic", scale=0.05)
+    split = Split(task.split.train, task.split.val[:nodes], task.split.test)
+    gcn, ridge = (next(m for m in PORTFOLIO if m.name == name) for name in ("gcn", "ridge"))
+    few = replace(task, split=split)
+    recipes = [member_recipe(Recipe(), m.name, settings_of(m, few)) for m in (gcn, ridge)]
+    assert [recipe.train.eval_from for recipe in recipes] == [first, 1]
 
 
 def test_the_model_of_a_recipe_is_a_member() -> None:

@@ -259,6 +259,36 @@ def test_a_member_is_trained_only_if_all_of_its_folds_can_finish(
     assert Times()._has_time(Entry("gcn", {}, 1.0, 1.0)) == has_time
 
 
+@pytest.mark.parametrize(
+    ("weights", "order"),
+    [((0.2, 0.5, 0.3), [1, 2, 0]), ((1 / 3, 1 / 3, 1 / 3), [2, 0, 1])],
+    ids=["the largest weights first", "equal weights: the fastest first"],
+)
+def test_members_are_trained_on_folds_in_the_order_of_weights_and_seconds(
+    weights: tuple[float, ...], order: list[int]
+) -> None:
+    class Ordered(bags._Bags):
+        _folds = 2
+
+        def __init__(self) -> None:
+            self._left_out: dict[str, str] = {}
+            names, seconds = ("gcn", "grand-8", "appnp"), (2.0, 40.0, 1.0)
+            self._rows = {name: {"seconds": s} for name, s in zip(names, seconds, strict=True)}
+            self._bags = [
+                bags._Bag(Entry(name, {}, weight, 1.0), torch.empty(0), {})
+                for name, weight in zip(names, weights, strict=True)
+            ]
+
+        def _has_time(self, entry: Entry) -> bool:
+            return True
+
+        def _experiment_of(self, index: int, number: int) -> Any:
+            return None
+
+    found = [(fold.member, fold.number) for fold, _ in Ordered().due()]
+    assert found == [(member, number) for member in order for number in range(2)]
+
+
 def test_a_member_with_a_fold_that_was_cut_short_or_failed_is_left_out(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:

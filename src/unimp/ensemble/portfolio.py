@@ -16,6 +16,8 @@ from unimp.config.recipe import Recipe
 from unimp.errors import ModelError
 from unimp.model.sign import MOST_COLUMNS
 from unimp.model.table import find_model
+from unimp.tasks.labels import is_known
+from unimp.tasks.means import FEW_NODES
 from unimp.tasks.task import Task
 from unimp.training.masks import derived_seed
 
@@ -87,6 +89,9 @@ FRAME: Mapping[str, Any] = {
 OF_ROC_AUC: Mapping[str, Any] = {"train.epochs": 1500, "train.patience": 200}
 """Further options if the metric is ROC-AUC. The validation ROC-AUC often stays the same for many
 epochs before it improves."""
+OF_FEW_VAL: Mapping[str, Any] = {"train.eval_from": 50}
+"""Further options if there are fewer than FEW_NODES validation labels. An early epoch can have the
+best score on so few labels by chance."""
 
 KEPT = ("task", "tables", "batch", "inference")
 """Sections of the ensemble's recipe that its members keep."""
@@ -361,7 +366,9 @@ def settings_of(member: Member, task: Task) -> dict[str, Any]:
     """The options of a member that differ from the defaults, for a task."""
     if member.family == OWN:
         return dict(member.settings)
-    more = OF_ROC_AUC if task.metric == "rocauc" else {}
+    more = dict(OF_ROC_AUC) if task.metric == "rocauc" else {}
+    if int(is_known(task.labels[task.split.val]).sum()) < FEW_NODES:
+        more |= OF_FEW_VAL
     frame = {**FRAME, **more} if member.by_gradient else {}
     settings = {**frame, **member.settings}
     if not (task.sizes.features or settings.get("task.structure")):
