@@ -65,6 +65,18 @@ def test_moving_a_hop_moves_known_derived_data(hop: Hop) -> None:
     assert moved.source_schedule.pieces.device.type == "meta"
 
 
+def test_numbers_of_edges_stay_with_their_edges(hop: Hop) -> None:
+    given = hop.with_numbers(torch.arange(hop.num_edges) * 10)
+    assert given.numbers is not None
+    assert given.with_edge_attr(None).numbers is given.numbers
+    kept = torch.arange(hop.num_edges) % 3 == 1
+    fewer, moved = given.only(kept).numbers, given.to("meta").numbers
+    assert fewer is not None
+    assert moved is not None
+    assert torch.equal(fewer, given.numbers[kept])
+    assert moved.device.type == "meta"
+
+
 def test_pieces_cover_each_entry_once(hop: Hop) -> None:
     schedule = cut_rows(hop.indptr, piece=4)
     entries = [e for _, begin, end, _ in schedule.pieces.tolist() for e in range(begin, end)]

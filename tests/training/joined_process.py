@@ -1,17 +1,34 @@
 """One process of several: python joined_process.py TIMEOUT RANK_THAT_COMPUTES SECONDS
 
 One process computes for some seconds without calling torch, while the other waits for it. If
-INIT_METHOD is set, torch joins the processes first, as a launcher would.
+INIT_METHOD is set, torch joins the processes first, as a launcher would. If LATE is set, this
+process learns that many seconds late that all processes have called the last `wait`.
 """
 
 import os
 import sys
 import time
+from typing import Any
 
 from torch import distributed
 
 from unimp.errors import RanksError
 from unimp.training.ranks import join_ranks
+
+
+class Late:
+    """A store that answers `wait` late."""
+
+    def __init__(self, store: Any, seconds: float) -> None:
+        self.store, self.seconds = store, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def wait(self, *given: Any) -> None:
+        time.sleep(self.seconds)
+        self.store.wait(*given)
+
 
 timeout, computing, seconds = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 if method := os.environ.get("INIT_METHOD"):
@@ -26,6 +43,8 @@ try:
         while time.monotonic() < until:
             pass
     assert ranks.agreed("computed" if ranks.is_first else None) == "computed"
+    if late := float(os.environ.get("LATE", "0")):
+        ranks._heartbeat._store = Late(ranks._heartbeat._store, late)  # type: ignore[attr-defined]
     ranks.wait()
 except RanksError as error:
     print(error)

@@ -24,12 +24,14 @@ def start(
     *,
     place: Path | None = None,
     method: str | None = None,
+    late: float = 0.0,
 ) -> list[subprocess.Popen[str]]:
     """Start two processes that find each other through a file, or a port of the first process.
 
     method: how torch joins them before, if it does.
+    late: seconds by which the second process learns late that all have called the last `wait`.
     """
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + computing)}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + (3 if late else computing))}
     return [
         subprocess.Popen(
             [sys.executable, SCRIPT, str(timeout), str(computing), str(seconds)],
@@ -38,6 +40,7 @@ def start(
                 **({"INIT_METHOD": method} if method else {}),
                 **({RENDEZVOUS: str(place)} if place else {} if method else address),
                 **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+                **({"LATE": str(late)} if rank == 1 else {}),
                 **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
             },
             stdout=subprocess.PIPE,
@@ -58,6 +61,13 @@ def test_a_computation_may_take_longer_than_the_time_limit(tmp_path: Path) -> No
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, out + err
         assert not err
+
+
+def test_the_first_process_does_not_end_before_all_have_left_a_meeting() -> None:
+    """The first process hosts the store, which the second one still reads."""
+    for process in start(20.0, 0, 0.1, late=2.0):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err
 
 
 @pytest.mark.parametrize("computing", [0, 1])

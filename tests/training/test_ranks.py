@@ -248,7 +248,10 @@ def test_dropout_per_node_of_sparse_rows_depends_on_node_and_column() -> None:
     assert torch.equal(last, whole[2:])
 
 
-def test_dropout_of_edges_does_not_depend_on_other_edges_and_has_the_right_rate() -> None:
+def test_dropout_of_edges_does_not_depend_on_other_edges_and_has_the_right_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unimp.ops.dropout.EDGES_AT_ONCE", 7)
     nodes = torch.arange(50)
     hop = Hop(torch.arange(0, 2001, 40), torch.randint(50, (2000,)), 50)
     with drawn_per_node(nodes, 3):
