@@ -181,19 +181,14 @@ class TransformerConv(nn.Module):
         return (
             not (self.replay and x.is_cuda)
             and not (self._dropout() and is_drawn_per_node())
-            and self.root_weight
-            and all(map(_is_plain, self.children()))
-            and not _has_any_global_hook()  # type: ignore[no-untyped-call]
-            and self.lin_query.bias is not None
+            and self._reads_only_weights(x)
             and (edge_attr is None) == (self.lin_edge is None)
-            and _have_matching_types(x, self.lin_query.weight)
             and can_trace(x, edge_index, edge_attr, self._weights())
         )
 
     def _traced(self, x: Any, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
-        shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
-        seed = self._seed(x.device)
-        return traced_layer(x, edge_index, edge_attr, self._weights(), shape, self.flow, seed)
+        weights, shape, seed = self._weights(), self._shape(), self._seed(x.device)
+        return traced_layer(x, edge_index, edge_attr, weights, shape, self.flow, seed)
 
     def _by_parts(
         self,
@@ -228,14 +223,20 @@ class TransformerConv(nn.Module):
         return out, attention_weights(query, key, hop, edge_weight=edge_weight)
 
     def _can_fuse(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> bool:
-        """Whether the layer can run as one step, which reads weights without calling modules."""
+        """Whether the layer can run as one step."""
         return (
-            self.root_weight
-            and x.ndim == 2
+            x.ndim == 2
             and x.layout == torch.strided
-            and self.lin_query.bias is not None
             and (edge_attr is None or not edge_attr.requires_grad)
             and can_fuse(x, edges.hop, "auto")
+            and self._reads_only_weights(x)
+        )
+
+    def _reads_only_weights(self, x: Tensor) -> bool:
+        """Whether the layer can read its weights without calling modules, and has all of them."""
+        return (
+            self.root_weight
+            and self.lin_query.bias is not None
             and all(map(_is_plain, self._modules.values()))
             and not _has_any_global_hook()  # type: ignore[no-untyped-call]
             and _have_matching_types(x, self.lin_query.weight)
@@ -244,9 +245,7 @@ class TransformerConv(nn.Module):
     def _fused(self, x: Tensor, edges: InEdges, edge_attr: Tensor | None) -> Tensor:
         """Compute the output in one step; on a GPU, repeated calls are recorded and replayed."""
         self._check_features(edge_attr, edges)
-        weights = self._weights()
-        shape = Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
-        seed = self._seed(x.device)
+        weights, shape, seed = self._weights(), self._shape(), self._seed(x.device)
         if not self.replay:
             hop = edges.hop.with_edge_attr(edge_attr, edges.order)
             return attention_layer(x, hop, weights, shape, seed=seed, backend="auto")
@@ -271,6 +270,9 @@ class TransformerConv(nn.Module):
         weights = [_read(one, name) for name in ("weight", "bias") for one in linears]
         edge, gate = (_read(modules.get(name), "weight") for name in ("lin_edge", "lin_beta"))
         return Weights._make([*weights, edge, None, gate, None, None, None])
+
+    def _shape(self) -> Shape:
+        return Shape(self.heads, self.out_channels, self.concat, self._dropout(), kept_first=False)
 
     def _dropout(self) -> float:
         return self.dropout if self.training else 0.0

@@ -18,8 +18,6 @@ each tensor that autograd does not have to track saves time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +32,8 @@ from unimp.ops.dropout import numbered
 from unimp.ops.fused import Backward, Edges, Forward, Operands, exact_dtype
 from unimp.ops.products import linear
 from unimp.ops.projection import Projection, Shape, project
-from unimp.ops.residual import Residual, RowStats, gate_vectors, grad_of_gate
+from unimp.ops.residual import Residual, gate_vectors, grad_of_gate
+from unimp.ops.saved import Attended, Inputs, State, restore, save
 
 
 class Weights(NamedTuple):
@@ -65,36 +64,6 @@ class Call(NamedTuple):
     kernel: fused.Kernel
     dtype: torch.dtype  # of the computation, except for the parameters of the residual
     grad_enabled: bool
-
-
-class Attended(NamedTuple):
-    """The tensors that plain attention saves for its backward pass."""
-
-    of_sources: Tensor  # projection of the sources
-    edge_query: Tensor | None
-    edge_attr: Tensor | None
-    encoder: Tensor | None  # B
-    bias_map: Tensor | None  # the edge bias as a block-diagonal matrix [H, H·D]
-    out: Tensor  # the fields of `Forward`
-    edge_mean: Tensor
-    mass: Tensor
-    log_sum: Tensor
-
-
-class Inputs(NamedTuple):
-    """The tensors that every layer saves for its backward pass, besides those of the residual."""
-
-    h: Tensor
-    weight: Tensor  # [W_q; W_r; W_k; W_v]
-    bias: Tensor
-    of_targets: Tensor  # projection of the targets
-    message: Tensor
-    seed: Tensor
-
-
-def take(kind: Any, tensors: Iterator[Tensor | None]) -> Any:
-    """Fill a named tuple of this kind with the next tensors."""
-    return kind(*islice(tensors, len(kind._fields)))
 
 
 def can_fuse(h: Tensor, hop: Hop, backend: str) -> bool:
@@ -192,20 +161,6 @@ def residual_step(weights: Weights, shape: Shape) -> Residual:
     return Residual(*vectors, shape.eps, shape.relu)
 
 
-class Saved:
-    """What a layer saves between its passes if autograd does not run them."""
-
-    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needs_input_grad  # of h and of each weight
-        self.saved_tensors: tuple[Tensor | None, ...] = ()
-
-    attention_kind: type[Attended | absorbed.Absorbed]
-    shape: Shape
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        self.saved_tensors = tensors
-
-
 class _Layer(torch.autograd.Function):
     """The forward and backward passes of a layer; autocast is disabled within them."""
 
@@ -244,7 +199,8 @@ def layer_forward(ctx: Any, h: Tensor, weights: Weights, call: Call) -> Tensor:
     out, row_stats = residual.kernels(kernel).residual_forward(message, parts.kept, step)
     if trains:
         inputs = Inputs(h, weight, bias, parts.of_targets, message, seed)
-        save(ctx, inputs, row_stats, step, edges, attention, weights, call)
+        state = State(inputs, row_stats, step, edges, attention)
+        save(ctx, state, weights, shape, kernel)
     return out
 
 
@@ -262,31 +218,11 @@ def absorbs(
     return absorbed.pays(h.shape[0], targets, edges, h.shape[1], shape.width)
 
 
-def save(
-    ctx: Any,
-    inputs: Inputs,
-    row_stats: RowStats,
-    step: Residual,
-    edges: Edges,
-    attention: Attended | absorbed.Absorbed,
-    weights: Weights,
-    call: Call,
-) -> None:
-    """Save what `layer_backward` needs."""
-    ctx.save_for_backward(*inputs, *row_stats, *step[:5], *edges, *attention)
-    ctx.attention_kind = type(attention)
-    ctx.shape, ctx.kernel = call.shape, call.kernel
-    ctx.dtypes = [None if w is None else w.dtype for w in weights]
-    ctx.widths = [len(w) for w in weights[:4]]
-
-
 def layer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
     """Compute the gradients of h and of each weight."""
-    shape, kernel, tensors = ctx.shape, ctx.kernel, iter(ctx.saved_tensors)
-    h, weight, bias, of_targets, message, seed = take(Inputs, tensors)
-    row_stats = take(RowStats, tensors)
-    step = Residual(*islice(tensors, 5))._replace(eps=shape.eps, relu=shape.relu)
-    edges, attention = take(Edges, tensors), take(ctx.attention_kind, tensors)
+    shape, kernel = ctx.shape, ctx.kernel
+    inputs, row_stats, step, edges, attention = restore(ctx)
+    h, weight, bias, of_targets, message, seed = inputs
     if isinstance(attention, Attended):
         parts = Projection(of_targets, attention.of_sources, shape)
     else:

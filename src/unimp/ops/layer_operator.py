@@ -8,9 +8,7 @@ the cache of edge lists, and computes the concatenated weights again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +17,9 @@ from unimp.graph.edge_list import InEdges, on_edges
 from unimp.ops import fused
 from unimp.ops.absorbed import Absorbed, shape_of_targets
 from unimp.ops.attention import as_seed, choose_backend, without_autocast
-from unimp.ops.fused import Edges, Kernel, exact_dtype
+from unimp.ops.fused import Kernel, exact_dtype
 from unimp.ops.layer import (
-    Attended,
     Call,
-    Inputs,
-    Saved,
     Weights,
     absorbs,
     cast_inputs,
@@ -34,13 +29,10 @@ from unimp.ops.layer import (
     layer_backward,
     layer_forward,
     residual_step,
-    save,
-    take,
 )
 from unimp.ops.projection import Projection, Shape, whole_of
 from unimp.ops.residual import RowStats
-
-Result = TypeVar("Result")
+from unimp.ops.saved import Attended, Inputs, Saved, State, restore, save
 
 
 class Stored(NamedTuple):
@@ -133,14 +125,10 @@ def _conv(
         return layer_forward(saved, x, weights, call)
 
     with torch.no_grad(), without_autocast(x.device.type):
-        out = _on_edges(edge_index, x, run, flow)
+        out = on_edges(edge_index, len(x), len(x), run, flow=flow, device=x.device)
     is_message = edge is None and concat
     stored = _stored(saved, is_message=is_message) if trains else _empty(x, len(Stored._fields))
     return (out, *stored)
-
-
-def _on_edges(edge_index: Tensor, x: Tensor, run: Callable[[InEdges], Result], flow: str) -> Result:
-    return on_edges(edge_index, len(x), len(x), run, flow=flow, device=x.device)
 
 
 def _weights(linear: list[Tensor], edge: Tensor | None, gate: Tensor | None) -> Weights:
@@ -166,9 +154,7 @@ def _stored(saved: Saved, *, is_message: bool) -> Stored:
 
     is_message: the attended rows are equal to the message, so only the message is stored.
     """
-    tensors = iter(saved.saved_tensors)
-    inputs, row_stats = take(Inputs, tensors), take(RowStats, tensors)
-    attention = take(saved.attention_kind, islice(tensors, 5 + len(Edges._fields), None))
+    inputs, row_stats, _, _, attention = restore(saved)
     nothing = _empty(inputs.h, 3)
     if isinstance(attention, Absorbed):
         # q' is part of the projection: on a whole graph, weights are absorbed only if W_q and W_k
@@ -246,7 +232,7 @@ def _conv_backward(
         return layer_backward(_saved_again(x, weights, call, Stored(*stored), wants_x), grad)
 
     with torch.no_grad(), without_autocast(x.device.type):
-        d_x, d_weights = _on_edges(edge_index, x, run, flow)
+        d_x, d_weights = on_edges(edge_index, len(x), len(x), run, flow=flow, device=x.device)
     # An operator may not return views. The gradients of the weights are slices of one tensor.
     found = [w.clone() for w in d_weights if w is not None]
     return [*_empty(x, 1), *found] if d_x is None else [d_x.to(x.dtype).contiguous(), *found]
@@ -287,7 +273,8 @@ def _saved_again(x: Tensor, weights: Weights, call: Call, stored: Stored, wants_
     nothing = stored.beta.new_empty(0)
     row_stats = RowStats(stored.beta, nothing, nothing)
     edges = fused.edges_of(call.hop, call.kernel, backward=True)
-    save(saved, inputs, row_stats, residual_step(weights, shape), edges, attention, weights, call)
+    state = State(inputs, row_stats, residual_step(weights, shape), edges, attention)
+    save(saved, state, weights, shape, call.kernel)
     return saved
 
 

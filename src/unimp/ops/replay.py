@@ -37,7 +37,6 @@ from unimp.ops.attention import without_autocast
 from unimp.ops.dropout import is_drawn_per_node
 from unimp.ops.layer import (
     Call,
-    Saved,
     Weights,
     attention_layer,
     call_of,
@@ -54,6 +53,7 @@ from unimp.ops.recording import (
     key_of,
     places_of,
 )
+from unimp.ops.saved import Saved
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
