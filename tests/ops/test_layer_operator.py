@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import unimp
 from unimp.model.transformer_conv import TransformerConv
@@ -44,6 +45,13 @@ class Model(nn.Module):
 
     def forward(self, x: Any, edges: Any, edge_attr: Tensor | None = None) -> Tensor:
         return self.last(torch.relu(self.layer(x, edges, edge_attr)))  # type: ignore[no-any-return]
+
+
+class Doubled(nn.Linear):
+    """A linear map that is not exactly `nn.Linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * super().forward(x)
 
 
 def edge_list(seed: int = 0) -> Tensor:
@@ -235,9 +243,16 @@ def test_a_compiled_layer_raises_the_same_error_for_wrong_edges() -> None:
         compiled(model)(torch.randn(NODES, 16), edge_list() + 1)
 
 
-@pytest.mark.parametrize("case", ["hook", "sparse", "pair", "gradient of edge features", "weights"])
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.*global hooks")
+@pytest.mark.parametrize(
+    "case",
+    [
+        "hook", "global hook", "subclass", "no root weight", "no bias", "sparse", "int32", "pair",
+        "gradient of edge features", "weights",
+    ],
+)  # fmt: skip
 def test_calls_that_the_operator_does_not_support_run_without_it(
-    case: str, monkeypatch: pytest.MonkeyPatch
+    case: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Their results equal those without the compiler, and the operator is not called."""
 
@@ -246,12 +261,23 @@ def test_calls_that_the_operator_does_not_support_run_without_it(
 
     monkeypatch.setattr(layer_operator, "layer_forward", refuse)
     name = "edge features" if case.startswith("gradient") else "gate"
-    model, plain, attr = models(name)
+    options = {"no root weight": {"root_weight": False}, "no bias": {"bias": False}}
+    model, plain, attr = models(name, **options.get(case, {}))
     x, edges = torch.randn(NODES, 16), edge_list()
     given: list[Any] = [x, edges]
     if case == "hook":
         for one in (model, plain):
             one.layer.lin_key.register_forward_hook(lambda *_: 2.0 * _[2])  # type: ignore[union-attr, operator]
+    if case == "global hook":
+        hook = register_module_forward_hook(
+            lambda module, _, out: 2.0 * out if type(module) is nn.Linear else None
+        )
+        request.addfinalizer(hook.remove)
+    if case == "subclass":
+        for one in (model, plain):
+            one.layer.lin_key.__class__ = Doubled
+    if case == "int32":
+        given[1] = edges.int()
     if case == "sparse":
         values = torch.ones(EDGES)
         given[1] = torch.sparse_coo_tensor(edges.flip(0), values, (NODES, NODES)).coalesce()
