@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from child_processes import children_of
 from safetensors.torch import load_file
 
 import unimp
@@ -58,14 +59,6 @@ def train(folder: Path, devices: int, *more: str, epochs: int = 3) -> str:
 
 def weights_hash(folder: Path) -> str:
     return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-
-
-def children_of(process: subprocess.Popen[str]) -> list[int]:
-    """The numbers of all processes that the command started, by age."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
-    )
-    return sorted(map(int, listed.stdout.split()))
 
 
 def wait_for(path: Path) -> None:

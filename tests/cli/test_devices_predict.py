@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+from child_processes import children_of
 from typer.testing import CliRunner
 
 import unimp
@@ -57,14 +58,6 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def children_of(process: subprocess.Popen[str]) -> list[int]:
-    """The numbers of the processes that the command started, by rank."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
-    )
-    return sorted(map(int, listed.stdout.split()))
 
 
 def output_of(*arguments: object, launcher: tuple[str, ...] = ()) -> str:

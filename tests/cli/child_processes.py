@@ -1,0 +1,11 @@
+"""The processes that a command started."""
+
+import subprocess
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """The numbers of the processes that the command started, by age, which is also their rank."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    return sorted(map(int, listed.stdout.split()))
