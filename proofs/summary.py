@@ -264,6 +264,8 @@ def ranks_in_words() -> str:
     counts = f"{', '.join(first)} and {last}"
     cases, dropped = stopped["cases"].values(), sum(equal["with_attention_dropout"].values())
     largest = at_most(equal["largest_relative_difference"])
+    were_all_restarted = kills["restarted"] == kills["trainings"]
+    others = "" if were_all_restarted else "; the others had already finished"
     return (
         f"\n\n- {equal['tasks']} tasks, {dropped} of them with attention dropout, were trained "
         f"with {counts} processes. The relative difference of the weights was at most {largest} "
@@ -271,7 +273,7 @@ def ranks_in_words() -> str:
         f"repeated, and {equal['same_bits_twice']} had bitwise the same weights. {equal['leaks']} "
         f"trainings changed when validation and test labels changed.\n- A process was killed in "
         f"{kills['kills']} of {kills['trainings']} trainings. {kills['restarted']} trainings were "
-        f"started again; the others had already finished. {kills['equal']} of "
+        f"started again{others}. {kills['equal']} of "
         f"{kills['trainings']} ended with bitwise the same weights.\n- One of two processes was "
         f"stopped, in one training while both trained, and in another while the first process "
         f"scored the model. The time limit was {stopped['timeout_s']} seconds. "
