@@ -38,6 +38,21 @@ def test_a_process_that_starts_first_waits_for_the_others_of_its_attempt() -> No
         assert first.result() == second.result() != old
 
 
+def test_processes_that_replace_killed_ones_find_the_first_process() -> None:
+    """Processes 1 and 2 share a machine: 1 answered, and both were killed before 2 answered."""
+    store = HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(agreed_name, store, 0, 3, LIMIT)
+        while not store.check(["first"]):
+            time.sleep(0.01)
+        store.set(f"{store.get('first').decode()}/1", "killed")
+        second = pool.submit(agreed_name, store, 2, 3, LIMIT)
+        time.sleep(0.5)  # the first process may read both answers now
+        assert not first.done()
+        again = pool.submit(agreed_name, store, 1, 3, LIMIT)
+        assert first.result() == second.result() == again.result()
+
+
 def test_a_process_ends_with_an_error_if_the_others_do_not_start() -> None:
     store = HashStore()
     names_of_attempt(store, 2)

@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from unimp.training.started import RENDEZVOUS
 
 LOOK_AGAIN = 0.1
-"""Seconds between two checks whether the first process has started."""
+"""Seconds between two checks whether the other processes have started."""
 
 
 class Rendezvous:
@@ -57,24 +57,34 @@ def agreed_name(store: Any, rank: int, size: int, limit: timedelta) -> str:
     """A name that the processes of this attempt agree on, and that no earlier attempt has used.
 
     Each process draws a random name, and the others answer the first one with theirs. When all have
-    answered, the name of the first process is the name of the attempt. The number of restarts
-    cannot be used, because torchrun counts restarts on each machine separately.
+    answered, the first process publishes the answers, and each other process confirms that it has
+    found its name. The name of the first process is then the name of the attempt. If a process was
+    killed after it answered, its successor answers too, so the first process reads the answers
+    again until all are confirmed. The number of restarts cannot be used, because torchrun counts
+    restarts on each machine separately.
     """
     own, until = uuid4().hex, time.monotonic() + limit.total_seconds()
+    soon = timedelta(seconds=LOOK_AGAIN)
     if rank == 0:
         answers = [f"{own}/{other}" for other in range(1, size)]
         store.set("first", own)
         store.wait(answers, limit)
-        store.set(f"{own}/all", b" ".join(store.get(answer) for answer in answers))
-        return own
-    while time.monotonic() < until:
-        first: str = store.get("first").decode()  # possibly that of an earlier attempt
-        store.set(f"{first}/{rank}", own)
-        with suppress(RuntimeError):  # not all have answered yet
-            store.wait([f"{first}/all"], timedelta(seconds=LOOK_AGAIN))
-            if own in store.get(f"{first}/all").decode().split():
-                return first
-            time.sleep(LOOK_AGAIN)
+        while time.monotonic() < until:
+            names = [store.get(answer).decode() for answer in answers]
+            store.set(f"{own}/all", " ".join(names))
+            with suppress(RuntimeError):  # not all have found their names yet
+                store.wait([f"{own}/seen/{name}" for name in names], soon)
+                return own
+    else:
+        while time.monotonic() < until:
+            first: str = store.get("first").decode()  # possibly that of an earlier attempt
+            store.set(f"{first}/{rank}", own)
+            with suppress(RuntimeError):  # not all have answered yet
+                store.wait([f"{first}/all"], soon)
+                if own in store.get(f"{first}/all").decode().split():
+                    store.set(f"{first}/seen/{own}", "1")
+                    return first
+                time.sleep(LOOK_AGAIN)
     raise RuntimeError("the processes did not find each other")
 
 
