@@ -232,7 +232,7 @@ def command(folder: Path, size: int, **more: Any) -> subprocess.Popen[str]:
     arguments = ["train", "synthetic", "--out", str(folder), "--devices", str(size)]
     for name, value in {**OPTIONS, **more}.items():
         arguments += ["--set", f"{name}={value}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent)}
     return subprocess.Popen(
         [sys.executable, "-m", "unimp", *arguments],
         env=environment,
@@ -288,30 +288,62 @@ LIMIT = 5
 """Seconds after which a process that does not answer is considered lost."""
 STOPPED = {
     "trains": (1, {"train.eval_from": 12}),  # only the last epoch is scored
-    "scores": (0, {"inference.chunk_edges": 1, "train.eval_every": 1}),  # scoring is slow
+    "scores": (
+        0,
+        {
+            "batch.batch_size": 100_000,  # one step per epoch, after which a checkpoint is stored
+            "train.checkpoint_every": 0,
+            "train.eval_every": 1,
+            "inference.chunk_edges": 1,  # scoring takes far longer than a step
+        },
+    ),
 }
 """What the stopped process is doing: its rank, and the options of the training."""
+
+
+def problem_of_second(process: subprocess.Popen[str], place: Path) -> str:
+    """The message of the second process, which only its own file contains, when it has ended."""
+    until = time.monotonic() + 20 * LIMIT
+    while process.poll() is None and time.monotonic() < until:
+        for path in place.glob("unimp-*/process-1.txt"):
+            with suppress(FileNotFoundError):  # all processes may just have ended
+                text = " ".join(path.read_text("utf-8").split())
+                if "did not answer" in text:
+                    return text
+        time.sleep(0.1)
+    raise AssertionError("the second process did not notice that the first one was stopped")
 
 
 def stopped(place: Path) -> dict[str, Any]:
     cases = {}
     for name, (rank, options) in STOPPED.items():
-        options |= {"train.rank_timeout": LIMIT}
+        options = {**options, "train.rank_timeout": LIMIT}
         whole, folder = place / f"whole-{name}", place / f"stopped-{name}"
         expected, _ = finished(command(whole, 2, **options), whole)
         process = command(folder, 2, **options)
         while not (folder / CHECKPOINT).exists():
             time.sleep(0.02)
-        os.kill(ranks_of(process)[rank], signal.SIGSTOP)
+        time.sleep(0.1)  # the first process now scores the model, if it scores every epoch
+        lost = ranks_of(process)[rank]
+        os.kill(lost, signal.SIGSTOP)
         began = time.monotonic()
-        found, err = finished(process, folder)
+        try:
+            problem = "" if rank else problem_of_second(process, place)
+            found, err = finished(process, folder)
+        finally:
+            process.kill()  # it has no effect on a process that has ended
+            with suppress(ProcessLookupError):
+                os.kill(lost, signal.SIGKILL)
+        message = problem or next(line for line in err.splitlines() if "did not answer" in line)
         cases[name] = {
             "rank": rank,
             "seconds_to_the_end": round(time.monotonic() - began, 1),
             "equal": found == expected,
-            "message": next(line for line in err.splitlines() if "did not answer" in line)[:300],
+            "message": message[:300],
         }
     assert all(case["equal"] for case in cases.values()), "other weights"
+    # The second process waits for the scores, and not for gradients.
+    assert "could not share a value" in cases["scores"]["message"]
     return {"timeout_s": LIMIT, "cases": cases}
 
 
