@@ -115,6 +115,49 @@ def test_a_store_that_is_gone_ends_the_meeting() -> None:
     heartbeat.end()
 
 
+def test_an_error_of_the_store_is_remembered() -> None:
+    """The number of processes that attended a meeting is not known after such an error."""
+
+    class FailsOnce:
+        calls = 0
+
+        def add(self, *_: object) -> int:
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("the connection was closed")
+            return self.calls
+
+        def ignore(self, *_: object) -> None:
+            pass
+
+        set = delete_key = wait = ignore
+
+    store = FailsOnce()
+    heartbeat = Heartbeat(lambda: None, store, 1, pause=PAUSE)
+    for _ in range(3):
+        assert "connection was closed" in error_of(heartbeat)
+    assert store.calls == 1
+    heartbeat.end()
+
+
+@pytest.mark.parametrize("of_store", [False, True])
+def test_an_error_of_another_kind_does_not_leave_a_process_waiting(of_store: bool) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("no space left")
+
+    class Store:
+        def add(self, *_: object) -> int:
+            return fail() if of_store else 1
+
+        def wait(self, *_: object) -> None:
+            time.sleep(3600)
+
+    heartbeat = Heartbeat((lambda: None) if of_store else fail, Store(), 2, pause=PAUSE)
+    with pytest.raises(OSError, match="no space left"):
+        heartbeat.meet()
+    heartbeat.end()
+
+
 def test_a_group_that_its_owner_destroyed_ends_the_messages_silently() -> None:
     """As when a launcher destroys the group at the end; an error in a thread would be printed."""
 

@@ -24,7 +24,7 @@ END_SECONDS = 5.0
 class Heartbeat:
     """Exchanges messages with all processes, and lets them wait for each other.
 
-    exchange: returns when all processes have called it, and raises RuntimeError if one of them was
+    exchange: returns when all processes have called it, and raises an error if one of them was
     stopped or lost.
     store: a store of torch that all of the `size` processes share, and nothing else uses.
     pause: seconds between two exchanges.
@@ -46,7 +46,7 @@ class Heartbeat:
     def meet(self) -> None:
         """Return when all processes have called it.
 
-        Raises RuntimeError if one of them was stopped or lost.
+        Raises the error of the exchange or the store if one of them was stopped or lost.
         """
         if self._lost:
             raise self._lost
@@ -68,8 +68,8 @@ class Heartbeat:
         try:
             while not self._ended.wait(self._pause):
                 self._exchange()
-        except (RuntimeError, ValueError) as error:  # ValueError: the group was destroyed
-            self._lost = error
+        # Any error: `meet` would wait forever if the thread ended without a report.
+        except Exception as error:
             self._reports.put(error)
 
     def _attend(self, meeting: int) -> None:
@@ -78,7 +78,7 @@ class Heartbeat:
                 self._store.set(f"met/{meeting}", "1")
                 self._store.delete_key(f"met/{meeting - 1}")  # all have returned from it
             self._store.wait([f"met/{meeting}"], LONGEST)
-        except RuntimeError as error:
+        except Exception as error:
             self._reports.put(error)
         else:
             self._reports.put(None)
