@@ -70,11 +70,12 @@ def of_promise(rows: Rows) -> str:
     simple = {name: over_simple(of_set, "best") for name, of_set in rows.items()}
     return (
         f"**`--preset best` has a higher score than the best simple baseline on "
-        f"{sum(g.points > 0 for g in simple.values())} of {len(simple)} tasks**, clearly on "
-        f"{len(clearly(simple))} of them, and by {mean_points(simple):.2f} points on average. It "
-        "trains several models and combines them. The baselines are label propagation, ridge "
-        "regression, MLP, GCN, GAT and APPNP (`python benchmarks/strength.py`, mostly on one "
-        'NVIDIA H200; [scores and what "clearly" means](docs/strength.md#what-to-expect)).'
+        f"{sum(g.points > 0 for g in simple.values())} of {len(simple)} tasks**. The mean "
+        f"difference is {mean_points(simple):.2f} points, and it is clear on "
+        f"{len(clearly(simple))} tasks. The preset trains several models and combines them. The "
+        "baselines are label propagation, ridge regression, MLP, GCN, GAT and APPNP (`python "
+        "benchmarks/strength.py`, mostly on one NVIDIA H200; "
+        '[scores, and what "clear" means](docs/strength.md#what-to-expect)).'
     )
 
 

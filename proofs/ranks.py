@@ -302,7 +302,7 @@ STOPPED = {
 
 
 def problem_of_second(process: subprocess.Popen[str], place: Path) -> str:
-    """The message of the second process, which only its own file contains, when it has ended."""
+    """Wait until the second process ends with an error, and return the message in its file."""
     until = time.monotonic() + 20 * LIMIT
     while process.poll() is None and time.monotonic() < until:
         for path in place.glob("unimp-*/process-1.txt"):

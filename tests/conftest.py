@@ -33,7 +33,7 @@ if find_spec("triton") and not torch.cuda.is_available():
     interpreter._patch_lang_tensor = patch_lang_tensor
 
 
-# As in a terminal: the background jobs of a shell start with SIGINT ignored.
+# A shell starts background jobs with SIGINT ignored. Use the handler that Python has in a terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

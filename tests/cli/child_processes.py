@@ -4,7 +4,7 @@ import subprocess
 
 
 def children_of(process: subprocess.Popen[str]) -> list[int]:
-    """The numbers of the processes that the command started, by age, which is also their rank."""
+    """The ids of the processes that the command started, the oldest first, as are their ranks."""
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )

@@ -56,7 +56,7 @@ def test_a_change_in_place_is_noticed() -> None:
 
 
 def test_a_change_through_data_is_noticed() -> None:
-    """A write through `.data` does not raise torch's version counter."""
+    """A write through `.data` does not increase torch's version counter."""
     edges = some_edges()
     grouped(edges)
     version = edges._version

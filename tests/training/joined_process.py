@@ -1,8 +1,8 @@
 """One process of several: python joined_process.py TIMEOUT RANK_THAT_COMPUTES SECONDS
 
 One process computes for some seconds without calling torch, while the other waits for it. If
-INIT_METHOD is set, torch joins the processes first, as a launcher would. If LATE is set, this
-process learns that many seconds late that all processes have called the last `wait`.
+INIT_METHOD is set, torch joins the processes first, as a launcher would. If LATE is set, the
+last `wait` of this process returns that many seconds late.
 """
 
 import os

@@ -134,7 +134,7 @@ def test_a_signal_whose_exception_a_library_ignores_is_sent_again() -> None:
     assert time.monotonic() - before < 30
 
 
-def test_a_signal_that_was_lost_before_signals_are_held_waits_like_any_other() -> None:
+def test_a_lost_signal_that_is_sent_again_waits_while_signals_are_held() -> None:
     waited: list[None] = []
 
     def lose_and_hold() -> None:

@@ -29,7 +29,7 @@ def start(
     """Start two processes that find each other through a file, or a port of the first process.
 
     method: how torch joins them before, if it does.
-    late: seconds by which the second process learns late that all have called the last `wait`.
+    late: seconds by which the last `wait` of the second process returns late.
     """
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT + (3 if late else computing))}
     return [

@@ -39,7 +39,7 @@ def test_a_process_that_starts_first_waits_for_the_others_of_its_attempt() -> No
 
 
 def test_processes_that_replace_killed_ones_find_the_first_process() -> None:
-    """Processes 1 and 2 share a machine: 1 answered, and both were killed before 2 answered."""
+    """Process 1 answered. It and process 2, on one machine, were killed before 2 answered."""
     store = HashStore()
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(agreed_name, store, 0, 3, LIMIT)

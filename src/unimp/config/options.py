@@ -282,8 +282,8 @@ class TrainOptions(Section):
     )
     consistency_warmup: int = option(
         100,
-        "epochs in which the weight of the consistency loss grows from 0 to its value; without "
-        "them, the first predictions can become the targets of all nodes",
+        "number of epochs in which the weight of the consistency loss grows to its full value; "
+        "0: full weight from the first epoch, so that random predictions can become targets",
         ge=0,
         le=MANY,
     )

@@ -233,7 +233,7 @@ class TransformerConv(nn.Module):
         )
 
     def _reads_only_weights(self, x: Tensor) -> bool:
-        """Whether the layer can read its weights without calling modules, and has all of them."""
+        """Whether the layer has all of its weights and can use them without calling its modules."""
         return (
             self.root_weight
             and self.lin_query.bias is not None

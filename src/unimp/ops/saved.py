@@ -15,7 +15,7 @@ from unimp.ops.projection import Shape
 from unimp.ops.residual import Residual, RowStats
 
 TENSORS_OF_STEP = 5
-"""The first fields of `Residual`, which are tensors."""
+"""The number of fields at the start of `Residual` that are tensors."""
 
 
 class Attended(NamedTuple):

@@ -98,7 +98,8 @@ class _Bags:
     def due(self) -> Iterator[tuple[_Fold, Experiment]]:
         """One training per member and fold; the members with the largest weights come first.
 
-        With too few validation labels to choose weights, all are equal, and the fastest come first.
+        If there are too few validation labels to choose weights, all weights are equal, and the
+        fastest members come first.
         """
         for index in sorted(range(len(self._bags)), key=self._priority):
             entry = self._bags[index].entry

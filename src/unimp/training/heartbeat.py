@@ -46,7 +46,8 @@ class Heartbeat:
     def meet(self) -> None:
         """Return when all processes have called it.
 
-        Raises the error of the exchange or the store if one of them was stopped or lost.
+        Raises the error of the exchange or of the store if one of the processes was stopped or
+        lost.
         """
         if self._lost:
             raise self._lost

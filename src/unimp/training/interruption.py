@@ -18,7 +18,7 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
 CHECK_SECONDS = 0.05
-"""The time after which it is checked whether the exception of a signal is handled."""
+"""Seconds after a signal at which the timer checks whether its exception is being handled."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -34,10 +34,10 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 def signals_raised() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM, in the main thread.
 
-    Such an exception can be lost: Python ignores exceptions in the callback of a weak reference,
-    which every import runs, and some libraries ignore all exceptions of a call. A timer therefore
-    sends the signal again as long as this block continues without handling the exception. Windows
-    has no such timer.
+    Such an exception can be lost. Python ignores exceptions in the callbacks of weak references,
+    and every import runs such a callback. Some libraries catch and ignore all exceptions. A timer
+    therefore sends the signal again if the exception was lost and the block continues. Windows has
+    no such timer.
     """
     raised = RaisedSignals()
     before, hook = handle_signals(raised.on_signal), sys.unraisablehook

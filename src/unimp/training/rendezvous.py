@@ -57,11 +57,11 @@ def agreed_name(store: Any, rank: int, size: int, limit: timedelta) -> str:
     """A name that the processes of this attempt agree on, and that no earlier attempt has used.
 
     Each process draws a random name, and the others answer the first one with theirs. When all have
-    answered, the first process publishes the answers, and each other process confirms that it has
-    found its name. The name of the first process is then the name of the attempt. If a process was
-    killed after it answered, its successor answers too, so the first process reads the answers
-    again until all are confirmed. The number of restarts cannot be used, because torchrun counts
-    restarts on each machine separately.
+    answered, the first process publishes the answers, and each of the other processes confirms that
+    its own name is among them. The name of the first process is then the name of the attempt. If a
+    process was killed after its answer, the process that replaces it also answers. The first
+    process therefore reads the answers again until every published name is confirmed. The number of
+    restarts cannot be used, because torchrun counts restarts on each machine separately.
     """
     own, until = uuid4().hex, time.monotonic() + limit.total_seconds()
     soon = timedelta(seconds=LOOK_AGAIN)

@@ -52,7 +52,7 @@ class Step:
     further: FurtherLoss | None = None
     padding: int = UNLABELED  # the number of the node that fills unused rows of a place
     ranks: Ranks = ALONE
-    share: Tensor | None = None  # of the weight; a tensor, so that a recorded step reads it
+    share: Tensor | None = None  # the part of the weight in this epoch; a recorded step reads it
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch and return the loss; on CPU, a non-finite loss changes nothing."""
